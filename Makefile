@@ -1,0 +1,49 @@
+# The README's two commands are `make train` and `make test`; each sets up .venv first, once.
+PYTHON ?= python3
+ARGS ?= env=MineSweeper
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup train test lint format oracles clean
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+# The stamp goes first and comes back last, so a failed installation leaves none.
+$(STAMP): pyproject.toml constraints.txt
+	@rm -f $@
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 14) or sys.exit("enn-ppo needs Python 3.11 to 3.14, and $(PYTHON) is %d.%d: name another one with make PYTHON=python3.12" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,wandb]"
+	@touch $@
+
+train: $(STAMP)
+	$(BIN)/python -m enn_ppo.train $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Spinning OpenMP threads make small operations 30 times slower as soon as another process shares the cores.
+test: export OMP_WAIT_POLICY = PASSIVE
+test: lint
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Without its dependencies: it asks for numpy 1, and its binary works with numpy 2.
+oracles: $(STAMP)
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+		$(BIN)/python -m pip install --no-deps ragged-buffer==0.4.8; \
+	else \
+		echo "ragged-buffer is not installed: it has wheels up to Python 3.11 only. The tests that compare with it are skipped."; \
+	fi
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

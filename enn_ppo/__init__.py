@@ -1,0 +1,41 @@
+"""Training agents for worlds with a variable number of things."""
+
+import os
+import warnings
+
+# Worker threads that spin while they wait slow every other thread and process on their cores down, by up to 20 times.
+# OpenMP reads this when torch is first imported; set it yourself to choose otherwise.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# `python -m enn_ppo.train` runs a module that this package imports too; runpy warns of that, and it does no harm here
+warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval)' found in sys.modules", category=RuntimeWarning)
+
+from enn_ppo.config import (  # noqa: E402
+    EnvConfig,
+    EvalConfig,
+    Interrupted,
+    LoggerConfig,
+    OptimConfig,
+    PPOConfig,
+    RolloutConfig,
+    TrainConfig,
+)
+from enn_ppo.eval import EvalResult, evaluate  # noqa: E402
+from enn_ppo.train import TrainResult, train  # noqa: E402
+from rogue_net.config import RogueNetConfig  # noqa: E402
+
+__all__ = [
+    "EnvConfig",
+    "EvalConfig",
+    "EvalResult",
+    "Interrupted",
+    "LoggerConfig",
+    "OptimConfig",
+    "PPOConfig",
+    "RogueNetConfig",
+    "RolloutConfig",
+    "TrainConfig",
+    "TrainResult",
+    "evaluate",
+    "train",
+]

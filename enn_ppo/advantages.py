@@ -1,0 +1,74 @@
+"""Advantage estimation: pure functions of tensors. Nothing here knows a config, a device, an environment or a logger.
+
+Shapes: T steps, N environments.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Advantages(NamedTuple):
+    advantages: Tensor  # (T, N) float32
+    returns: Tensor  # (T, N) float32, regression target of the value function
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Advantages:
+    """Generalized advantage estimation with terminations and truncations kept apart.
+
+        δ_t = r_t + γ V'_{t+1} - V_t
+        A_t = δ_t + γ λ (1 - ended_t) A_{t+1}
+
+    where V'_{t+1} is 0 after a termination, the value of the episode's own final observation after a truncation, and
+    V_{t+1} otherwise (`last_values` at t = T - 1). Returns are A_t + V_t.
+    Source: Schulman et al. 2016 (arXiv 1506.02438), equation 16; bootstrapping from truncations: Pardo et al. 2018
+    (arXiv 1712.00378).
+
+    Args:
+        rewards: (T, N), received for the action taken at step t.
+        values: (T, N), V of the observation at step t.
+        terminated: (T, N) bool, the episode ended by its own rules after step t.
+        truncated: (T, N) bool, the episode was cut after step t. Never true together with `terminated`.
+        final_values: (T, N), V of the episode's final observation where `truncated`, ignored elsewhere.
+        last_values: (N,), V of the observation after the last step.
+        gamma: discount in [0, 1].
+        gae_lambda: λ in [0, 1]; 1 gives discounted returns minus V, 0 the one-step error.
+
+    Raises:
+        ValueError: if shapes differ, or a step is both terminated and truncated.
+    """
+    _check_shapes(rewards, values=values, terminated=terminated, truncated=truncated, final_values=final_values)
+    if bool((terminated & truncated).any()):  # one device synchronisation per rollout
+        t, n = (terminated & truncated).nonzero()[0].tolist()
+        raise ValueError(f"step {t} of environment {n} is both terminated and truncated; an episode ends in one way")
+
+    next_values = torch.cat([values[1:], last_values.unsqueeze(0)])
+    next_values = torch.where(truncated, final_values, next_values).masked_fill(terminated, 0.0)
+    deltas = rewards + gamma * next_values - values
+    carries = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
+
+    advantages = torch.empty_like(rewards)
+    running = torch.zeros_like(last_values)
+    for t in reversed(range(len(rewards))):
+        running = deltas[t] + carries[t] * running
+        advantages[t] = running
+    return Advantages(advantages, advantages + values)
+
+
+def _check_shapes(rewards: Tensor, **others: Tensor) -> None:
+    for name, tensor in others.items():
+        if tensor.shape != rewards.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, rewards {tuple(rewards.shape)}: both must be (T, N)"
+            )

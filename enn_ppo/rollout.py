@@ -1,0 +1,147 @@
+"""Playing: the policy acts in N environments for T steps, and everything that learning needs is kept on the device.
+
+Shapes: T steps, N environments, B = T * N frames ordered by step and then environment, A actors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from entity_gym.episodes import Episode, EpisodeTracker
+from entity_gym.vec_env import VecEnv
+from entity_gym.vec_obs import Metric, VecObs
+from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from rogue_net.ragged import cat_ragged
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What happened."""
+
+    obs: ObsBatch  # B frames
+    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64
+    log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
+    values: Tensor  # (T, N) float32, of `obs`
+    rewards: Tensor  # (T, N) float32, for the actions taken in `obs`
+    terminated: Tensor  # (T, N) bool
+    truncated: Tensor  # (T, N) bool
+    final_values: Tensor  # (T, N) float32, of the last observations of truncated episodes; 0 elsewhere
+    last_values: Tensor  # (N,) float32, of the observations after the last step
+    episodes: list[Episode]  # that ended
+    metrics: dict[str, Metric]  # that the environments reported
+    env_seconds: float
+    act_seconds: float
+
+
+class Collector:
+    """Carries the environments from one rollout to the next.
+
+    Args:
+        vec_env: N environments.
+        net: the policy; evaluated, never changed.
+        device: where the policy is.
+        generator: source of the sampling noise, on `device`.
+    """
+
+    def __init__(self, vec_env: VecEnv, net: RogueNet, device: torch.device, generator: torch.Generator) -> None:
+        self.vec_env = vec_env
+        self.net = net
+        self.device = device
+        self.generator = generator
+        self.tracker = EpisodeTracker(len(vec_env))
+        self._obs: VecObs | None = None
+
+    def reset(self, seed: int | None = None) -> None:
+        """Start new episodes everywhere."""
+        self._obs = self.vec_env.reset(seed)
+        self.tracker = EpisodeTracker(len(self.vec_env))
+
+    @torch.no_grad()
+    def collect(self, steps: int) -> Rollout:
+        """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
+        assert self._obs is not None, "reset first"
+        frames: list[ObsBatch] = []
+        results = []
+        outcomes: list[VecObs] = []
+        episodes: list[Episode] = []
+        metrics: dict[str, Metric] = {}
+        env_seconds = act_seconds = 0.0
+        for _ in range(steps):
+            started = time.perf_counter()
+            batch = ObsBatch.from_vec_obs(self._obs, self.device)
+            result = self.net.act(batch, generator=self.generator)
+            actions = result.to_buffers()  # synchronises: the environments need the actions
+            acted = time.perf_counter()
+            self._obs = self.vec_env.act(actions)
+            env_seconds += time.perf_counter() - acted
+            act_seconds += acted - started
+            frames.append(batch)
+            results.append(result)
+            outcomes.append(self._obs)
+            episodes += self.tracker.step(self._obs)
+            for name, metric in self._obs.metrics.items():
+                metrics.setdefault(name, Metric()).merge(metric)
+
+        def stack(name: str) -> Tensor:
+            return torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes]).to(self.device)
+
+        truncated = stack("truncated")
+        return Rollout(
+            obs=ObsBatch.cat(frames),
+            actions={name: cat_ragged([r.actions[name] for r in results]) for name in results[0].actions},
+            log_probs={
+                name: cat_ragged([RaggedTensor(r.log_probs[name], r.actions[name].offsets) for r in results])
+                for name in results[0].log_probs
+            },
+            values=torch.stack([result.values for result in results]),
+            rewards=stack("reward"),
+            terminated=stack("done") & ~truncated,
+            truncated=truncated,
+            final_values=self._final_values(outcomes),
+            last_values=self.net.value(ObsBatch.from_vec_obs(self._obs, self.device)),
+            episodes=episodes,
+            metrics=metrics,
+            env_seconds=env_seconds,
+            act_seconds=act_seconds,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Where the environments and their episodes are, for `load_state`; environments that cannot be saved are None."""
+        return {
+            "environments": self.vec_env.state() if self.vec_env.can_save else None,
+            "episodes": self.tracker.state(),
+            "noise": self.generator.get_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        """Continue from what `state` returned.
+
+        Returns:
+            Why the environments cannot continue, and have to be reset; None if they do continue.
+        """
+        self.generator.set_state(state["noise"])
+        num_envs = len(state["episodes"]["lengths"])
+        if state["environments"] is None or not self.vec_env.can_save:
+            return "the environment has no state() and load_state()"
+        if num_envs != len(self.vec_env):
+            return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(self.vec_env)}"
+        self._obs = self.vec_env.load_state(state["environments"])
+        self.tracker.load_state(state["episodes"])
+        return None
+
+    def _final_values(self, outcomes: list[VecObs]) -> Tensor:
+        """(T, N): values of the last observations of truncated episodes, all evaluated in one batch."""
+        values = torch.zeros(len(outcomes), len(self.vec_env), device=self.device)
+        ended = [(t, obs.final) for t, obs in enumerate(outcomes) if obs.final is not None]
+        if ended:
+            steps = torch.cat([torch.full((len(final),), t) for t, final in ended]).to(self.device)
+            envs = torch.cat([torch.from_numpy(final.env_id) for _, final in ended]).to(self.device)
+            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final, self.device) for _, final in ended])
+            values[steps, envs] = self.net.value(batch)
+        return values

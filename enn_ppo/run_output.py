@@ -1,0 +1,64 @@
+"""What a run shows and leaves behind, checkpoints apart: progress, metrics, config and the learning curve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from enn_ppo.config import TrainConfig, to_dict
+from enn_ppo.curve import plot_learning_curve
+from enn_ppo.logger import make_loggers
+from enn_ppo.metrics import Row
+from enn_ppo.progress import Progress
+
+METRICS = "metrics.jsonl"
+
+
+class RunOutput:
+    """Writes into the run directory until the context ends, however it ends.
+
+    Args:
+        run_dir: exists.
+        config: of the run; written to `config.yaml`.
+        step: where a resumed run continues: later rows of metrics are dropped. None for a new one.
+    """
+
+    def __init__(self, run_dir: Path, config: TrainConfig, step: int | None) -> None:
+        self.run_dir = run_dir
+        settings = to_dict(config)
+        try:
+            (run_dir / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+            self._logger = make_loggers(
+                run_dir / METRICS,
+                resume_step=step,
+                wandb=config.logger.wandb,
+                project=config.logger.project,
+                config=settings,
+            )
+        except OSError as error:
+            raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
+        self._progress = Progress(config.total_timesteps, step or 0)
+
+    def log(self, row: Row) -> None:
+        """Show and store one update's metrics."""
+        self._logger.log(row)
+        self._progress.update(row)
+
+    def say(self, text: str) -> None:
+        """Print a line without tearing the live line."""
+        self._progress.write(text)
+
+    def __enter__(self) -> RunOutput:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.close()
+        self._logger.close()
+        if (self.run_dir / METRICS).is_file():
+            plot_learning_curve(self.run_dir / METRICS, self.run_dir / "learning_curve.png")
+        if kind is None:
+            print(f"done: {self.run_dir}")

@@ -1,0 +1,78 @@
+"""How a run begins: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from enn_ppo.checkpoint import Checkpoint, load_checkpoint
+from enn_ppo.config import TrainConfig, default_run_dir
+from enn_ppo.environment import EnvFactory, bind_environment
+from enn_ppo.policy import select_device
+from enn_ppo.run_dir import prepare_run_dir
+from enn_ppo.run_output import RunOutput
+from enn_ppo.state import TrainState
+
+
+class StartedRun(NamedTuple):
+    """Ready for the next update, with a checkpoint on disk."""
+
+    state: TrainState
+    output: RunOutput
+
+
+def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
+    """Make or restore everything that `config` asks for.
+
+    Raises:
+        ValueError: a setting, the environment, the checkpoint or the run directory is not as it must be.
+    """
+    device = select_device(config.device)
+    bound = bind_environment(config.env, env)
+    checkpoint = load_checkpoint(Path(config.resume)) if config.resume else None
+    run_dir = _run_dir(config, bound.config.id, checkpoint)
+    config = replace(config, env=bound.config, run_dir=str(run_dir))
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+
+    state = TrainState(config, bound, device)
+    problem = state.restore(checkpoint) if checkpoint else None
+    continues = checkpoint is not None and run_dir.resolve() == _home(checkpoint).resolve()
+    prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite and not continues)
+    output = RunOutput(run_dir, config, state.step if checkpoint else None)
+    output.say(f"training {bound.config.id} on {device} into {run_dir}")
+    if problem:
+        output.say(f"the environments start new episodes, so this is not the uninterrupted run: {problem}")
+    _say_what_is_left_out(state, output)
+    if checkpoint is None:
+        state.start()
+    if not continues:
+        state.save(run_dir)
+    return StartedRun(state, output)
+
+
+def _run_dir(config: TrainConfig, env_id: str, checkpoint: Checkpoint | None) -> Path:
+    if config.run_dir is not None:
+        return Path(config.run_dir)
+    return _home(checkpoint) if checkpoint else Path(default_run_dir(env_id, datetime.now()))
+
+
+def _home(checkpoint: Checkpoint) -> Path:
+    """The run directory of `<run>/checkpoints/step_<n>`."""
+    return checkpoint.path.parent.parent
+
+
+def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:
+    num_envs, total = state.config.rollout.num_envs, state.config.total_timesteps
+    left_out = (total - state.step) % num_envs
+    if state.next_steps() == 0:
+        output.say(f"nothing is left to train: total_timesteps={total:,} and the checkpoint has {state.step:,}")
+    elif left_out:
+        output.say(
+            f"total_timesteps={total:,}: {total - left_out:,} will be trained; the other {left_out} are less than one step of "
+            f"all {num_envs} environments"
+        )

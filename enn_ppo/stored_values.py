@@ -1,0 +1,119 @@
+"""Nested plain values and arrays in the few types that `torch.load(weights_only=True)` reads, and back exactly.
+
+What it reads stays as it is; a NumPy array, a NumPy scalar, bytes or a huge int becomes a tagged dictionary of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["decode", "encode"]
+
+_TAG = "__enn_ppo__"  # marks a dictionary that stands for another value
+
+_PLAIN = (str, float, bool, type(None))
+_BIG = 2000  # bits; the pickle that weights_only reads ends at 255 bytes per int
+
+
+def encode(value: Any, where: str) -> Any:
+    """Turn `value` into what `torch.load(weights_only=True)` reads.
+
+    Args:
+        value: nested dicts, lists and tuples of str, bytes, int of any size, float, bool, None, tensors, NumPy arrays
+            and NumPy scalars. Tensors are moved to the CPU.
+        where: how an error calls `value`; keys and indices are appended.
+
+    Raises:
+        ValueError: something else is in there; names where.
+    """
+    kind = type(value)  # exact types: a subclass (an enum, a named tuple) would not come back as itself
+    if kind in _PLAIN or (kind is int and value.bit_length() <= _BIG):
+        return value
+    if kind is int:
+        return {_TAG: "int", "hex": hex(value)}
+    if kind is bytes:
+        return {_TAG: "bytes", "data": _byte_tensor(value)}
+    if kind in (list, tuple):
+        return kind(encode(item, f"{where}[{index}]") for index, item in enumerate(value))
+    if isinstance(value, Mapping):
+        return {_key(key, where): encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, Tensor):
+        return _encode_tensor(value, where)
+    if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+        return _encode_array(value, where)
+    raise ValueError(
+        f"{where} is {kind.__module__}.{kind.__qualname__}: what can be stored are dicts, lists and tuples of "
+        "str, bytes, int, float, bool, None, tensors, NumPy arrays and NumPy scalars"
+    )
+
+
+def _key(key: Any, where: str) -> Any:
+    if type(key) not in (*_PLAIN, int):
+        raise ValueError(f"{where} has the key {key!r}: a key must be str, int, float, bool or None")
+    if key == _TAG:
+        raise ValueError(f"{where} has the key {key!r}, which is reserved")
+    return key
+
+
+def _encode_tensor(tensor: Tensor, where: str) -> Tensor:
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{where} is a tensor of layout {tensor.layout}: it must be dense")
+    tensor = tensor.detach().cpu()
+    # a view would drag the whole of what it views into the file
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _encode_array(value: np.ndarray[Any, Any] | np.generic, where: str) -> dict[str, Any]:
+    array = np.asarray(value)
+    descr = None if array.dtype.hasobject else np.lib.format.dtype_to_descr(array.dtype)
+    if descr is None or np.lib.format.descr_to_dtype(descr) != array.dtype:
+        raise ValueError(f"{where} is a NumPy array of dtype {array.dtype}: it must hold numbers, flags or text")
+    return {
+        _TAG: "scalar" if isinstance(value, np.generic) else "array",
+        "dtype": descr,
+        "shape": list(array.shape),
+        # memory order is kept too: it decides the order of sums, and so the last bit of a resumed run
+        "order": "F" if array.flags.fnc else "C",
+        "data": _byte_tensor(array.tobytes("A")),
+    }
+
+
+def _byte_tensor(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def decode(value: Any) -> Any:
+    """Undo `encode`: every type, dtype, shape and memory order comes back.
+
+    Raises:
+        ValueError: `value` was not made by `encode`.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    match value.get(_TAG):
+        case None:
+            return {key: decode(item) for key, item in value.items()}
+        case "int":
+            return int(value["hex"], 16)
+        case "bytes":
+            return value["data"].numpy().tobytes()
+        case "array" | "scalar" as kind:
+            array = _decode_array(value)
+            return array[()] if kind == "scalar" else array
+        case unknown:
+            raise ValueError(f"holds a value of the unknown kind {unknown!r}")
+
+
+def _decode_array(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    dtype = np.lib.format.descr_to_dtype(value["dtype"])
+    if dtype.hasobject:  # bytes of a file must never become pointers
+        raise ValueError(f"holds an array of dtype {dtype}")
+    data = bytearray(value["data"].numpy().tobytes())
+    return np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")

@@ -1,0 +1,163 @@
+"""Frames of many environments become one packed batch.
+
+Exact whichever environments show a type, a mask, a visibility list or an action: what one frame leaves out is an empty
+sequence, an open mask, or visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.frame import NOBODY, Frame, FrameActions, FrameReader
+from entity_gym.observation import Observation
+from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.spaces import (
+    GLOBAL_ENTITY,
+    ActionSpace,
+    CategoricalActionSpace,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.vec_obs import Metric, VecActionMask, VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+
+NOBODY_ACTS = FrameActions(NOBODY, NOBODY, None)
+
+
+def batch_observations(
+    observations: Sequence[Observation],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    environment: str = "Environment",
+) -> VecObs:
+    """Batch observations of environments 0, 1, ... that share their spaces.
+
+    Args:
+        observations: one per environment.
+        obs_space: their observation space.
+        action_space: their actions by name.
+        environment: their class, for messages.
+
+    Raises:
+        ValueError: for an observation that does not fit the spaces, naming the environment.
+    """
+    reader = FrameReader(obs_space, action_space, environment)
+    env_id = np.arange(len(observations))
+    frames = [reader.read(obs, i) for i, obs in enumerate(observations)]
+    return batch_frames(frames, observations, env_id, reader)
+
+
+def batch_frames(
+    frames: Sequence[Frame], observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
+) -> VecObs:
+    """Batch what `reader` has read from `observations`, which belong to the environments `env_id`."""
+    features = {}
+    for name, width in reader.widths.items():
+        features[name] = _features([frame.features[name] for frame in frames], width)
+    if reader.has_global:
+        width = len(reader.obs_space.global_features)
+        features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
+    for name, buffer in features.items():
+        _check_finite(name, buffer, env_id, reader)
+    reward = np.array([obs.reward for obs in observations], dtype=np.float32)
+    if not np.isfinite(reward).all():
+        i = int((~np.isfinite(reward)).argmax())
+        raise ValueError(
+            f"{reader.where(int(env_id[i]))}: reward is {observations[i].reward}; it must be a finite number"
+        )
+
+    return VecObs(
+        features=features,
+        action_masks={name: _action_mask(name, space, frames) for name, space in reader.action_space.items()},
+        reward=reward,
+        done=np.array([obs.done for obs in observations], dtype=np.bool_),
+        truncated=np.array([obs.truncated for obs in observations], dtype=np.bool_),
+        env_id=env_id,
+        visible=_visible(frames, features),
+        end_of_episode_info=_end_of_episode_info(observations, env_id),
+        metrics=_metrics(observations),
+    )
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
+    values = np.concatenate(arrays) if arrays else np.zeros((0, width), dtype=np.float32)
+    return RaggedBufferF32.from_offsets(values, _offsets([len(array) for array in arrays]))
+
+
+def _check_finite(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
+    finite = np.isfinite(buffer.values)
+    if finite.all():
+        return
+    item, column = (int(k) for k in np.argwhere(~finite)[0])
+    i = int(np.searchsorted(buffer.offsets, item, side="right")) - 1
+    if name == GLOBAL_ENTITY:
+        what = f"global feature {reader.obs_space.global_features[column]!r}"
+    else:
+        feature = reader.obs_space.entities[name].features[column]
+        what = f"feature {feature!r} of entity {item - int(buffer.offsets[i])} of type {name!r}"
+    value = buffer.values[item, column]
+    raise ValueError(f"{reader.where(int(env_id[i]))}: {what} is {value}; features must be finite numbers")
+
+
+def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> dict[str, RaggedBufferBool]:
+    visible = {}
+    for name in features:
+        if any(name in frame.visible and not frame.visible[name].all() for frame in frames):
+            flags = [frame.visible.get(name, np.ones(len(frame.features[name]), dtype=np.bool_)) for frame in frames]
+            visible[name] = RaggedBufferBool.from_offsets(np.concatenate(flags)[:, None], features[name].offsets)
+    return visible
+
+
+def _action_mask(name: str, space: ActionSpace, frames: Sequence[Frame]) -> VecActionMask:
+    offered = [frame.actions.get(name, NOBODY_ACTS) for frame in frames]
+    actors = _indices([action.actors for action in offered])
+    if isinstance(space, SelectEntityActionSpace):
+        actees = _indices([action.actees for action in offered])
+        pairs = [(len(action.actors), len(action.actees)) for action in offered]
+        flat = _mask(
+            [None if a.mask is None else a.mask.reshape(-1, 1) for a in offered], [(a * c, 1) for a, c in pairs]
+        )
+        return VecSelectEntityActionMask(actors, actees, flat)
+    assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
+    shapes = [(len(action.actors), len(space.choices)) for action in offered]
+    return VecCategoricalActionMask(actors, _mask([action.mask for action in offered], shapes))
+
+
+def _indices(arrays: list[NDArray[np.int64]]) -> RaggedBufferI64:
+    values = np.concatenate(arrays) if arrays else NOBODY
+    return RaggedBufferI64.from_offsets(values[:, None], _offsets([len(array) for array in arrays]))
+
+
+def _mask(masks: list[NDArray[np.bool_] | None], shapes: list[tuple[int, int]]) -> RaggedBufferBool | None:
+    if all(mask is None for mask in masks):
+        return None
+    rows = [np.ones(shape, dtype=np.bool_) if mask is None else mask for mask, shape in zip(masks, shapes, strict=True)]
+    return RaggedBufferBool.from_offsets(np.concatenate(rows), _offsets([len(row) for row in rows]))
+
+
+def _end_of_episode_info(
+    observations: Sequence[Observation], env_id: NDArray[np.int64]
+) -> dict[int, Mapping[str, Any]]:
+    return {
+        int(i): obs.end_of_episode_info
+        for i, obs in zip(env_id, observations, strict=True)
+        if obs.done and obs.end_of_episode_info is not None
+    }
+
+
+def _metrics(observations: Sequence[Observation]) -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
+    for obs in observations:
+        for name, value in obs.metrics.items():
+            metrics.setdefault(name, Metric()).push(float(value))
+    return metrics

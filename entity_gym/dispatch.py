@@ -1,0 +1,104 @@
+"""Batched actions travel back: indices become the environments' own ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction, SelectEntityAction
+from entity_gym.errors import nearest
+from entity_gym.frame import Frame, FrameReader
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.spaces import ActionSpace, CategoricalActionSpace, GlobalCategoricalActionSpace
+from entity_gym.vec_obs import VecActionMask, VecCategoricalActionMask, VecSelectEntityActionMask
+
+
+def check_actions(
+    actions: Mapping[str, RaggedBufferI64], masks: Mapping[str, VecActionMask], reader: FrameReader
+) -> None:
+    """Check that `actions` are ones that the last observations offered.
+
+    Raises:
+        ValueError: naming the action, the environment, what was given and what was offered.
+    """
+    for name in actions:
+        if name not in masks:
+            raise ValueError(f"unknown action {name!r}; {nearest(name, masks)}")
+    for name, mask in masks.items():
+        if name not in actions:
+            raise ValueError(
+                f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
+            )
+        given = actions[name]
+        if not np.array_equal(given.offsets, mask.actors.offsets):
+            _raise_wrong_lengths(name, given, mask, reader)
+        values = given.values[:, 0]
+        space = reader.action_space[name]
+        if isinstance(mask, VecCategoricalActionMask):
+            assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
+            allowed = _choice_allowed(values, mask, len(space.choices))
+            offered = f"a choice below {len(space.choices)} that is not masked"
+        else:
+            allowed = _selection_allowed(values, mask)
+            offered = "the index of an entity that the actor may select, or -1 where it may select none"
+        if not allowed.all():
+            item = int((~allowed).argmax())
+            env = int(np.searchsorted(given.offsets, item, side="right")) - 1
+            actor = int(mask.actors.values[item, 0])
+            raise ValueError(
+                f"{reader.where(env)}: action {name!r} of entity {actor} is {int(values[item])}; expected {offered}"
+            )
+
+
+def frame_actions(
+    actions: Mapping[str, RaggedBufferI64], frame: Frame, i: int, action_space: Mapping[str, ActionSpace]
+) -> dict[str, Action]:
+    """The actions of environment `i` in its own ids: those that its `frame` offered."""
+    result: dict[str, Action] = {}
+    for name, offered in frame.actions.items():
+        buffer = actions[name]
+        values = buffer.values[buffer.offsets[i] : buffer.offsets[i + 1], 0]
+        space = action_space[name]
+        if isinstance(space, GlobalCategoricalActionSpace):
+            choice = int(values[0])
+            result[name] = GlobalCategoricalAction(choice, space.choices[choice])
+        elif isinstance(space, CategoricalActionSpace):
+            result[name] = CategoricalAction([frame.ids[actor] for actor in offered.actors], values)
+        else:
+            chosen = [(actor, actee) for actor, actee in zip(offered.actors, values, strict=True) if actee >= 0]
+            result[name] = SelectEntityAction([frame.ids[a] for a, _ in chosen], [frame.ids[e] for _, e in chosen])
+    return result
+
+
+def _choice_allowed(values: NDArray[np.int64], mask: VecCategoricalActionMask, num_choices: int) -> NDArray[np.bool_]:
+    inside: NDArray[np.bool_] = (values >= 0) & (values < num_choices)
+    if mask.mask is None:
+        return inside
+    return inside & mask.mask.values[np.arange(len(values)), np.where(inside, values, 0)]
+
+
+def _selection_allowed(values: NDArray[np.int64], mask: VecSelectEntityActionMask) -> NDArray[np.bool_]:
+    """(A,) bool; a pool's actors in all, so the loop is over frames with actors only."""
+    allowed = np.zeros(len(values), dtype=np.bool_)
+    actor_offsets, actee_offsets = mask.actors.offsets, mask.actees.offsets
+    for i in np.flatnonzero(np.diff(actor_offsets)):
+        actors = slice(actor_offsets[i], actor_offsets[i + 1])
+        actees = mask.actees.values[actee_offsets[i] : actee_offsets[i + 1], 0]
+        matches = values[actors, None] == actees[None, :]
+        if mask.mask is not None:
+            pairs = slice(mask.mask.offsets[i], mask.mask.offsets[i + 1])
+            matches &= mask.mask.values[pairs, 0].reshape(matches.shape)
+        allowed[actors] = matches.any(axis=1) if len(actees) else values[actors] == -1
+    return allowed
+
+
+def _raise_wrong_lengths(name: str, given: RaggedBufferI64, mask: VecActionMask, reader: FrameReader) -> None:
+    if len(given.offsets) != len(mask.actors.offsets):
+        raise ValueError(
+            f"action {name!r} has {len(given.offsets) - 1} sequences for {len(mask.actors.offsets) - 1} environments"
+        )
+    got, wanted = np.diff(given.offsets), np.diff(mask.actors.offsets)
+    env = int((got != wanted).argmax())
+    raise ValueError(f"{reader.where(env)}: action {name!r} has {got[env]} values for {wanted[env]} actors")

@@ -1,0 +1,74 @@
+"""The interface that a world implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.action import Action
+from entity_gym.observation import Observation
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+
+class Environment(ABC):
+    """A world with a variable number of things.
+
+    Draw every random number from `self.rng`: a `VecEnv` seeds it, and then the same seed gives the same episodes.
+    `reset` and `act` are called in turn; after an observation with `done` comes `reset`.
+    """
+
+    _rng: np.random.Generator | None = None
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The environment's source of random numbers; freshly seeded by the operating system until somebody sets it."""
+        if self._rng is None:
+            self._rng = np.random.default_rng()
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    @abstractmethod
+    def obs_space(self) -> ObsSpace:
+        """What this environment may show. Must not change."""
+
+    @abstractmethod
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """The actions by name. Must not change."""
+
+    @abstractmethod
+    def reset(self) -> Observation:
+        """Start an episode."""
+
+    @abstractmethod
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Take one step. `actions` holds the actions that the last observation offered."""
+
+    def render(self) -> NDArray[np.uint8]:
+        """Draw the current state as a (height, width, 3) image."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement render()")
+
+    def close(self) -> None:  # noqa: B027 - most environments hold nothing
+        """Release what the environment holds. May be called twice."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything but `rng` that a later `load_state` needs to continue this episode exactly.
+
+        Optional. The values are arrays, numbers, strings, None, and lists, tuples and dictionaries of these.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement state()")
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned. Optional."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement load_state()")
+
+    @classmethod
+    def can_save(cls) -> bool:
+        """Whether both `state` and `load_state` are implemented."""
+        return cls.state is not Environment.state and cls.load_state is not Environment.load_state

@@ -1,0 +1,54 @@
+"""Running normalization of input features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningNorm(nn.Module):
+    """Normalizes features by the mean and standard deviation of all that `update` has seen.
+
+        y = clip((x - mean) / std, -5, 5)
+
+    A feature that never varied has std 1. Before the first update, mean is 0 and std is 1. The statistics change in `update`
+    alone, never in a forward, so that acting, evaluating and playing see the same network.
+
+    Args:
+        num_features: F.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    LIMIT = 5.0
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        # float64 and int64: a float32 count stops growing at 2**24
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(num_features, dtype=torch.float64))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Normalize (n, F) float32."""
+        std = (self.squares / self.count.clamp(min=1)).sqrt()
+        std = torch.where(std > 0, std, 1.0)
+        return ((features - self.mean.float()) / std.float()).clamp(-self.LIMIT, self.LIMIT)
+
+    @torch.no_grad()
+    def update(self, features: Tensor) -> None:
+        """Take in (n, F) features.
+
+        Merges two sets of statistics: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
+        """
+        if len(features) == 0:
+            return
+        batch = features.double()
+        batch_mean = batch.mean(0)
+        total = self.count + len(batch)
+        delta = batch_mean - self.mean
+        self.squares += (batch - batch_mean).square().sum(0) + delta.square() * (self.count * len(batch) / total)
+        self.mean += delta * (len(batch) / total)
+        self.count += len(batch)

@@ -1,0 +1,26 @@
+"""Settings of every test: quiet threads, reproducible examples, GPU tests only where there is a GPU."""
+
+import os
+
+# Before torch starts its thread pool: spinning threads make small operations many times slower on shared cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+# The first example of a test pays for imports and caches, so a deadline would only find slow machines.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs CUDA")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)

@@ -1,0 +1,239 @@
+"""Settings: what is allowed, and what is said about the rest."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import math
+import re
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from enn_ppo import config as config_module
+from enn_ppo.config import (
+    EnvConfig,
+    EvalConfig,
+    LoggerConfig,
+    OptimConfig,
+    PPOConfig,
+    RolloutConfig,
+    TrainConfig,
+    default_run_dir,
+    from_dict,
+    setting_names,
+    to_dict,
+    unknown_setting,
+)
+from rogue_net.config import RogueNetConfig
+
+SECTIONS = [EnvConfig, RolloutConfig, RogueNetConfig, OptimConfig, PPOConfig, LoggerConfig, TrainConfig, EvalConfig]
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "field", "given"),
+    [
+        (RolloutConfig, {"num_envs": 0}, "rollout.num_envs", "0"),
+        (RolloutConfig, {"steps": -1}, "rollout.steps", "-1"),
+        (RolloutConfig, {"steps": True}, "rollout.steps", "True"),
+        (RogueNetConfig, {"d_model": 0}, "net.d_model", "0"),
+        (RogueNetConfig, {"d_model": "32"}, "net.d_model", "'32'"),
+        (RogueNetConfig, {"n_layer": -1}, "net.n_layer", "-1"),
+        (RogueNetConfig, {"n_head": 0}, "net.n_head", "0"),
+        (RogueNetConfig, {"d_qk": 0}, "net.d_qk", "0"),
+        (OptimConfig, {"lr": 0}, "optim.lr", "0"),
+        (OptimConfig, {"lr": math.nan}, "optim.lr", "nan"),
+        (OptimConfig, {"lr": math.inf}, "optim.lr", "inf"),
+        (OptimConfig, {"batch_size": 0}, "optim.batch_size", "0"),
+        (OptimConfig, {"micro_batch_size": 0}, "optim.micro_batch_size", "0"),
+        (OptimConfig, {"epochs": 0}, "optim.epochs", "0"),
+        (OptimConfig, {"epochs": 1.5}, "optim.epochs", "1.5"),
+        (OptimConfig, {"weight_decay": -0.1}, "optim.weight_decay", "-0.1"),
+        (OptimConfig, {"max_grad_norm": 0.0}, "optim.max_grad_norm", "0.0"),
+        (OptimConfig, {"anneal_lr": 1}, "optim.anneal_lr", "1"),
+        (PPOConfig, {"gamma": 1.01}, "ppo.gamma", "1.01"),
+        (PPOConfig, {"gae_lambda": -0.1}, "ppo.gae_lambda", "-0.1"),
+        (PPOConfig, {"clip": 0.0}, "ppo.clip", "0.0"),
+        (PPOConfig, {"clip": 1.0}, "ppo.clip", "1.0"),
+        (PPOConfig, {"ent_coef": -1.0}, "ppo.ent_coef", "-1.0"),
+        (PPOConfig, {"vf_coef": -1.0}, "ppo.vf_coef", "-1.0"),
+        (EnvConfig, {"id": ""}, "env.id", "''"),
+        (EnvConfig, {"kwargs": [1]}, "env.kwargs", "[1]"),
+        (LoggerConfig, {"project": " "}, "logger.project", "' '"),
+        (TrainConfig, {"seed": -1}, "seed", "-1"),
+        (TrainConfig, {"total_timesteps": 0}, "total_timesteps", "0"),
+        (TrainConfig, {"num_threads": 0}, "num_threads", "0"),
+        (TrainConfig, {"run_dir": ""}, "run_dir", "''"),
+        (TrainConfig, {"overwrite": "yes"}, "overwrite", "'yes'"),
+        (TrainConfig, {"checkpoint_interval": 0}, "checkpoint_interval", "0"),
+        (TrainConfig, {"keep_checkpoints": 0}, "keep_checkpoints", "0"),
+        (TrainConfig, {"env": "MineSweeper"}, "env", "'MineSweeper'"),
+        (EvalConfig, {"checkpoint": ""}, "checkpoint", "''"),
+        (EvalConfig, {"checkpoint": "a", "episodes": 0}, "episodes", "0"),
+        (EvalConfig, {"checkpoint": "a", "num_envs": 0}, "num_envs", "0"),
+        (EvalConfig, {"checkpoint": "a", "max_episode_steps": 0}, "max_episode_steps", "0"),
+        (EvalConfig, {"checkpoint": "a", "render": "a.mp4"}, "render", "'a.mp4'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_dotted_field(
+    section: type[Any], values: dict[str, Any], field: str, given: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(field)} .*must.* got {re.escape(given)}$|^{field} must"):
+        section(**values)
+    with pytest.raises(ValueError, match=re.escape(f"got {given}")):
+        section(**values)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "near"),
+    [
+        (
+            PPOConfig,
+            {"ratio": "joitn"},
+            r"ppo\.ratio is 'joitn'; allowed: 'per_actor', 'joint'; did you mean 'joint'\?",
+        ),
+        (PPOConfig, {"weighting": "frames"}, r"ppo\.weighting is 'frames'.* did you mean 'frame'\?"),
+        (LoggerConfig, {"wandb": "ofline"}, r"logger\.wandb is 'ofline'.* did you mean 'offline'\?"),
+        (TrainConfig, {"device": "gpu"}, r"device is 'gpu'; allowed: 'auto', 'cpu', 'cuda'"),
+        (EvalConfig, {"checkpoint": "a", "device": "CUDA"}, r"device is 'CUDA'.* did you mean 'cuda'\?"),
+        (RogueNetConfig, {"backend": "paked"}, r"net\.backend is 'paked'; allowed: 'packed'; did you mean 'packed'\?"),
+    ],
+)
+def test_an_unknown_choice_lists_the_choices_and_the_nearest(
+    section: type[Any], values: dict[str, Any], near: str
+) -> None:
+    with pytest.raises(ValueError, match=near):
+        section(**values)
+
+
+def test_the_width_must_be_divisible_by_the_heads() -> None:
+    with pytest.raises(ValueError, match=r"net\.d_model.*divisible.*net\.n_head=4, got 33; .*: 32"):
+        RogueNetConfig(d_model=33, n_head=4)
+    assert RogueNetConfig(d_model=36, n_head=4).d_model == 36
+
+
+def test_a_minibatch_larger_than_the_rollout_is_refused_with_both_numbers() -> None:
+    rollout = RolloutConfig(num_envs=8, steps=4)
+    with pytest.raises(
+        ValueError, match=r"optim\.batch_size must be at most the 32 frames .*num_envs=8.*steps=4\), got 33"
+    ):
+        TrainConfig(rollout=rollout, optim=OptimConfig(batch_size=33))
+    assert TrainConfig(rollout=rollout, optim=OptimConfig(batch_size=32)).optim.batch_size == 32
+
+
+def test_a_microbatch_larger_than_the_minibatch_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match=r"optim\.micro_batch_size must be at most optim\.batch_size=64 .*got 65"):
+        OptimConfig(batch_size=64, micro_batch_size=65)
+
+
+def test_fewer_timesteps_than_environments_are_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match=r"total_timesteps must be at least rollout\.num_envs=128.*got 127"):
+        TrainConfig(total_timesteps=127)
+    assert TrainConfig(total_timesteps=128).total_timesteps == 128
+
+
+def test_settings_cannot_be_changed_or_given_by_position() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().seed = 2  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        OptimConfig(0.1)  # type: ignore[call-arg]
+
+
+def test_dictionaries_round_trip() -> None:
+    config = TrainConfig(env=EnvConfig(id="a:B", kwargs={"sizes": (1, 2), "deep": {"x": None}}), seed=7)
+    plain = to_dict(config)
+    assert plain["env"] == {"id": "a:B", "kwargs": {"sizes": [1, 2], "deep": {"x": None}}}
+    assert from_dict(TrainConfig, plain) == config
+    assert from_dict(EvalConfig, to_dict(EvalConfig(checkpoint="a"))) == EvalConfig(checkpoint="a")
+
+
+def test_what_is_left_out_of_a_dictionary_has_its_default() -> None:
+    assert from_dict(TrainConfig, {"optim": {"epochs": 5}}) == TrainConfig(optim=OptimConfig(epochs=5))
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [({"lr": "1e-3"}, 1e-3), ({"lr": 1}, 1.0), ({"max_grad_norm": "5"}, 5.0), ({"epochs": 2.0}, 2)],
+)
+def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read: float) -> None:
+    (name,) = values
+    result = getattr(from_dict(OptimConfig, values, "optim"), name)
+    assert (result, type(result)) == (read, type(read))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"optim": {"lrr": 1}}, r"optim\.lrr is not a setting; allowed: 'optim\.lr', .*; did you mean 'optim\.lr'\?"),
+        ({"sed": 1}, r"^sed is not a setting.*did you mean 'seed'\?"),
+        ({"optim": 3}, r"optim must be a mapping of settings, got 3"),
+        ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number greater than 0, got 'fast'"),
+        ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer of at least 1, got '3'"),
+        ({"optim": {"epochs": True}}, r"optim\.epochs must be an integer of at least 1, got True"),
+        ({"optim": {"lr": True}}, r"optim\.lr must be a number greater than 0, got True"),
+        ({"optim": {"lr": None}}, r"optim\.lr must be a number greater than 0, got None"),
+        ({"net": {"n_layer": 2.5}}, r"net\.n_layer must be an integer of at least 0, got 2\.5"),
+    ],
+)
+def test_a_dictionary_with_a_mistake_is_refused_with_the_dotted_field(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_dict(TrainConfig, values)
+
+
+def test_a_required_setting_that_is_left_out_is_named() -> None:
+    with pytest.raises(ValueError, match="checkpoint has no value"):
+        from_dict(EvalConfig, {"episodes": 3})
+
+
+def test_a_setting_in_the_wrong_section_is_found() -> None:
+    names = setting_names(TrainConfig)
+    assert unknown_setting("lr", names).endswith("did you mean 'optim.lr'?")
+    assert unknown_setting("optm.lr", names).endswith("did you mean 'optim.lr'?")
+    assert unknown_setting("ppo.epochs", names).endswith("did you mean 'optim.epochs'?")
+    assert "did you mean" not in unknown_setting("zzz", names)
+
+
+def test_arguments_that_no_file_can_hold_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"env\.kwargs\.maps\[1\] must be .*factory"):
+        EnvConfig(kwargs={"maps": [1, {2}]})
+    with pytest.raises(ValueError, match=r"env\.kwargs must have texts as names, got 1"):
+        EnvConfig(kwargs={1: 2})  # type: ignore[dict-item]
+
+
+def test_the_arguments_are_a_copy() -> None:
+    kwargs = {"sizes": [1]}
+    config = EnvConfig(kwargs=kwargs)
+    kwargs["sizes"].append(2)
+    assert config.kwargs == {"sizes": [1]}
+
+
+def test_the_default_run_directory_is_a_safe_name() -> None:
+    when = datetime(2030, 1, 2, 3, 4, 5)
+    assert default_run_dir("MineSweeper", when) == "outputs/MineSweeper/2030-01-02_03-04-05"
+    assert default_run_dir("my_pkg.env:Env", when) == "outputs/my_pkg.env_Env/2030-01-02_03-04-05"
+    assert default_run_dir("../a/b", when) == "outputs/.._a_b/2030-01-02_03-04-05"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_is_followed_by_a_docstring(section: type[Any]) -> None:
+    (body,) = [node.body for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef)]
+    for node, following in zip(body, body[1:], strict=False):
+        if isinstance(node, ast.AnnAssign):
+            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant), ast.unparse(node)
+
+
+def test_the_settings_do_not_know_hydra() -> None:
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(inspect.getsource(config_module)))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert not imported & {"hydra", "omegaconf"}
