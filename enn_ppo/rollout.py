@@ -116,7 +116,6 @@ class Collector:
         return {
             "environments": self.vec_env.state() if self.vec_env.can_save else None,
             "episodes": self.tracker.state(),
-            "noise": self.generator.get_state(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
@@ -125,7 +124,6 @@ class Collector:
         Returns:
             Why the environments cannot continue, and have to be reset; None if they do continue.
         """
-        self.generator.set_state(state["noise"])
         num_envs = len(state["episodes"]["lengths"])
         if state["environments"] is None or not self.vec_env.can_save:
             return "the environment has no state() and load_state()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from enn_ppo.checkpoint import Checkpoint, save_checkpoint
@@ -39,17 +40,24 @@ class TrainState:
         self.optimizer = torch.optim.AdamW(
             self.net.parameters(), lr=config.optim.lr, eps=1e-5, weight_decay=config.optim.weight_decay
         )
-        self.shuffling = torch.Generator().manual_seed(config.seed)
-        self.collector = Collector(self.vec_env, self.net, device, torch.Generator(device).manual_seed(config.seed))
+        self.shuffling = torch.Generator()
+        self.collector = Collector(self.vec_env, self.net, device, torch.Generator(device))
         self.step = 0  # environment steps trained
         self.num_updates = 0
         self.seconds = 0.0  # spent training, before an interruption too
 
     def start(self) -> None:
         """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
+        self.seed_generators()
         self.collector.reset(self.config.seed)
         self.net.update_normalization(self.collector.collect(self.config.rollout.steps).obs)
         self.collector.reset(self.config.seed)
+
+    def seed_generators(self) -> None:
+        """Key the random numbers of the next update by the seed and the step, so that no generator needs saving."""
+        for purpose, generator in enumerate((self.collector.generator, self.shuffling)):
+            key = np.random.SeedSequence((self.config.seed, self.step, purpose)).generate_state(1, np.uint64)
+            generator.manual_seed(int(key[0] >> np.uint64(1)))
 
     def next_steps(self) -> int:
         """Steps of the next rollout: fewer in the last, so that `total_timesteps` is met; 0 when the training is done."""
@@ -90,7 +98,6 @@ class TrainState:
                 "num_updates": self.num_updates,
                 "seconds": self.seconds,
                 "optimizer": self.optimizer.state_dict(),
-                "shuffling": self.shuffling.get_state(),
                 "collector": self.collector.state(),
             },
             keep=self.config.keep_checkpoints,
@@ -110,7 +117,6 @@ class TrainState:
         load_weights(self.net, checkpoint.policy, checkpoint)
         saved = checkpoint.trainer
         self.optimizer.load_state_dict(saved["optimizer"])
-        self.shuffling.set_state(saved["shuffling"])
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
         problem = self.collector.load_state(saved["collector"])
         if problem:

@@ -45,6 +45,7 @@ def train(config: TrainConfig, env: EnvFactory | None = None) -> TrainResult:
     with output, finish_on_interrupt(output.say) as interrupted:
         while (steps := state.next_steps()) > 0:
             started = time.perf_counter()
+            state.seed_generators()
             learning_rate, ent_coef = state.learning_rate(), state.ent_coef()
 
             rollout = state.collector.collect(steps)

@@ -63,23 +63,20 @@ def batch_frames(
         features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
     for name, buffer in features.items():
         _check_finite(name, buffer, env_id, reader)
-    reward = np.array([obs.reward for obs in observations], dtype=np.float32)
-    if not np.isfinite(reward).all():
-        i = int((~np.isfinite(reward)).argmax())
-        raise ValueError(
-            f"{reader.where(int(env_id[i]))}: reward is {observations[i].reward}; it must be a finite number"
-        )
+    reward = _scalars("reward", "a finite number", np.dtype(np.float32), observations, env_id, reader)
+    done = _scalars("done", "a bool", np.dtype(np.bool_), observations, env_id, reader)
+    truncated = _scalars("truncated", "a bool", np.dtype(np.bool_), observations, env_id, reader)
 
     return VecObs(
         features=features,
         action_masks={name: _action_mask(name, space, frames) for name, space in reader.action_space.items()},
         reward=reward,
-        done=np.array([obs.done for obs in observations], dtype=np.bool_),
-        truncated=np.array([obs.truncated for obs in observations], dtype=np.bool_),
+        done=done,
+        truncated=truncated,
         env_id=env_id,
         visible=_visible(frames, features),
         end_of_episode_info=_end_of_episode_info(observations, env_id),
-        metrics=_metrics(observations),
+        metrics=_metrics(observations, env_id, reader),
     )
 
 
@@ -107,6 +104,30 @@ def _check_finite(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64],
         what = f"feature {feature!r} of entity {item - int(buffer.offsets[i])} of type {name!r}"
     value = buffer.values[item, column]
     raise ValueError(f"{reader.where(int(env_id[i]))}: {what} is {value}; features must be finite numbers")
+
+
+def _scalars(
+    field: str,
+    expected: str,
+    dtype: np.dtype[Any],
+    observations: Sequence[Observation],
+    env_id: NDArray[np.int64],
+    reader: FrameReader,
+) -> NDArray[Any]:
+    """(N,) the field of every observation."""
+    given = [getattr(obs, field) for obs in observations]
+    try:
+        values = np.array(given, dtype=dtype)
+        fits = values.shape == (len(given),) and bool(np.isfinite(values).all())
+    except (TypeError, ValueError):
+        fits = False
+    if fits:
+        return values
+    for i, value in zip(env_id.tolist(), given, strict=True):
+        alone = np.asarray(value)
+        if alone.ndim or alone.dtype.kind not in "biuf" or not np.isfinite(alone.astype(dtype)):
+            raise ValueError(f"{reader.where(i)}: {field} is {value!r}; it must be {expected}")
+    raise AssertionError(f"{field} of {given!r} did not fit together, though each does")
 
 
 def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> dict[str, RaggedBufferBool]:
@@ -155,9 +176,14 @@ def _end_of_episode_info(
     }
 
 
-def _metrics(observations: Sequence[Observation]) -> dict[str, Metric]:
+def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
-    for obs in observations:
+    for i, obs in zip(env_id, observations, strict=True):
         for name, value in obs.metrics.items():
-            metrics.setdefault(name, Metric()).push(float(value))
+            try:
+                metrics.setdefault(name, Metric()).push(float(value))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a number"
+                ) from error
     return metrics

@@ -32,6 +32,8 @@ def check_actions(
                 f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
             )
         given = actions[name]
+        if not isinstance(given, RaggedBufferI64) or given.size2() != 1:
+            raise ValueError(f"action {name!r} is {given!r:.200}; expected a RaggedBufferI64 with one feature")
         if not np.array_equal(given.offsets, mask.actors.offsets):
             _raise_wrong_lengths(name, given, mask, reader)
         values = given.values[:, 0]

@@ -5,7 +5,7 @@ Every message names the environment, the entity type or action, what was given a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +55,18 @@ class Frame(NamedTuple):
     actions: dict[str, FrameActions]  # the actions that were offered
     ids: list[EntityID | None]  # entity index -> id; None for entities without one and for `__global__`
 
+    def copy(self) -> Frame:
+        """The same with arrays of its own: these may be the environment's, which may write its next step into them."""
+        return Frame(
+            {name: rows.copy() for name, rows in self.features.items()},
+            {name: flags.copy() for name, flags in self.visible.items()},
+            {
+                name: action if action.mask is None else action._replace(mask=action.mask.copy())
+                for name, action in self.actions.items()
+            },
+            self.ids,
+        )
+
 
 class FrameReader:
     """Reads observations of one kind of environment."""
@@ -99,7 +111,10 @@ class FrameReader:
                 raise ValueError(f"{where}: entity type {name!r} has {len(given_ids)} ids for {len(rows)} entities")
             else:
                 ids.extend(given_ids)
-        index_of = {id_: index for index, id_ in enumerate(ids) if id_ is not None}
+        try:
+            index_of = {id_: index for index, id_ in enumerate(ids) if id_ is not None}
+        except TypeError as error:
+            raise ValueError(f"{where}: ids are {obs.ids!r:.200}; every id must be hashable: {error}") from error
         if len(index_of) != len(ids) - ids.count(None):
             _raise_duplicate_id(ids, where)
         visible = {name: _visible(flags, len(features[name]), name, where) for name, flags in obs.visible.items()}
@@ -123,7 +138,12 @@ class FrameReader:
             raise ValueError(
                 f"{where}: {len(obs.global_features)} global_features; the observation space declares {len(names)}: {list(names)}"
             )
-        return np.asarray(obs.global_features, dtype=np.float32).reshape(1, len(names))
+        try:
+            return np.asarray(obs.global_features, dtype=np.float32).reshape(1, len(names))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{where}: global_features are {obs.global_features!r:.200}; expected one number for each of {list(names)}"
+            ) from error
 
     def _read_action(self, name: str, mask: ActionMask, lookup: _Lookup, where: str) -> FrameActions:
         space = self.action_space.get(name)
@@ -174,17 +194,19 @@ class _Lookup(NamedTuple):
                     f"{where}: {role}_types names the unknown entity type {name!r}; {nearest(name, self.widths)}"
                 )
             start, count = self.starts[name], len(self.features[name])
-            if count and self.ids[start] is None:
+            if None in self.ids[start : start + count]:
                 raise ValueError(
                     f"{where}: entities of type {name!r} are {role}s but have no ids; give Observation.ids[{name!r}]"
                 )
             found.extend(range(start, start + count))
+        if types is not None and len(set(types)) != len(types):
+            raise ValueError(f"{where}: {role}_types {list(types)!r} lists a type twice")
         return np.array(found, dtype=np.int64)
 
     def _by_id(self, ids: Sequence[EntityID], role: str, where: str) -> Indices:
         found = []
         for id_ in ids:
-            index = self.index_of.get(id_)
+            index = self.index_of.get(id_) if isinstance(id_, Hashable) else None
             if index is None:
                 known = [str(known_id) for known_id in self.index_of]
                 raise ValueError(f"{where}: {role}_ids names {id_!r}, which no entity has; {nearest(id_, known[:20])}")
@@ -195,12 +217,14 @@ class _Lookup(NamedTuple):
 
 
 def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
-    if given is None or len(given) == 0:
+    if given is None:
         return np.zeros((0, width), dtype=np.float32)
     try:
         rows = np.asarray(given, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: features of {name!r} are not rows of {width} numbers each: {error}") from error
+    if rows.ndim and len(rows) == 0:
+        return rows.reshape(0, width)
     if rows.ndim != 2 or rows.shape[1] != width:
         raise ValueError(
             f"{where}: features of {name!r} have shape {rows.shape}; expected (number of entities, {width})"
@@ -209,7 +233,12 @@ def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
 
 
 def _visible(given: Any, count: int, name: str, where: str) -> NDArray[np.bool_]:
-    flags = np.asarray(given)
+    try:
+        flags = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(
+            f"{where}: visible[{name!r}] is {given!r:.200}; expected one bool for each of {count}"
+        ) from error
     if flags.shape != (count,) or (count and flags.dtype != np.bool_):
         raise ValueError(
             f"{where}: visible[{name!r}] has shape {flags.shape} and type {flags.dtype}; expected one bool for each of {count}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,14 @@ from entity_gym.saving import observation_from_state, observation_to_state
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_env import FinalObservations, VecEnv
 from entity_gym.vec_obs import VecObs
+
+
+class _Final(NamedTuple):
+    """The last observation of an episode."""
+
+    env_id: int
+    obs: Observation
+    frame: Frame
 
 
 class ListEnv(VecEnv):
@@ -65,19 +73,24 @@ class ListEnv(VecEnv):
     def reset(self, seed: int | None = None) -> VecObs:  # noqa: D102
         if seed is not None:
             self._seed(seed)
-        self._observations = [self._call(i, env.reset) for i, env in enumerate(self.envs)]
+        self._observations = [self._reset(i) for i in range(len(self.envs))]
         return self._batch([])
 
     def act(self, actions: Mapping[str, RaggedBufferI64]) -> VecObs:  # noqa: D102
         if self._obs is None:
             raise ValueError("act was called before reset")
         check_actions(actions, self._obs.action_masks, self._reader)
-        finals: list[tuple[int, Observation]] = []
+        finals: list[_Final] = []
         for i, env in enumerate(self.envs):
             obs = self._call(i, env.act, frame_actions(actions, self._frames[i], i, self._reader.action_space))
+            if not isinstance(obs, Observation):
+                raise ValueError(f"{self._reader.where(i)}: act() returned {obs!r:.200}; expected an Observation")
             if obs.done:
+                # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
+                info = obs.end_of_episode_info
+                obs = replace(obs, metrics=dict(obs.metrics), end_of_episode_info=None if info is None else dict(info))
                 if self._final_observations == "all" or (self._final_observations == "truncated" and obs.truncated):
-                    finals.append((i, obs))
+                    finals.append(_Final(i, obs, self._reader.read(obs, i).copy()))
                 obs = self._first_of_next_episode(i, obs)
             self._observations[i] = obs
         return self._batch(finals)
@@ -94,6 +107,8 @@ class ListEnv(VecEnv):
         return all(env.can_save() for env in self.envs)
 
     def state(self) -> dict[str, Any]:  # noqa: D102
+        if self._obs is None:
+            raise ValueError("state was called before reset")
         return {
             "environments": [self._call(i, env.state) for i, env in enumerate(self.envs)],
             "random": [env.rng.bit_generator.state for env in self.envs],
@@ -117,14 +132,17 @@ class ListEnv(VecEnv):
         for i, env in enumerate(self.envs):
             env.rng = np.random.default_rng(np.random.SeedSequence((seed, i)))
 
-    def _first_of_next_episode(self, i: int, last: Observation) -> Observation:
+    def _reset(self, i: int) -> Observation:
         first = self._call(i, self.envs[i].reset)
         if not isinstance(first, Observation) or first.done:
             raise ValueError(
                 f"{self._reader.where(i)}: reset() returned {first!r:.200}; expected an Observation that is not done"
             )
+        return first
+
+    def _first_of_next_episode(self, i: int, last: Observation) -> Observation:
         return replace(
-            first,
+            self._reset(i),
             reward=last.reward,
             done=True,
             truncated=last.truncated,
@@ -132,14 +150,14 @@ class ListEnv(VecEnv):
             metrics=last.metrics,
         )
 
-    def _batch(self, finals: list[tuple[int, Observation]]) -> VecObs:
+    def _batch(self, finals: list[_Final]) -> VecObs:
         reader = self._reader
         self._frames = [reader.read(obs, i) for i, obs in enumerate(self._observations)]
         self._obs = batch_frames(self._frames, self._observations, np.arange(len(self.envs)), reader)
         if finals:
-            env_id = np.array([i for i, _ in finals])
-            last = [obs for _, obs in finals]
-            self._obs.final = batch_frames([reader.read(obs, i) for i, obs in finals], last, env_id, reader)
+            env_id = np.array([final.env_id for final in finals])
+            last = [final.obs for final in finals]
+            self._obs.final = batch_frames([final.frame for final in finals], last, env_id, reader)
         return self._obs
 
     def _call(self, i: int, method: Callable[..., Any], *args: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from entity_gym.packing import Packing, as_lengths, is_everything, offsets_of, pack, resolve, rows_at, rows_of
+from entity_gym.ragged_ops import appended, brief, cat_features, cat_items, cat_sequences, describe, mismatch, three
 
 __all__ = ["RaggedBuffer", "RaggedBufferBool", "RaggedBufferF32", "RaggedBufferI64", "cat", "translate_rotate"]
 
@@ -25,7 +26,6 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 Index: TypeAlias = SupportsIndex | slice | Sequence[int] | Sequence[bool] | NDArray[np.integer[Any]] | NDArray[np.bool_]
 
 _INT64 = np.dtype(np.int64)
-_ALL = slice(None)
 _MAX_VALUES_IN_REPR = 60
 
 
@@ -74,11 +74,11 @@ class RaggedBuffer(Generic[Scalar]):
         if values.dtype != cls.dtype or values.ndim != 2 or not values.flags.c_contiguous:
             order = "" if values.flags.c_contiguous else "not contiguous "
             raise ValueError(
-                f"values are {order}{_describe(values)}: they must be C-contiguous {cls.dtype} of shape"
+                f"values are {order}{describe(values)}: they must be C-contiguous {cls.dtype} of shape"
                 " (items, features); from_flattened converts"
             )
         if offsets.dtype != _INT64 or offsets.ndim != 1 or len(offsets) == 0:
-            raise ValueError(f"offsets are {_describe(offsets)}: they must be int64 of shape (sequences + 1,)")
+            raise ValueError(f"offsets are {describe(offsets)}: they must be int64 of shape (sequences + 1,)")
         if offsets[0] != 0 or offsets[-1] != len(values):
             raise ValueError(
                 f"offsets go from {offsets[0]} to {offsets[-1]}: they must go from 0 to {len(values)} items"
@@ -99,7 +99,7 @@ class RaggedBuffer(Generic[Scalar]):
         array = np.asarray(flattened)
         cls = cls._pick(array)
         if array.ndim != 2:
-            raise ValueError(f"flattened values are {_describe(array)}: they must have the shape (items, features)")
+            raise ValueError(f"flattened values are {describe(array)}: they must have the shape (items, features)")
         offsets = offsets_of(as_lengths(lengths))
         if offsets[-1] != len(array):
             raise ValueError(f"the lengths add up to {offsets[-1]}, but there are {len(array)} items")
@@ -115,7 +115,7 @@ class RaggedBuffer(Generic[Scalar]):
         array = np.asarray(array)
         cls = cls._pick(array)
         if array.ndim != 3:
-            raise ValueError(f"the array is {_describe(array)}: it must have the shape (sequences, length, features)")
+            raise ValueError(f"the array is {describe(array)}: it must have the shape (sequences, length, features)")
         sequences, length, features = array.shape
         offsets = np.arange(sequences + 1, dtype=np.int64) * length
         return cls._of(cls._convert(array).reshape(sequences * length, features), offsets)
@@ -147,7 +147,7 @@ class RaggedBuffer(Generic[Scalar]):
         if not fits or (
             array.dtype == np.uint64 and cls.dtype == _INT64 and array.max(initial=0) > np.iinfo(_INT64).max
         ):
-            raise ValueError(f"{_describe(array)} does not fit into {cls.__name__}, which holds {cls.dtype}")
+            raise ValueError(f"{describe(array)} does not fit into {cls.__name__}, which holds {cls.dtype}")
         return array.astype(cls.dtype, order="C", copy=copy)
 
     # ---- contents and sizes
@@ -252,7 +252,7 @@ class RaggedBuffer(Generic[Scalar]):
         if array.ndim == 1 and array.size == 0:
             array = array.reshape(0, self.size2())
         if array.ndim != 2 or array.shape[1] != self.size2():
-            raise ValueError(f"the pushed items are {_describe(array)}: the shape must be (items, {self.size2()})")
+            raise ValueError(f"the pushed items are {describe(array)}: the shape must be (items, {self.size2()})")
         end = np.array([len(self._values) + len(array)], dtype=np.int64)
         self._append(self._convert(array, copy=False), end)
 
@@ -278,8 +278,8 @@ class RaggedBuffer(Generic[Scalar]):
             self._values_storage, self._offsets_storage = np.empty_like(values), np.zeros_like(offsets)
 
     def _append(self, rows: NDArray[Scalar], ends: NDArray[np.int64]) -> None:
-        self._values_storage, self._values = _appended(self._values_storage, self._values, rows)
-        self._offsets_storage, self._offsets = _appended(self._offsets_storage, self._offsets, ends)
+        self._values_storage, self._values = appended(self._values_storage, self._values, rows)
+        self._offsets_storage, self._offsets = appended(self._offsets_storage, self._offsets, ends)
 
     # ---- indexing
 
@@ -295,7 +295,7 @@ class RaggedBuffer(Generic[Scalar]):
             IndexError: if a sequence or feature is not there, or bools do not have the length of their axis.
             TypeError: if an index is something else.
         """
-        sequences, positions, features = _three(index)
+        sequences, positions, features = three(index)
         size = self.size0()
         if (
             type(sequences) is int
@@ -385,7 +385,7 @@ class RaggedBuffer(Generic[Scalar]):
             return self._of(operation(self._values, np.repeat(operand._values, lengths, axis=0)), self._offsets)
         if len(lengths) == len(others) and np.all(lengths == 1):
             return self._of(operation(np.repeat(self._values, others, axis=0), operand._values), operand._offsets)
-        raise ValueError(_mismatch(lengths, others))
+        raise ValueError(mismatch(lengths, others))
 
     def _in_place(self, operation: np.ufunc, other: object) -> Self:
         """As `_arithmetic`, written into `values`; the buffer itself cannot be the side that is repeated."""
@@ -399,7 +399,7 @@ class RaggedBuffer(Generic[Scalar]):
             elif np.array_equal(lengths, others):
                 operand = operand._values
             else:
-                raise ValueError(f"in place: {_mismatch(lengths, others)}; only the right side may be repeated here")
+                raise ValueError(f"in place: {mismatch(lengths, others)}; only the right side may be repeated here")
         operation(self._values, operand, out=self._values)
         return self
 
@@ -449,7 +449,7 @@ class RaggedBuffer(Generic[Scalar]):
         if dim > 0 and len({part.size0() for part in parts}) > 1:
             counts = [part.size0() for part in parts]
             raise ValueError(f"the buffers have {counts} sequences: along dim {dim} they must have equally many")
-        values, offsets = (_cat_sequences, _cat_items, _cat_features)[dim](parts)
+        values, offsets = (cat_sequences, cat_items, cat_features)[dim](parts)
         return cast(Self, parts[0]._of(values, offsets))
 
 
@@ -510,74 +510,13 @@ def translate_rotate(source: RaggedBufferF32, origin: RaggedBufferF32, direction
             raise ValueError(f"{name} has {buffer.size2()} features: a point of the plane has 2")
         if name != "source" and (len(buffer) != len(source) or np.any(buffer.size1() != 1)):
             raise ValueError(
-                f"{name} has the lengths {_brief(buffer.size1())}: it must have exactly one item for each of the"
+                f"{name} has the lengths {brief(buffer.size1())}: it must have exactly one item for each of the"
                 f" {len(source)} sequences of the source"
             )
     lengths = source.size1()
     x, y = (source.values - np.repeat(origin.values, lengths, axis=0)).T
     rx, ry = np.repeat(direction.values, lengths, axis=0).T
     return RaggedBufferF32.from_offsets(np.stack([x * rx + y * ry, -x * ry + y * rx], axis=1), source.offsets)
-
-
-# ---- joining: (values, offsets) of the result
-
-
-def _cat_sequences(parts: list[RaggedBuffer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    lengths = np.concatenate([part.size1() for part in parts])
-    return np.concatenate([part.values for part in parts]), offsets_of(lengths)
-
-
-def _cat_items(parts: list[RaggedBuffer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    bases = offsets_of(np.array([part.items() for part in parts], dtype=np.int64))
-    starts = np.stack([base + part.offsets[:-1] for base, part in zip(bases[:-1], parts, strict=True)], axis=1)
-    lengths = np.stack([part.size1() for part in parts], axis=1)  # (S, buffers), as starts
-    values = np.concatenate([part.values for part in parts])
-    return values[rows_of(starts.ravel(), lengths.ravel())], offsets_of(lengths.sum(axis=1))
-
-
-def _cat_features(parts: list[RaggedBuffer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    lengths = np.stack([part.size1() for part in parts])  # (buffers, S)
-    common = np.where(lengths.min(axis=0) == 0, 0, lengths.max(axis=0))
-    wrong = np.argwhere((lengths != common) & (lengths != 1) & (common != 0))
-    if len(wrong):
-        part, sequence = wrong[0]
-        raise ValueError(
-            f"sequence {sequence} has the lengths {_brief(lengths[:, sequence])} in the buffers: to stand side by side"
-            f" they must be equal, 1 or 0, and that of buffer {part} is not"
-        )
-    columns = [
-        part.values[rows_of(part.offsets[:-1], common, np.where(own == 1, 0, 1))]
-        for part, own in zip(parts, lengths, strict=True)
-    ]
-    return np.concatenate(columns, axis=1), offsets_of(common)
-
-
-# ---- indexing, growing and checking
-
-
-def _three(index: Any) -> tuple[Any, Any, Any]:
-    if not isinstance(index, tuple):
-        return index, _ALL, _ALL
-    if not 1 <= len(index) <= 3:
-        raise IndexError(
-            f"{len(index)} indices were given: a ragged buffer has 3 axes (sequences, positions, features)"
-        )
-    return index + (_ALL,) * (3 - len(index))
-
-
-def _appended(
-    storage: NDArray[Any] | None, used: NDArray[Any], more: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`used` (the beginning of `storage`) with `more` behind it: the storage, moved if it was full, and its used part.
-
-    Doubling makes a series of pushes linear; the new arrays leave the old ones, and views on them, as they are.
-    """
-    size = len(used) + len(more)
-    if storage is None or size > len(storage):
-        storage = np.empty((max(2 * size, 16), *used.shape[1:]), dtype=used.dtype)
-        storage[: len(used)] = used
-    storage[len(used) : size] = more
-    return storage, storage[:size]
 
 
 def _check_alike(buffers: Sequence[RaggedBuffer[Any]], dim: int = 0) -> None:
@@ -589,20 +528,3 @@ def _check_alike(buffers: Sequence[RaggedBuffer[Any]], dim: int = 0) -> None:
             raise TypeError(f"a {given} cannot be combined with a {type(first).__name__}: dtypes must be the same")
         if dim != 2 and buffer.size2() != first.size2():
             raise ValueError(f"a buffer has {buffer.size2()} features, another {first.size2()}: they must be equal")
-
-
-def _describe(array: NDArray[Any]) -> str:
-    return f"{array.dtype} of shape {array.shape}"
-
-
-def _brief(lengths: NDArray[np.int64]) -> str:
-    return (
-        str(lengths.tolist()) if len(lengths) <= 8 else f"{str(lengths[:8].tolist())[:-1]}, ... {len(lengths)} in all]"
-    )
-
-
-def _mismatch(lengths: NDArray[np.int64], others: NDArray[np.int64]) -> str:
-    return (
-        f"the lengths are {_brief(lengths)} and {_brief(others)}: there must be equally many sequences, of equal"
-        " lengths or all of length 1 on one side"
-    )

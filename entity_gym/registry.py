@@ -27,6 +27,8 @@ def find_environment(env_id: str) -> Callable[..., Environment]:
             )
         return ENVIRONMENTS[env_id]
     module_name, _, name = env_id.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise ValueError(f"env.id is {env_id!r}; your own environment is written as my_package.my_module:MyEnv")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

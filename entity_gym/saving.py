@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping, Sequence, ValuesView
 from dataclasses import fields
 from typing import Any
+
+import numpy as np
 
 from entity_gym.observation import (
     ActionMask,
@@ -31,11 +33,9 @@ _MASKS: dict[str, type[ActionMask]] = {
 
 
 def observation_to_state(obs: Observation) -> dict[str, Any]:
-    """`obs` as dictionaries, lists, arrays and plain values."""
-    state = {field.name: getattr(obs, field.name) for field in fields(obs)}
-    for name in ("features", "ids", "visible", "metrics"):
-        state[name] = dict(state[name])
-    state["actions"] = {name: {"type": type(mask).__name__, **vars(mask)} for name, mask in obs.actions.items()}
+    """`obs` as dictionaries, lists, tuples, arrays and plain values, which share no memory with the environment's."""
+    state = {field.name: _plain(getattr(obs, field.name)) for field in fields(obs)}
+    state["actions"] = {name: {"type": type(mask).__name__, **_plain(vars(mask))} for name, mask in obs.actions.items()}
     return state
 
 
@@ -46,6 +46,18 @@ def observation_from_state(state: Mapping[str, Any]) -> Observation:
         given = dict(saved)
         actions[name] = _MASKS[given.pop("type")](**given)
     return Observation(**{**state, "actions": actions})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy("K")
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) is tuple:
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, Sequence | KeysView | ValuesView) and not isinstance(value, str | bytes | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def spaces_to_dict(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Any]:
@@ -76,7 +88,7 @@ def spaces_difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     for what in ("entities", "actions"):
         before = {item["name"]: item for item in saved[what]}
         after = {item["name"]: item for item in now[what]}
-        for name in before.keys() | after.keys():
+        for name in {**before, **after}:
             if before.get(name) != after.get(name):
                 return f"{what}[{name!r}] was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         if list(before) != list(after):

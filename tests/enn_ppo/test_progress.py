@@ -110,9 +110,11 @@ def test_a_real_terminal_of_any_width_shows_the_line(columns: int, monkeypatch: 
         progress = Progress(100, stream=stream, clock=Clock())
         progress.update(row(100))
         progress.close()
-        output = os.read(main, 10_000).decode()
+        output = b""
+        while not output.endswith(b"\n"):  # a pseudo-terminal hands over what has arrived so far
+            output += os.read(main, 10_000)
     os.close(main)
-    last = output.rstrip().split("\r")[-1]
+    last = output.decode().rstrip().split("\r")[-1]
     assert last.startswith("100%|") and "100/100" in last
     assert len(last) <= (columns or 120)
 

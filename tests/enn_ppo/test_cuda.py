@@ -1,0 +1,60 @@
+"""What must hold on a GPU as on the CPU. Skipped without one; docs/benchmarks.md says when they last ran."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from enn_ppo import RolloutConfig, TrainConfig, train
+from enn_ppo.rollout import Collector
+from entity_gym.envs import MineSweeper
+from entity_gym.list_env import ListEnv
+from rogue_net import ObsBatch, RogueNet, RogueNetConfig
+from rogue_net.obs_batch import actions_to_tensors
+
+pytestmark = pytest.mark.gpu
+
+
+def make_net(vec_env: ListEnv) -> RogueNet:
+    torch.manual_seed(0)
+    return RogueNet(RogueNetConfig(), vec_env.obs_space(), vec_env.action_space())
+
+
+def config(folder: Path, total_timesteps: int, device: str, **settings: object) -> TrainConfig:
+    rollout = RolloutConfig(num_envs=16, steps=64)
+    return TrainConfig(rollout=rollout, total_timesteps=total_timesteps, device=device, run_dir=str(folder), **settings)  # type: ignore[arg-type]
+
+
+def test_cpu_and_cuda_agree_on_log_probs_entropies_and_values() -> None:
+    vec_env = ListEnv(lambda: MineSweeper(orbital_cannon=True, cooldown_period=0), 32, seed=1)
+    obs = vec_env.reset()
+    net = make_net(vec_env)
+    batch = ObsBatch.from_vec_obs(obs)
+    actions = net.act(batch).to_buffers()
+    on_cpu = net.evaluate(batch, actions_to_tensors(actions))
+    on_cuda = net.to("cuda").evaluate(ObsBatch.from_vec_obs(obs, "cuda"), actions_to_tensors(actions, "cuda"))
+    torch.testing.assert_close(on_cuda.values.cpu(), on_cpu.values, atol=1e-5, rtol=1e-5)
+    for name in on_cpu.log_probs:
+        torch.testing.assert_close(on_cuda.log_probs[name].cpu(), on_cpu.log_probs[name], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(on_cuda.entropies[name].cpu(), on_cpu.entropies[name], atol=1e-5, rtol=1e-5)
+
+
+def test_the_log_ratio_is_zero_on_the_rollouts_own_frames() -> None:
+    vec_env = ListEnv(MineSweeper, 16, seed=1)
+    device = torch.device("cuda")
+    collector = Collector(vec_env, make_net(vec_env).to(device), device, torch.Generator(device).manual_seed(1))
+    collector.reset()
+    rollout = collector.collect(8)
+    frames = torch.arange(16, device=device)  # the first step, as it was acted
+    actions = {name: ragged.gather(frames) for name, ragged in rollout.actions.items()}
+    evaluation = collector.net.evaluate(rollout.obs[frames], actions)
+    for name, log_probs in evaluation.log_probs.items():
+        assert torch.equal(log_probs, rollout.log_probs[name].gather(frames).values)
+
+
+def test_training_runs_on_cuda_and_resumes_on_the_cpu_and_back(tmp_path: Path) -> None:
+    train(config(tmp_path / "a", 4096, "cuda"))
+    on_cpu = train(config(tmp_path / "a", 6144, "cpu", resume=str(tmp_path / "a")))
+    assert on_cpu.step == 6144
+    back = train(config(tmp_path / "a", 8192, "cuda", resume=str(tmp_path / "a")))
+    assert back.step == 8192 and back.metrics is not None and back.metrics["approx_kl"] is not None

@@ -1,0 +1,220 @@
+"""Learning from a rollout: minibatches, micro-batches, gradients."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from enn_ppo.advantages import Advantages
+from enn_ppo.config import OptimConfig, PPOConfig
+from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.update import UpdateStats, update
+from entity_gym import Environment
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.list_env import ListEnv
+from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from tests.enn_ppo.worlds import Copycat, Moment, Scripted
+
+CPU = torch.device("cpu")
+
+
+def cannon() -> MineSweeper:
+    return MineSweeper(width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6)
+
+
+def make_net(env: Environment) -> RogueNet:
+    torch.manual_seed(3)
+    net = RogueNet(RogueNetConfig(d_model=16, n_layer=1, n_head=2), env.obs_space(), env.action_space())
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return net
+
+
+def play(net: RogueNet, create: Any, num_envs: int = 4, steps: int = 6) -> Rollout:
+    collector = Collector(ListEnv(create, num_envs), net, CPU, torch.Generator().manual_seed(1))
+    collector.reset(1)
+    return collector.collect(steps)
+
+
+def random_advantages(rollout: Rollout) -> Advantages:
+    advantages = torch.randn(rollout.values.shape, generator=torch.Generator().manual_seed(5))
+    return Advantages(advantages, rollout.values + advantages)
+
+
+def learn(
+    net: RogueNet, rollout: Rollout, advantages: Advantages, ppo: PPOConfig | None = None, **optim: Any
+) -> UpdateStats:
+    """Update with plain gradient steps of length 1 times the gradient, so that changes of weights are gradients."""
+    settings = {"batch_size": len(rollout.obs), "epochs": 1, "max_grad_norm": 1e9} | optim
+    return update(
+        net,
+        torch.optim.SGD(net.parameters(), lr=1.0),
+        rollout,
+        advantages,
+        OptimConfig(**settings),
+        ppo or PPOConfig(),
+        ent_coef=0.1,
+        generator=torch.Generator().manual_seed(7),
+    )
+
+
+def changes(net: RogueNet, before: RogueNet) -> Tensor:
+    pairs = zip(net.parameters(), before.parameters(), strict=True)
+    return torch.cat([(after - old).flatten() for after, old in pairs]).detach()
+
+
+# --- Micro-batches ---
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("weighting", ["actor", "frame"])
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+def test_the_size_of_micro_batches_changes_nothing(ratio: Any, weighting: Any, normalize: bool) -> None:
+    ppo = PPOConfig(ratio=ratio, weighting=weighting, normalize_advantages=normalize)
+    before = make_net(cannon())
+    rollout = play(before, cannon)
+    # the policy has moved since, so that clipping, KL and the value's clipping are at work
+    moved = copy.deepcopy(before)
+    learn(moved, rollout, random_advantages(rollout), max_grad_norm=0.2)
+
+    results = []
+    for size in (None, 1, 7, 24):
+        net = copy.deepcopy(moved)
+        stats = learn(net, rollout, random_advantages(rollout), ppo, micro_batch_size=size)
+        results.append((changes(net, moved), torch.tensor(stats)))
+    gradient, stats = results[0]
+    assert gradient.abs().max() > 0.01
+    for other_gradient, other_stats in results[1:]:
+        torch.testing.assert_close(other_gradient, gradient, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(other_stats, stats, atol=1e-6, rtol=1e-5)
+
+
+def test_the_moved_policy_of_the_test_above_does_clip() -> None:
+    net = make_net(cannon())
+    rollout = play(net, cannon)
+    learn(net, rollout, random_advantages(rollout), max_grad_norm=0.2)
+    stats = learn(net, rollout, random_advantages(rollout))
+    assert stats.approx_kl > 0.001 and 0 < stats.clip_fraction < 1
+
+
+def test_advantages_are_normalized_within_the_minibatch_so_their_scale_and_mean_do_not_matter() -> None:
+    before = make_net(Copycat())
+    rollout = play(before, Copycat)
+    given = random_advantages(rollout)
+    scaled = Advantages(100 * given.advantages + 30, given.returns)
+    plain, large = copy.deepcopy(before), copy.deepcopy(before)
+    learn(plain, rollout, given, epochs=2, batch_size=7, max_grad_norm=0.1)
+    learn(large, rollout, scaled, epochs=2, batch_size=7, max_grad_norm=0.1)
+    torch.testing.assert_close(changes(large, before), changes(plain, before), atol=1e-4, rtol=1e-3)
+
+    unnormalized = copy.deepcopy(before)
+    learn(unnormalized, rollout, scaled, PPOConfig(normalize_advantages=False), max_grad_norm=1e9)
+    assert changes(unnormalized, before).norm() > 3 * changes(plain, before).norm()
+
+
+# --- Minibatches ---
+
+
+class Spy:
+    """Notes the items of every batch that is evaluated."""
+
+    def __init__(self, net: RogueNet, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[list[float]] = []
+        evaluate = net.evaluate
+
+        def note(batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
+            self.batches.append(batch.features["Item"].values.flatten().tolist())
+            return evaluate(batch, actions)
+
+        monkeypatch.setattr(net, "evaluate", note)
+
+
+def numbered(length: int) -> Scripted:
+    return Scripted([Moment(items=[float(i)], actors=i % 2) for i in range(length)])
+
+
+def test_every_epoch_takes_every_frame_once_in_a_new_order_in_minibatches_of_nearly_equal_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = make_net(numbered(1))
+    rollout = play(net, lambda: numbered(20), num_envs=1, steps=10)
+    spy = Spy(net, monkeypatch)
+    learn(net, rollout, random_advantages(rollout), epochs=2, batch_size=4, max_grad_norm=0.01)
+    # 10 frames in minibatches of at most 4 are three
+    assert [len(batch) for batch in spy.batches] == [4, 3, 3] * 2
+    first, second = sum(spy.batches[:3], []), sum(spy.batches[3:], [])
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+
+
+def test_a_micro_batch_is_a_part_of_a_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = make_net(numbered(1))
+    rollout = play(net, lambda: numbered(20), num_envs=1, steps=10)
+    spy = Spy(net, monkeypatch)
+    learn(net, rollout, random_advantages(rollout), batch_size=5, micro_batch_size=2, max_grad_norm=0.01)
+    assert [len(batch) for batch in spy.batches] == [2, 2, 1, 2, 2, 1]
+
+
+def test_a_minibatch_in_which_nobody_acts_trains_the_value_alone() -> None:
+    net = make_net(numbered(1))
+    nobody = Scripted([Moment(items=[1.0]), Moment(items=[2.0])])
+    rollout = play(net, lambda: nobody, num_envs=1, steps=2)
+    stats = learn(net, rollout, random_advantages(rollout), PPOConfig(clip_value=False), max_grad_norm=0.01)
+    assert all(map(math.isfinite, stats))
+    assert (stats.policy_loss, stats.entropy, stats.approx_kl, stats.clip_fraction) == (0.0, 0.0, 0.0, 0.0)
+    assert stats.value_loss > 0 and stats.grad_norm > 0
+
+
+# --- What it does ---
+
+
+def test_the_first_minibatch_of_an_update_finds_the_policy_unmoved() -> None:
+    net = make_net(cannon())
+    rollout = play(net, cannon)
+    entropies = net.evaluate(rollout.obs, rollout.actions).entropies
+    expected = torch.cat(list(entropies.values())).mean().item()
+    errors = random_advantages(rollout)
+    stats = learn(net, rollout, errors)
+    assert stats.approx_kl == pytest.approx(0.0, abs=1e-6)
+    assert stats.clip_fraction == 0.0
+    assert stats.entropy == pytest.approx(expected, rel=1e-4)
+    assert stats.value_loss == pytest.approx(0.5 * errors.advantages.square().mean().item(), rel=1e-4)
+
+
+def test_the_gradient_is_clipped_and_its_norm_reported_as_it_was() -> None:
+    before = make_net(Copycat())
+    rollout = play(before, Copycat)
+    clipped, free = copy.deepcopy(before), copy.deepcopy(before)
+    stats = learn(clipped, rollout, random_advantages(rollout), max_grad_norm=0.01)
+    learn(free, rollout, random_advantages(rollout))
+    assert changes(clipped, before).norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert changes(free, before).norm().item() == pytest.approx(stats.grad_norm, rel=1e-3)
+
+
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+def test_what_was_better_than_expected_becomes_more_likely(ratio: Any) -> None:
+    net = make_net(numbered(1))
+    rollout = play(net, lambda: Scripted([Moment(items=[1.0], actors=1)]), num_envs=8, steps=4)
+    red = rollout.actions["Switch"].values[:, 0] == 0
+    assert 0 < red.sum() < len(red)
+    good = torch.where(red, 1.0, -1.0).reshape(rollout.values.shape)
+    learn(net, rollout, Advantages(good, rollout.values), PPOConfig(ratio=ratio), epochs=3, max_grad_norm=0.1)
+    after = net.evaluate(rollout.obs, rollout.actions).log_probs["Switch"] - rollout.log_probs["Switch"].values
+    assert after[red].min() > 0 > after[~red].max()
+
+
+def test_updates_of_the_same_seed_are_the_same() -> None:
+    before = make_net(Copycat())
+    rollout = play(before, Copycat)
+    one, two = copy.deepcopy(before), copy.deepcopy(before)
+    assert learn(one, rollout, random_advantages(rollout), batch_size=5, max_grad_norm=0.1) == learn(
+        two, rollout, random_advantages(rollout), batch_size=5, max_grad_norm=0.1
+    )
+    assert changes(one, two).abs().max() == 0.0
