@@ -61,10 +61,10 @@ class RolloutConfig:
 class OptimConfig:
     """AdamW and its minibatches. A frame is one environment at one step."""
 
-    lr: float = 1e-3
-    """Learning rate at the start. Greater than 0, typically 1e-4 to 3e-3. Default 1e-3."""
-    batch_size: int = 1024
-    """Frames per optimizer step. At least 1, at most the rollout's `num_envs * steps`. Default 1024."""
+    lr: float = 2e-3
+    """Learning rate at the start. Greater than 0, typically 1e-4 to 3e-3. Default 2e-3."""
+    batch_size: int = 512
+    """Frames per optimizer step. At least 1, at most the rollout's `num_envs * steps`. Default 512."""
     micro_batch_size: int | None = None
     """Frames per forward pass, for small memories: their gradients add up to the minibatch's. At least 1, at most
     `batch_size`; null: the whole minibatch at once. Default null."""
@@ -72,8 +72,8 @@ class OptimConfig:
     """Passes over each rollout. At least 1. Default 3."""
     weight_decay: float = 0.0
     """Decoupled weight decay per unit of learning rate. At least 0. Default 0."""
-    max_grad_norm: float = 2.0
-    """The gradient's 2-norm is scaled down to this. Greater than 0. Default 2."""
+    max_grad_norm: float = 0.5
+    """The gradient's 2-norm is scaled down to this. Greater than 0. Default 0.5."""
     anneal_lr: bool = True
     """Whether the learning rate falls linearly to 0 over `total_timesteps`. Default true."""
 
@@ -104,8 +104,8 @@ class PPOConfig:
     """The probability ratio is clipped to [1 - clip, 1 + clip]. Greater than 0, below 1. Default 0.2."""
     clip_value: bool = True
     """Whether the value's change is clipped to ±`clip` too. Default true."""
-    ent_coef: float = 0.1
-    """Weight of the entropy bonus at the start. At least 0. Default 0.1."""
+    ent_coef: float = 0.05
+    """Weight of the entropy bonus at the start. At least 0. Default 0.05."""
     anneal_entropy: bool = True
     """Whether `ent_coef` falls linearly to 0 over `total_timesteps`. Default true."""
     vf_coef: float = 0.5

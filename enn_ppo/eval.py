@@ -98,7 +98,7 @@ def play_episodes(net: RogueNet, vec_env: ListEnv, config: EvalConfig, device: t
                     owed[episode.env_id] -= 1
                     counted.append(episode)
                     progress.update()
-            _check_lengths(tracker.lengths, config.max_episode_steps)
+            _check_lengths(np.where(owed > 0, tracker.lengths, 0), config.max_episode_steps)
     return counted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import TracebackType
 
@@ -43,7 +44,10 @@ class RunOutput:
 
     def log(self, row: Row) -> None:
         """Show and store one update's metrics."""
-        self._logger.log(row)
+        try:
+            self._logger.log(row)
+        except OSError as error:
+            raise ValueError(f"{self.run_dir / METRICS} cannot be written: {error}; the checkpoints still load") from error
         self._progress.update(row)
 
     def say(self, text: str) -> None:
@@ -58,7 +62,9 @@ class RunOutput:
     ) -> None:
         self._progress.close()
         self._logger.close()
-        if (self.run_dir / METRICS).is_file():
+        try:
             plot_learning_curve(self.run_dir / METRICS, self.run_dir / "learning_curve.png")
+        except (OSError, ValueError) as problem:  # never in the way of what ended the run
+            print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
         if kind is None:
             print(f"done: {self.run_dir}")

@@ -117,6 +117,8 @@ class TrainState:
         load_weights(self.net, checkpoint.policy, checkpoint)
         saved = checkpoint.trainer
         self.optimizer.load_state_dict(saved["optimizer"])
+        for group in self.optimizer.param_groups:  # the present setting, not the saved one; so is lr, at every update
+            group["weight_decay"] = self.config.optim.weight_decay
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
         problem = self.collector.load_state(saved["collector"])
         if problem:

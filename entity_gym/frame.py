@@ -220,7 +220,7 @@ def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
     if given is None:
         return np.zeros((0, width), dtype=np.float32)
     try:
-        rows = np.asarray(given, dtype=np.float32)
+        rows = np.asarray(given, dtype=np.float32, order="C")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: features of {name!r} are not rows of {width} numbers each: {error}") from error
     if rows.ndim and len(rows) == 0:
@@ -250,7 +250,7 @@ def _mask(given: Any, shape: tuple[int, int], columns: str, actors: list[Any], w
     if given is None:
         return None
     try:
-        mask = np.asarray(given)
+        mask = np.asarray(given, order="C")
     except ValueError as error:
         raise ValueError(f"{where}: the mask's rows differ in length; expected {shape}, one row an actor") from error
     if mask.size == 0 and shape[0] * shape[1] == 0:

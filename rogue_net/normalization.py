@@ -33,9 +33,9 @@ class RunningNorm(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Normalize (n, F) float32."""
-        std = (self.squares / self.count.clamp(min=1)).sqrt()
+        std = (self.squares / self.count.clamp(min=1)).sqrt().float()  # rounded first: what rounds to 0 counts as 0
         std = torch.where(std > 0, std, 1.0)
-        return ((features - self.mean.float()) / std.float()).clamp(-self.LIMIT, self.LIMIT)
+        return ((features - self.mean.float()) / std).clamp(-self.LIMIT, self.LIMIT)
 
     @torch.no_grad()
     def update(self, features: Tensor) -> None:
@@ -46,9 +46,9 @@ class RunningNorm(nn.Module):
         if len(features) == 0:
             return
         batch = features.double()
-        batch_mean = batch.mean(0)
-        total = self.count + len(batch)
+        batch_mean = batch[0] + (batch - batch[0]).mean(0)  # of equal numbers exactly that number, however mean rounds
+        share = len(batch) / (self.count + len(batch)).double()  # of integers alone it would be float32
         delta = batch_mean - self.mean
-        self.squares += (batch - batch_mean).square().sum(0) + delta.square() * (self.count * len(batch) / total)
-        self.mean += delta * (len(batch) / total)
+        self.squares += (batch - batch_mean).square().sum(0) + delta.square() * (self.count * share)
+        self.mean += delta * share
         self.count += len(batch)

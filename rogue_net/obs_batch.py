@@ -128,7 +128,8 @@ class ObsBatch:
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return next(iter(self.features.values())).values.device
+        mask = next(iter(self.action_masks.values()))  # there is always an action, and not always an entity type
+        return mask.actors.values.device
 
     @property
     def num_tokens(self) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from entity_gym import (
-    GLOBAL_ENTITY,
     Action,
     ActionSpace,
     CategoricalActionMask,
@@ -172,20 +171,11 @@ def _random_mask(rng: np.random.Generator, actors: int, columns: int) -> np.ndar
 # --- Playing
 
 
-def random_actions(obs: VecObs, action_space: Mapping[str, ActionSpace], rng: np.random.Generator) -> dict[str, Any]:
-    """Valid actions for what `obs` offers, drawn uniformly: what `VecEnv.act` takes.
-
-    Frames are visited in order, so the actions of one environment alone are those that `rng` gives it alone.
-    """
-    return {
-        name: RaggedBufferI64.from_flattened(
-            np.array([choice for row in rows for choice in row], np.int64).reshape(-1, 1), [len(row) for row in rows]
-        )
-        for name, rows in (
-            (name, [[int(rng.choice(open_)) for open_ in frame] for frame in open_choices(obs, name, space)])
-            for name, space in action_space.items()
-        )
-    }
+def random_actions(
+    obs: VecObs, action_space: Mapping[str, ActionSpace], rng: np.random.Generator
+) -> dict[str, RaggedBufferI64]:
+    """Valid actions for what `obs` offers, drawn uniformly: what `VecEnv.act` takes."""
+    return actions_of_each(obs, action_space, [rng] * len(obs))
 
 
 def open_choices(obs: VecObs, name: str, space: ActionSpace) -> list[list[list[int]]]:
@@ -250,8 +240,8 @@ def frame(obs: VecObs, i: int) -> dict[str, Any]:
             actees = mask.actees[i].values[:, 0].tolist()
             actions[name] = (actors, actees, mask_of(mask.mask, len(actors), len(actees)))
         else:
-            rows = [[]] * len(actors) if mask.mask is None else mask.mask[i].to_list()[0]
-            actions[name] = (actors, [row if False in row else "open" for row in rows if row] or ["open"] * len(actors))
+            rows = [[True]] * len(actors) if mask.mask is None else mask.mask[i].to_list()[0]
+            actions[name] = (actors, ["open" if all(row) else row for row in rows])
     count = {name: buffer.size1(i) for name, buffer in obs.features.items()}
     return {
         "features": {name: (buffer[i].values.shape, buffer[i].to_list()[0]) for name, buffer in obs.features.items()},
@@ -280,20 +270,3 @@ def making(*envs: Environment) -> Callable[[], Environment]:
     """A `create_env` that hands out these environments."""
     given = iter(envs)
     return lambda: next(given)
-
-
-__all__ = [
-    "GLOBAL_ENTITY",
-    "Script",
-    "Zoo",
-    "actions_of_each",
-    "choose",
-    "frame",
-    "frames",
-    "making",
-    "open_choices",
-    "play",
-    "random_actions",
-    "random_content",
-    "trajectory",
-]

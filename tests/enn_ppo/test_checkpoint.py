@@ -536,13 +536,14 @@ for kill in range(kills):
     child = os.fork()
     if child == 0:
         save_forever(counts[-1], announce)
+    os.close(announce)  # so that reading ends where the child fails
     os.read(heard, 1)
     began = time.monotonic()
     os.read(heard, 1)  # one save is done and the next begins: die in it, each time a little later
     time.sleep((time.monotonic() - began) * kill / kills)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(heard), os.close(announce)
+    os.close(heard)
     assert (directory / "latest").is_dir(), "never dangling, not even while a step is replaced"
     loaded = load_checkpoint(directory / "latest")
     assert loaded.policy["w"].unique().tolist() == [loaded.trainer["count"]], "never a mixture"
@@ -553,7 +554,7 @@ assert counts == sorted(set(counts)), counts
 
 @pytest.mark.parametrize("steps", ["growing", "same"])
 def test_kill_9_at_any_moment_leaves_a_latest_that_loads(tmp_path: Path, steps: str) -> None:
-    command = [sys.executable, "-c", KILL_WHILE_SAVING, str(tmp_path), steps, "30"]
+    command = [sys.executable, "-c", KILL_WHILE_SAVING, str(tmp_path), steps, "20"]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     save(tmp_path, 10**6, keep=1)

@@ -1,4 +1,4 @@
-"""Small worlds and settings that the trainer's tests share. Subprocesses import them as `worlds:Copycat`."""
+"""Small worlds and settings that the trainer's tests share."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Slow(MineSweeper):
 
 
 class Broken(Copycat):
-    """Copycat with a mistake in what it shows, from its second observation on."""
+    """Copycat with a mistake in what it shows."""
 
     def __init__(self, mistake: str = "nan") -> None:
         self.mistake = mistake

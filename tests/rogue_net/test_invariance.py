@@ -151,7 +151,9 @@ def test_only_what_was_offered_is_chosen(data: st.DataObject, world: World) -> N
 
 @pytest.mark.parametrize("world", [LOCAL, GLOBAL], ids=["local", "global"])
 def test_actions_follow_the_order_of_the_observation_and_have_one_result_per_actor(world: World) -> None:
-    result = net_of(world).act(to_batch([Observation(global_features=[0.0] * len(world.obs_space.global_features))], world))
+    result = net_of(world).act(
+        to_batch([Observation(global_features=[0.0] * len(world.obs_space.global_features))], world)
+    )
     assert list(result.actions) == list(world.action_space)
     for name in world.action_space:
         assert result.actions[name].values.shape == (0, 1)

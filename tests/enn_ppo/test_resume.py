@@ -1,0 +1,263 @@
+"""A run that was stopped and resumed is the run that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import (
+    EnvConfig,
+    Interrupted,
+    OptimConfig,
+    RogueNetConfig,
+    RolloutConfig,
+    TrainConfig,
+    train,
+)
+from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.run_dir import METRICS
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Slow, tiny_config
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    """Without what differs from run to run."""
+    rows = [json.loads(line) for line in (run_dir / METRICS).read_text().splitlines()]
+    timings = ("seconds", "share_")
+    return [{k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def assert_same_end(run_dir: Path, other: Path) -> None:
+    """Policy, optimizer, environments, counters and random states of the last checkpoints are the same."""
+    ends = [load_checkpoint(directory) for directory in (run_dir, other)]
+    assert ends[0].step == ends[1].step
+    assert same(ends[0].policy, ends[1].policy)
+    trainers = [{key: value for key, value in end.trainer.items() if key != "seconds"} for end in ends]
+    assert trainers[0].keys() == trainers[1].keys()
+    for key in trainers[0]:
+        assert same(trainers[0][key], trainers[1][key]), key
+
+
+def resumed(config: TrainConfig, source: Path, **changes: Any) -> TrainConfig:
+    return replace(config, **({"resume": str(source), "run_dir": None} | changes))
+
+
+@pytest.fixture(autouse=True)
+def nobody_presses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than a tiny run
+    CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
+    yield
+    CtrlC.at = 0
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """Five updates and a short sixth, of MineSweeper with a cannon and with episodes that are cut."""
+    board = EnvConfig(kwargs=SMALL_BOARD | {"orbital_cannon": True, "cooldown_period": 2})
+    run_dir = tmp_path_factory.mktemp("runs") / "whole"
+    return tiny_config(run_dir, env=board, total_timesteps=172, checkpoint_interval=2, keep_checkpoints=10)
+
+
+@pytest.fixture(scope="module")
+def whole(config: TrainConfig) -> Path:
+    """The uninterrupted run."""
+    CtrlC.at = 0
+    train(config, env=CtrlC)
+    assert [row["step"] for row in rows_of(Path(str(config.run_dir)))] == [32, 64, 96, 128, 160, 172]
+    return Path(str(config.run_dir))
+
+
+# --- Bit for bit ---
+
+
+@pytest.mark.parametrize("update", [1, 2, 3, 5])
+def test_a_run_interrupted_and_resumed_equals_the_uninterrupted_one(
+    update: int, config: TrainConfig, whole: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "a"
+    CtrlC.at = 32 + 32 * (update - 1) + 1  # the first 32 acts are for the normalization
+    with pytest.raises(Interrupted):
+        train(replace(config, run_dir=str(run_dir)), env=CtrlC)
+    assert load_checkpoint(run_dir).step == 32 * update
+    CtrlC.at = 0
+    train(resumed(config, run_dir), env=CtrlC)
+    assert rows_of(run_dir) == rows_of(whole)
+    assert_same_end(run_dir, whole)
+
+
+def test_a_run_interrupted_again_and_again_equals_the_uninterrupted_one(
+    config: TrainConfig, whole: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "a"
+    CtrlC.at = 32 + 1
+    with pytest.raises(Interrupted):
+        train(replace(config, run_dir=str(run_dir)), env=CtrlC)
+    for _ in range(3):
+        CtrlC.acts, CtrlC.at = 0, 1
+        with pytest.raises(Interrupted):
+            train(resumed(config, run_dir), env=CtrlC)
+    CtrlC.at = 0
+    train(resumed(config, run_dir), env=CtrlC)
+    assert rows_of(run_dir) == rows_of(whole)
+    assert_same_end(run_dir, whole)
+
+
+@pytest.mark.parametrize("step", [0, 64, 128])
+def test_any_checkpoint_goes_on_in_another_directory_and_leaves_its_own_alone(
+    step: int, config: TrainConfig, whole: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    source, run_dir = whole / f"checkpoints/step_{step:012d}", tmp_path / "b"
+    train(resumed(config, source, run_dir=str(run_dir)), env=CtrlC)
+    assert rows_of(run_dir) == [row for row in rows_of(whole) if row["step"] > step]
+    assert_same_end(run_dir, whole)
+    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+
+
+def test_an_earlier_checkpoint_goes_on_in_its_own_directory_and_later_rows_are_replaced(
+    config: TrainConfig, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path / "a", symlinks=True)
+    train(resumed(config, tmp_path / "a/checkpoints/step_000000000064"), env=CtrlC)
+    assert rows_of(tmp_path / "a") == rows_of(whole)
+    assert_same_end(tmp_path / "a", whole)
+
+
+def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_after_resuming(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "whole", total_timesteps=320, checkpoint_interval=3)
+    script = (
+        "import torch; torch.set_num_threads(1)\n"
+        "from enn_ppo import train\n"
+        "from tests.enn_ppo.worlds import Slow, tiny_config\n"
+        f"train(tiny_config({str(tmp_path / 'a')!r}, total_timesteps=320, checkpoint_interval=3), env=Slow)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"}
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        train(config, env=Slow)  # meanwhile
+        metrics = tmp_path / "a" / METRICS
+        wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 4, process)
+    finally:
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    step = load_checkpoint(tmp_path / "a/checkpoints/latest").step
+    assert 96 <= step < 320
+    train(resumed(config, tmp_path / "a"), env=Slow)
+    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "whole")
+    assert_same_end(tmp_path / "a", tmp_path / "whole")
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, "the run ended, or never came so far"
+        time.sleep(0.01)
+
+
+# --- What is not the same run, and says so ---
+
+
+def test_environments_that_cannot_be_saved_start_new_episodes_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=64)
+    train(config, env=Copycat)
+    capsys.readouterr()
+    result = train(resumed(config, tmp_path / "a", total_timesteps=128), env=Copycat)
+    assert result.step == 128
+    said = "the environments start new episodes, so this is not the uninterrupted run: the environment has no state()"
+    assert said in capsys.readouterr().out
+    assert [row["step"] for row in rows_of(tmp_path / "a")] == [32, 64, 96, 128]
+
+
+def test_another_number_of_environments_starts_new_episodes_and_that_is_said(
+    config: TrainConfig, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: dict[str, Any] = {"rollout": RolloutConfig(num_envs=6, steps=8), "run_dir": str(tmp_path / "b")}
+    result = train(resumed(config, whole / "checkpoints/step_000000000128", total_timesteps=224, **changes), env=CtrlC)
+    assert result.step == 224
+    assert [row["step"] for row in rows_of(tmp_path / "b")] == [176, 224]
+    output = capsys.readouterr().out
+    assert "new episodes" in output and "the checkpoint has 4 of them, and rollout.num_envs is 6" in output
+
+
+def test_a_run_that_continues_exactly_does_not_say_otherwise(
+    config: TrainConfig, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(resumed(config, whole / "checkpoints/step_000000000128", run_dir=str(tmp_path / "b")), env=CtrlC)
+    assert "new episodes" not in capsys.readouterr().out
+
+
+# --- More steps, other settings ---
+
+
+def test_a_finished_run_has_nothing_left_to_train_and_says_so(
+    config: TrainConfig, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(whole, tmp_path / "a", symlinks=True)
+    before = rows_of(tmp_path / "a")
+    result = train(resumed(config, tmp_path / "a"), env=CtrlC)
+    assert (result.step, result.metrics) == (172, None)
+    assert "nothing is left to train: total_timesteps=172 and the checkpoint has 172" in capsys.readouterr().out
+    assert rows_of(tmp_path / "a") == before
+
+
+def test_a_finished_run_goes_on_with_more_timesteps(config: TrainConfig, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "a", symlinks=True)
+    assert train(resumed(config, tmp_path / "a", total_timesteps=236), env=CtrlC).step == 236
+    rows = rows_of(tmp_path / "a")
+    assert [row["step"] for row in rows] == [32, 64, 96, 128, 160, 172, 204, 236]
+    assert rows[-2]["learning_rate"] == pytest.approx(config.optim.lr * (1 - 172 / 236))
+
+
+def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole: Path, tmp_path: Path) -> None:
+    source = whole / "checkpoints/step_000000000128"
+    for name, decay in (("weak", 0.0), ("strong", 10.0)):
+        optim = OptimConfig(batch_size=16, epochs=1, lr=1e-2, weight_decay=decay, anneal_lr=False)
+        train(resumed(config, source, run_dir=str(tmp_path / name), optim=optim), env=CtrlC)
+    norms = [
+        sum(float(value.float().norm()) for key, value in load_checkpoint(tmp_path / name).policy.items() if "weight" in key)
+        for name in ("weak", "strong")
+    ]
+    assert norms[1] < 0.8 * norms[0]
+
+
+def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
+    before = (whole / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=r"checkpoint .* does not fit the network: .* in the checkpoint and .* resume with"):
+        train(resumed(config, whole, net=RogueNetConfig(d_model=8, n_layer=1, n_head=2)), env=CtrlC)
+    assert (whole / "config.yaml").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_environment_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
+    before = (whole / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=r"checkpoint .*step_000000000172 belongs to another environment than .*Copycat: "):
+        train(resumed(config, whole, env=EnvConfig()), env=Copycat)
+    assert (whole / "config.yaml").read_bytes() == before

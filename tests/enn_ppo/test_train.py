@@ -1,0 +1,246 @@
+"""Whole runs from Python: what they write, that they repeat, and how many steps they take."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+import yaml
+
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, TrainResult, train
+from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.config import from_dict
+from enn_ppo.update import UpdateStats
+from entity_gym import Environment
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+
+KEYS = {
+    "step",
+    "seconds",
+    "steps_per_second",
+    "entities_per_second",
+    "episodic_reward",
+    "episode_length",
+    "episodes",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+    "explained_variance",
+    "grad_norm",
+    "learning_rate",
+    "share_env",
+    "share_act",
+    "share_update",
+}
+
+
+def refuse(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what differs from run to run on the same machine."""
+    timings = ("seconds", "share_")
+    return [{k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
+    run_dir = tmp_path_factory.mktemp("runs") / "a"
+    return run_dir, train(tiny_config(run_dir))
+
+
+# --- What a run leaves behind ---
+
+
+def test_a_run_leaves_its_config_metrics_curve_and_checkpoints(finished: tuple[Path, TrainResult]) -> None:
+    run_dir, result = finished
+    assert {path.name for path in run_dir.iterdir()} == {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}
+    assert from_dict(TrainConfig, yaml.safe_load((run_dir / "config.yaml").read_text())) == tiny_config(run_dir)
+    assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
+        "latest",
+        "step_000000000000",
+        "step_000000000160",
+    ]
+    assert (result.run_dir, result.step) == (run_dir, 160)
+
+
+def test_every_update_has_a_row_with_all_keys(finished: tuple[Path, TrainResult]) -> None:
+    run_dir, result = finished
+    rows = rows_of(run_dir)
+    assert [row["step"] for row in rows] == [32, 64, 96, 128, 160]
+    for row in rows:
+        assert row.keys() >= KEYS
+        assert row["share_env"] + row["share_act"] + row["share_update"] == pytest.approx(1.0)
+        assert row["steps_per_second"] > 0 and row["entities_per_second"] > row["steps_per_second"]
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    assert result.metrics == rows[-1]
+
+
+def test_the_last_checkpoint_holds_the_returned_policy(finished: tuple[Path, TrainResult]) -> None:
+    run_dir, result = finished
+    saved = load_checkpoint(run_dir).policy
+    assert saved.keys() == result.policy.state_dict().keys()
+    for name, value in result.policy.state_dict().items():
+        assert torch.equal(saved[name], value), name
+
+
+def test_the_first_checkpoint_is_on_disk_before_the_first_rollout_that_is_learned_from(tmp_path: Path) -> None:
+    class Fragile(Copycat):
+        acts = 0
+
+        def act(self, actions: Any) -> Any:
+            Fragile.acts += 1
+            if Fragile.acts > 32:  # those of the rollout that only sets the normalization
+                raise RuntimeError("broken")
+            return super().act(actions)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        train(tiny_config(tmp_path / "a", env=EnvConfig()), env=Fragile)
+    assert load_checkpoint(tmp_path / "a/checkpoints/latest").step == 0
+    assert (tmp_path / "a/checkpoints/step_000000000000").is_dir()
+
+
+def test_the_folders_of_checkpoints_follow_the_interval_and_the_number_to_keep(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", checkpoint_interval=2, keep_checkpoints=2))
+    names = sorted(path.name for path in (tmp_path / "a/checkpoints").iterdir())
+    assert names == ["latest", "step_000000000128", "step_000000000160"]
+
+
+# --- Metrics ---
+
+
+def test_an_update_without_a_finished_episode_has_null_rewards_and_lengths(tmp_path: Path) -> None:
+    # rollouts of 8 steps, episodes of 12: one ends in the second, one in the third
+    env = EnvConfig(kwargs={"short": 12, "long": 12})
+    train(tiny_config(tmp_path / "a", env=env, total_timesteps=96), env=Clock)
+    rows = rows_of(tmp_path / "a")
+    assert [row["episodes"] for row in rows] == [0, 4, 4]
+    assert [row["episodic_reward"] for row in rows] == [None, 1.0, 1.0]
+    assert [row["episode_length"] for row in rows] == [None, 12.0, 12.0]
+
+
+def test_an_explained_variance_that_is_not_defined_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = UpdateStats(0, 0, 0, 0, 0, 0, explained_variance=math.nan)
+    monkeypatch.setattr(sys.modules["enn_ppo.train"], "update", lambda *args, **kwargs: stats)
+    train(tiny_config(tmp_path / "a", total_timesteps=32))
+    assert rows_of(tmp_path / "a")[0]["explained_variance"] is None
+
+
+def test_what_episodes_tell_is_averaged_and_what_is_no_number_left_out(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=320), env=Clock)
+    for row in rows_of(tmp_path / "a"):
+        assert row["episode/was_long"] == pytest.approx(row["episodic_reward"])
+        assert "episode/mood" not in row
+
+
+@pytest.mark.parametrize("anneal", [True, False])
+def test_learning_rate_and_entropy_bonus_fall_to_0_or_stay(anneal: bool, tmp_path: Path) -> None:
+    optim = OptimConfig(batch_size=32, epochs=1, lr=0.01, anneal_lr=anneal)
+    ppo = PPOConfig(ent_coef=0.2, anneal_entropy=anneal)
+    train(tiny_config(tmp_path / "a", optim=optim, ppo=ppo, total_timesteps=128))
+    left = [1.0, 0.75, 0.5, 0.25] if anneal else [1.0] * 4
+    rows = rows_of(tmp_path / "a")
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.01 * part for part in left])
+    assert [row["entropy_coefficient"] for row in rows] == pytest.approx([0.2 * part for part in left])
+
+
+# --- The same again ---
+
+
+def test_two_runs_of_the_same_seed_are_identical_and_another_seed_is_not(
+    tmp_path: Path, finished: tuple[Path, TrainResult]
+) -> None:
+    first = rows_of(finished[0])
+    torch.manual_seed(123)  # what happened before in the process does not matter
+    train(tiny_config(tmp_path / "b"))
+    assert untimed(rows_of(tmp_path / "b")) == untimed(first)
+    train(tiny_config(tmp_path / "c", seed=2))
+    assert untimed(rows_of(tmp_path / "c")) != untimed(first)
+
+
+def test_a_run_leaves_torchs_own_random_numbers_alone(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    train(tiny_config(tmp_path / "a", total_timesteps=32))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- How many steps ---
+
+
+def test_the_last_rollout_is_shorter_where_that_meets_the_total_exactly(tmp_path: Path) -> None:
+    result = train(tiny_config(tmp_path / "a", total_timesteps=76))
+    assert [row["step"] for row in rows_of(tmp_path / "a")] == [32, 64, 76]
+    assert result.step == load_checkpoint(tmp_path / "a").step == 76
+
+
+def test_a_total_that_the_environments_do_not_divide_is_met_as_far_as_possible_and_the_rest_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tiny_config(tmp_path / "a", total_timesteps=79)).step == 76
+    output = " ".join(capsys.readouterr().out.split())
+    assert "total_timesteps=79: 76 will be trained; the other 3 are less than one step of all 4 environments" in output
+
+
+def test_nothing_is_said_of_a_total_that_is_met_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tiny_config(tmp_path / "a", total_timesteps=64))
+    assert "total_timesteps" not in capsys.readouterr().out
+
+
+# --- Environments from Python ---
+
+
+def make_copycat() -> Copycat:
+    return Copycat()
+
+
+@pytest.mark.parametrize("env", [Copycat, make_copycat, lambda: Copycat()], ids=["class", "factory", "lambda"])
+def test_an_environment_is_a_class_a_factory_or_a_lambda(env: Callable[[], Environment], tmp_path: Path) -> None:
+    result = train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32), env=env)
+    assert result.step == 32
+    assert rows_of(tmp_path / "a")[0]["episodes"] == 32  # every step is an episode
+
+
+def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_again(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"short": 2, "long": 3}), total_timesteps=32), env=Clock)
+    saved = load_checkpoint(tmp_path / "a").config["env"]
+    assert saved == {"id": f"{Clock.__module__}:Clock", "kwargs": {"short": 2, "long": 3}}
+    train(tiny_config(tmp_path / "b", env=from_dict(EnvConfig, saved), total_timesteps=32))
+    assert untimed(rows_of(tmp_path / "b")) == untimed(rows_of(tmp_path / "a"))
+
+
+def test_arguments_that_do_not_fit_the_environment_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"env\.kwargs .*'shrt': 2.* do not fit .*Clock.*short.*unexpected keyword argument"):
+        train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"shrt": 2})), env=Clock)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_factory_of_something_else_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"returned int; it must return an entity_gym\.Environment"):
+        train(tiny_config(tmp_path / "a", env=EnvConfig()), env=lambda: 3)  # type: ignore[arg-type, return-value]
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_existing_run_is_refused_untouched_and_overwritten_if_asked(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", total_timesteps=64))
+    before = (tmp_path / "a/metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=r"already holds a run.*resume=.*overwrite=true"):
+        train(tiny_config(tmp_path / "a", total_timesteps=32))
+    assert (tmp_path / "a/metrics.jsonl").read_bytes() == before
+    train(tiny_config(tmp_path / "a", total_timesteps=32, overwrite=True))
+    assert [row["step"] for row in rows_of(tmp_path / "a")] == [32]
+    assert load_checkpoint(tmp_path / "a").step == 32

@@ -1,0 +1,85 @@
+"""Spaces say once what there is; a mistake in them is found when they are made."""
+
+import pytest
+
+from entity_gym import (
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.spaces import has_global_entity
+
+
+def test_the_order_of_the_entity_types_is_kept() -> None:
+    assert list(ObsSpace({"B": Entity(["x"]), "A": Entity(["y"])}).entities) == ["B", "A"]
+
+
+def test_spaces_are_equal_when_they_say_the_same() -> None:
+    assert ObsSpace({"A": Entity(["x"])}, ["time"]) == ObsSpace({"A": Entity(("x",))}, ("time",))
+    assert CategoricalActionSpace(["stay", "go"]) == CategoricalActionSpace(("stay", "go"))
+    assert CategoricalActionSpace(["stay", "go"]) != CategoricalActionSpace(["go", "stay"])
+
+
+def test_a_space_does_not_change_with_the_lists_that_it_was_made_from() -> None:
+    features, entities, choices = ["x"], {"A": Entity()}, ["stay"]
+    entity, obs_space, action = Entity(features), ObsSpace(entities), CategoricalActionSpace(choices)
+    features.append("y")
+    entities["B"] = Entity()
+    choices.append("go")
+    assert (list(entity.features), list(obs_space.entities), list(action.choices)) == (["x"], ["A"], ["stay"])
+
+
+def test_a_type_without_features_and_a_space_without_types_are_legal() -> None:
+    assert list(Entity().features) == []
+    assert dict(ObsSpace().entities) == {}
+
+
+@pytest.mark.parametrize(
+    ("obs_space", "actions", "expected"),
+    [
+        (ObsSpace(), {}, False),
+        (ObsSpace(global_features=["time"]), {}, True),
+        (ObsSpace(), {"weather": GlobalCategoricalActionSpace(["sun"])}, True),
+        (
+            ObsSpace({"A": Entity(["x"])}),
+            {"go": CategoricalActionSpace(["on"]), "at": SelectEntityActionSpace()},
+            False,
+        ),
+    ],
+)
+def test_there_is_a_global_entity_where_there_are_global_features_or_a_global_action(
+    obs_space: ObsSpace, actions: dict, expected: bool
+) -> None:
+    assert has_global_entity(obs_space, actions) is expected
+
+
+def test_the_name_of_the_global_entity_is_reserved() -> None:
+    with pytest.raises(ValueError, match="'__global__' is reserved"):
+        ObsSpace({"__global__": Entity(["x"])})
+
+
+def test_an_entity_type_that_is_no_entity_is_named() -> None:
+    with pytest.raises(ValueError, match=r"entities\['Cat'\] is \['x'\]; it must be an Entity"):
+        ObsSpace({"Cat": ["x"]})  # type: ignore[dict-item]
+
+
+def test_a_string_in_place_of_a_list_of_names_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Entity.features is 'xy'; it must be a list"):
+        Entity("xy")
+    with pytest.raises(ValueError, match=r"CategoricalActionSpace.choices is 'stay'"):
+        CategoricalActionSpace("stay")
+
+
+def test_a_name_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Entity.features names \['x'\] more than once"):
+        Entity(["x", "y", "x"])
+    with pytest.raises(ValueError, match=r"ObsSpace.global_features names \['time'\] more than once"):
+        ObsSpace(global_features=["time", "time"])
+
+
+@pytest.mark.parametrize("space", [CategoricalActionSpace, GlobalCategoricalActionSpace])
+def test_an_action_without_choices_is_refused(space: type) -> None:
+    with pytest.raises(ValueError, match=f"{space.__name__}.choices is empty"):
+        space([])

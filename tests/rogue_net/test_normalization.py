@@ -1,0 +1,105 @@
+"""Running statistics: NumPy's numbers, changed by `update` alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from rogue_net.normalization import RunningNorm
+
+
+def std_of(norm: RunningNorm) -> np.ndarray:
+    return (norm.squares / norm.count).sqrt().numpy()
+
+
+@given(
+    features=arrays(np.float32, st.tuples(st.integers(1, 40), st.just(2)), elements=st.floats(-1e4, 1e4, width=32)),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_statistics_of_uneven_parts_are_those_of_the_whole(features: np.ndarray, cuts: list[int]) -> None:
+    norm = RunningNorm(2)
+    for part in np.split(features, sorted(cuts)):  # empty parts are among them
+        norm.update(torch.from_numpy(np.ascontiguousarray(part)))
+    exact = features.astype(np.float64)
+    assert int(norm.count) == len(features)
+    np.testing.assert_allclose(norm.mean.numpy(), exact.mean(0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(std_of(norm), exact.std(0), rtol=1e-6, atol=1e-6)
+
+
+def test_normalized_features_have_mean_zero_and_deviation_one() -> None:
+    features = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 1.0, 1e4]) + 7
+    norm = RunningNorm(3)
+    norm.update(features)
+    normalized = norm(features).double()
+    torch.testing.assert_close(normalized.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-3, rtol=0)
+    torch.testing.assert_close(normalized.std(0, correction=0), torch.ones(3, dtype=torch.float64), atol=1e-2, rtol=0)
+
+
+def test_before_the_first_update_only_the_clip_is_applied() -> None:
+    norm = RunningNorm(2)
+    assert norm(torch.tensor([[0.25, -3.0], [7.0, -7.0]])).tolist() == [[0.25, -3.0], [5.0, -5.0]]
+
+
+def test_outliers_are_clipped_at_five_deviations() -> None:
+    norm = RunningNorm(1)
+    norm.update(torch.tensor([[-2.0], [2.0]]))  # mean 0, std 2
+    assert norm(torch.tensor([[9.0], [11.0], [-1e6]])).flatten().tolist() == [4.5, 5.0, -5.0]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1 / 3, 1e-30, 123456.7])
+def test_a_feature_that_never_varied_keeps_its_unit(value: float) -> None:
+    norm = RunningNorm(1)
+    for count in (1, 3, 7, 1000):
+        norm.update(torch.full((count, 1), value))
+    assert float(norm.squares) == 0.0
+    assert norm(torch.full((2, 1), value)).tolist() == [[0.0], [0.0]]
+    assert float(norm(torch.tensor([[value]]) + 2.0)) == pytest.approx(2.0, abs=0.01)  # float32 at 123456.7
+
+
+def test_deviations_too_small_for_float32_do_not_divide_by_zero() -> None:
+    norm = RunningNorm(1)
+    norm.update(torch.cat([torch.zeros(100, 1), torch.full((1, 1), 1.4e-45)]))  # std 1.4e-46
+    assert torch.isfinite(norm(torch.tensor([[0.0], [1.0]]))).all()
+
+
+def test_a_forward_changes_nothing_in_training_mode_either() -> None:
+    norm = RunningNorm(2).train()
+    norm.update(torch.randn(10, 2))
+    before = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
+    for _ in range(3):
+        norm(torch.randn(5, 2) * 100)
+    for name, tensor in norm.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_an_update_with_nothing_changes_nothing() -> None:
+    norm = RunningNorm(2)
+    norm.update(torch.ones(4, 2))
+    before = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
+    norm.update(torch.zeros(0, 2))
+    for name, tensor in norm.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_every_row_counts_where_a_float_stops_counting() -> None:
+    norm = RunningNorm(1)
+    norm.update(torch.zeros(1, 1))
+    norm.count.fill_(2**24)
+    norm.update(torch.ones(1, 1))
+    assert norm.count.dtype == torch.int64
+    assert int(norm.count) == 2**24 + 1  # float32 would stay at 2**24
+    assert float(norm.mean) == pytest.approx(1 / (2**24 + 1), rel=1e-12)
+
+
+def test_loaded_statistics_are_used_at_once() -> None:
+    source, target = RunningNorm(1), RunningNorm(1)
+    source.update(torch.tensor([[0.0], [2.0]]))  # mean 1, std 1
+    target.update(torch.tensor([[0.0], [200.0]]))
+    target(torch.zeros(1, 1))  # nothing computed here may outlive the load
+    target.load_state_dict(source.state_dict())
+    assert target(torch.tensor([[3.0]])).tolist() == [[2.0]]
+    assert int(target.count) == 2

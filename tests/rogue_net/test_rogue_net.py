@@ -1,0 +1,412 @@
+"""The network as a whole: heads, visibility, values, parameters, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_gym import (
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from rogue_net import RogueNet, RogueNetConfig
+from tests.rogue_net.worlds import (
+    GLOBAL,
+    LOCAL,
+    MODE,
+    MOVE,
+    PICK,
+    World,
+    batches,
+    frames,
+    make_net,
+    net_of,
+    to_batch,
+    worlds,
+)
+
+FEW = settings(max_examples=60)
+SCOUTS = ["a", "b", "c"]
+
+
+def scouts(**kwargs: object) -> Observation:
+    """Three scouts and a fort; by default everybody acts and may select everybody."""
+    fields = {
+        "features": {"unit.scout": [[0.0, 1.0], [2.0, 3.0], [-1.0, 0.5]], "forward": [[4.0]]},
+        "ids": {"unit.scout": SCOUTS, "forward": ["fort"]},
+        "actions": {MOVE: CategoricalActionMask(), PICK: SelectEntityActionMask()},
+    }
+    return Observation(**(fields | kwargs))
+
+
+# --- Select-entity
+
+
+@FEW
+@given(data=st.data(), world=worlds)
+def test_selections_follow_a_dense_softmax_of_query_and_key_in_every_frame(data: st.DataObject, world: World) -> None:
+    observations = data.draw(batches(world))
+    net, batch = net_of(world), to_batch(observations, world)
+    actions = net.act(batch).actions
+    with torch.no_grad():
+        evaluation = net.evaluate(batch, actions)
+        tokens = net.transformer(net.embedding(batch), batch)
+    head, mask = net.heads[list(world.action_space).index(PICK)], batch.action_masks[PICK]
+    chosen, logits, log_probs, entropies = actions[PICK].values[:, 0].tolist(), [], [], []
+    for b, start in enumerate(batch.layout.offsets[:-1].tolist()):
+        actors, actees = (
+            ragged.values[ragged.offsets[b] : ragged.offsets[b + 1], 0] for ragged in (mask.actors, mask.actees)
+        )
+        with torch.no_grad():
+            scores = head.query(tokens[start + actors]) @ head.key(tokens[start + actees]).T / math.sqrt(8)
+        offered = observations[b].actions.get(PICK)
+        if offered is not None and offered.mask is not None and scores.numel():
+            scores[~torch.tensor(offered.mask)] = -math.inf
+        for row in scores:
+            log_p, value = row.log_softmax(0), chosen[len(log_probs)]
+            logits += log_p.tolist()
+            log_probs.append(float(log_p[actees == value]) if len(row) else 0.0)
+            entropies.append(-sum(math.exp(x) * x for x in log_p.tolist() if x > -math.inf))
+    assert evaluation.logits[PICK].tolist() == pytest.approx(logits, abs=1e-5)
+    assert evaluation.log_probs[PICK].tolist() == pytest.approx(log_probs, abs=1e-5)
+    assert evaluation.entropies[PICK].tolist() == pytest.approx(entropies, abs=1e-5)
+
+
+def test_a_masked_pair_is_never_selected_and_the_open_ones_hold_all_of_the_probability() -> None:
+    mask = np.array([[True, False, True, False], [False, False, False, True], [True, True, True, True]])
+    actions = {PICK: SelectEntityActionMask(actor_ids=SCOUTS, mask=mask)}
+    # a neighbour without a pair mask, and one without the action: their pairs must not shift the mask
+    batch = to_batch([scouts(), Observation(), *[scouts(actions=actions)] * 300])
+    net = make_net()
+    result = net.act(batch, generator=torch.Generator().manual_seed(0))
+    selected = result.actions[PICK].values[:, 0][4:].view(300, 3)
+    assert [set(column.tolist()) for column in selected.T] == [{0, 2}, {3}, {0, 1, 2, 3}]
+    log_p = net.evaluate(batch, result.actions).logits[PICK][16:28].view(3, 4)
+    assert torch.equal(log_p.isinf(), torch.tensor(~mask))
+    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(3))
+
+
+def test_actors_without_actees_select_nobody_at_no_cost() -> None:
+    nobody = scouts(actions={PICK: SelectEntityActionMask(actor_ids=["a", "b"], actee_ids=[])})
+    net, batch = make_net(), to_batch([nobody, scouts(), nobody])
+    result = net.act(batch)
+    evaluation = net.evaluate(batch, result.actions)
+    alone = torch.tensor([True] * 2 + [False] * 4 + [True] * 2)
+    assert (result.actions[PICK].values[:, 0] == -1).tolist() == alone.tolist()
+    assert (evaluation.log_probs[PICK][alone] == 0).all()
+    assert (evaluation.entropies[PICK][alone] == 0).all()
+    assert (evaluation.entropies[PICK][~alone] > 0).all()
+
+
+# --- Categorical and global categorical
+
+
+def test_a_masked_choice_is_never_taken_and_one_open_choice_has_no_entropy() -> None:
+    masked = CategoricalActionMask(actor_ids=["a", "b"], mask=[[True, False, True], [False, True, False]])
+    net, batch = make_net(), to_batch([scouts(actions={MOVE: masked})] * 300)
+    result = net.act(batch, generator=torch.Generator().manual_seed(0))
+    moves = result.actions[MOVE].values[:, 0].view(300, 2)
+    assert set(moves[:, 0].tolist()) == {0, 2}
+    assert set(moves[:, 1].tolist()) == {1}
+    evaluation = net.evaluate(batch, result.actions)
+    assert (evaluation.entropies[MOVE].view(300, 2)[:, 1] == 0).all()
+    assert (evaluation.log_probs[MOVE].view(300, 2)[:, 1] == 0).all()
+    assert (evaluation.entropies[MOVE].view(300, 2)[:, 0] > 0).all()
+
+
+def test_a_global_action_is_taken_once_by_the_frames_that_offer_it() -> None:
+    offer = {MODE: GlobalCategoricalActionMask()}
+    forced = {MODE: GlobalCategoricalActionMask(mask=[False, True])}
+    observations = [Observation(actions=actions, global_features=[1, 2]) for actions in (offer, {}, forced)]
+    net, batch = make_net(GLOBAL), to_batch(observations, GLOBAL)
+    result = net.act(batch)
+    assert result.actions[MODE].offsets.tolist() == [0, 1, 1, 2]
+    assert result.actions[MODE].values[1].tolist() == [1]
+    evaluation = net.evaluate(batch, result.actions)
+    assert evaluation.entropies[MODE][0] > 0
+    assert evaluation.entropies[MODE][1] == evaluation.log_probs[MODE][1] == 0
+
+
+def test_a_global_action_without_global_features_is_decided_by_a_learned_token() -> None:
+    world = World(ObsSpace({"unit": Entity(["x"])}), {MODE: GlobalCategoricalActionSpace(["go", "stop"])})
+    batch = to_batch([Observation(actions={MODE: GlobalCategoricalActionMask()})], world)
+    result = make_net(world).act(batch)
+    assert batch.num_tokens == 1
+    assert result.actions[MODE].values.shape == (1, 1)
+
+
+# --- Acting
+
+
+def test_greedy_takes_the_most_probable_and_sampling_does_not_always() -> None:
+    net, batch = make_net(), to_batch([scouts()] * 200)
+    greedy = net.act(batch, greedy=True)
+    logits = net.evaluate(batch, greedy.actions).logits
+    assert torch.equal(greedy.actions[MOVE].values[:, 0], logits[MOVE].argmax(1))
+    assert torch.equal(greedy.actions[PICK].values[:, 0], logits[PICK].view(-1, 4).argmax(1))
+    sampled = net.act(batch, generator=torch.Generator().manual_seed(0))
+    for name in (MOVE, PICK):
+        assert not torch.equal(sampled.actions[name].values, greedy.actions[name].values)
+
+
+def test_the_same_generator_acts_the_same_and_greedy_needs_none() -> None:
+    net, batch = make_net(), to_batch([scouts()] * 50)
+
+    def act(seed: int, greedy: bool = False) -> list[list[int]]:
+        result = net.act(batch, greedy=greedy, generator=torch.Generator().manual_seed(seed))
+        return [result.actions[name].values[:, 0].tolist() for name in (MOVE, PICK)]
+
+    assert act(1) == act(1) != act(2)
+    assert act(1, greedy=True) == act(2, greedy=True)
+
+
+def test_samples_in_a_batch_are_independent_and_as_frequent_as_evaluation_says() -> None:
+    count = 4000
+    net, batch = make_net(), to_batch([scouts()] * count)
+    result = net.act(batch, generator=torch.Generator().manual_seed(0))
+    probabilities = net.evaluate(batch, result.actions).logits[PICK][:16].exp().view(4, 4)
+    selected = result.actions[PICK].values[:, 0].view(count, 4)
+    for actor, row in enumerate(probabilities.tolist()):
+        seen = torch.bincount(selected[:, actor], minlength=4).tolist()
+        assert (
+            sum((s - count * p) ** 2 / (count * p) for s, p in zip(seen, row, strict=True)) < 16.3
+        )  # 3 dof: 1 in 1000
+
+
+def test_gradients_are_finite_where_masks_leave_one_choice_or_one_actee() -> None:
+    only = scouts(
+        actions={
+            MOVE: CategoricalActionMask(actor_ids=["a", "b"], mask=[[False, False, True], [True, True, False]]),
+            PICK: SelectEntityActionMask(actor_ids=["a"], mask=[[False, True, False, False]]),
+        }
+    )
+    net, batch = make_net(), to_batch([only, scouts(), Observation()])
+    evaluation = net.evaluate(batch, net.act(batch).actions)
+    terms = [*evaluation.log_probs.values(), *evaluation.entropies.values(), evaluation.values]
+    torch.cat(terms).sum().backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+
+
+# --- Visibility
+
+
+def seen_with(visible: dict[str, list[bool]], feature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Value, move and pick logits of scouts "a" and "b" among each other, beside "c" with this feature."""
+    observation = scouts(visible=visible, actions={
+        MOVE: CategoricalActionMask(actor_ids=["a", "b"]),
+        PICK: SelectEntityActionMask(actor_ids=["a", "b"], actee_ids=["a", "b", "fort"]),
+    })  # fmt: skip
+    features = {**observation.features, "unit.scout": [[0.0, 1.0], [2.0, 3.0], [feature, 0.5]]}
+    net, batch = make_net(n_layer=3), to_batch([scouts(), replace(observation, features=features)])
+    with torch.no_grad():
+        evaluation = net.evaluate(batch, net.act(batch, greedy=True).actions)
+    return evaluation.values[1], evaluation.logits[MOVE][4:], evaluation.logits[PICK][16:]
+
+
+def test_a_hidden_entity_is_seen_by_the_value_and_not_by_the_policy() -> None:
+    hidden = {"unit.scout": [True, True, False]}
+    value, moves, picks = seen_with(hidden, -1.0)
+    other_value, other_moves, other_picks = seen_with(hidden, 3.0)
+    assert not torch.isclose(value, other_value, atol=1e-4)
+    assert torch.equal(moves, other_moves)
+    assert torch.equal(picks, other_picks)
+
+
+def test_a_visible_entity_is_seen_by_both() -> None:
+    value, moves, picks = seen_with({}, -1.0)
+    other_value, other_moves, other_picks = seen_with({}, 3.0)
+    assert not torch.isclose(value, other_value, atol=1e-4)
+    assert not torch.allclose(moves, other_moves, atol=1e-4)
+    assert not torch.allclose(picks, other_picks, atol=1e-4)
+
+
+@FEW
+@given(data=st.data(), world=worlds)
+def test_whatever_is_hidden_changes_no_decision_of_the_visible(data: st.DataObject, world: World) -> None:
+    observation = data.draw(frames(world))
+    flags = {
+        name: np.array(observation.visible.get(name, [True] * len(rows)), dtype=bool)
+        for name, rows in observation.features.items()
+    }
+    visible_ids = [
+        id_ for name, ids in observation.ids.items() for id_, seen in zip(ids, flags[name], strict=True) if seen
+    ]
+    actions = dict(observation.actions)
+    actions[MOVE] = CategoricalActionMask(actor_ids=visible_ids)
+    actions[PICK] = SelectEntityActionMask(actor_ids=visible_ids, actee_ids=visible_ids)
+    observation = replace(observation, actions=actions)
+    perturbed = {
+        name: np.where(flags[name][:, None], rows, np.asarray(rows) * -2 + 1)
+        for name, rows in observation.features.items()
+    }
+    net = net_of(world)
+    first, second = (to_batch([o], world) for o in (observation, replace(observation, features=perturbed)))
+    decided = net.act(first, greedy=True).actions
+    with torch.no_grad():
+        before, after = net.evaluate(first, decided), net.evaluate(second, decided)
+    torch.testing.assert_close(after.logits, before.logits, atol=1e-6, rtol=0)
+    torch.testing.assert_close(after.log_probs, before.log_probs, atol=1e-6, rtol=0)
+
+
+# --- Values, global features, layers
+
+
+def test_a_frame_without_tokens_is_worth_the_bias_of_the_value_head() -> None:
+    net = make_net()
+    values = net.value(to_batch([Observation(), scouts(), Observation()])).detach()
+    bias = float(net.value_head.project.bias.detach())
+    assert [float(values[0]), float(values[2])] == [bias, bias]
+    assert float(values[1]) != bias
+    assert net.value(to_batch([Observation()])).tolist() == [bias]
+
+
+def test_a_value_is_that_of_the_mean_token() -> None:
+    net, batch = make_net(), to_batch([scouts(), Observation(features={"flag": [[]]})])
+    tokens = net.transformer(net.embedding(batch), batch)
+    expected = torch.stack([net.value_head.project(tokens[:4].mean(0)), net.value_head.project(tokens[4])])
+    torch.testing.assert_close(net.value(batch), expected[:, 0])
+
+
+@pytest.mark.parametrize("feature", [0, 1])
+def test_global_features_join_every_entity(feature: int) -> None:
+    net = make_net(GLOBAL, n_layer=0)  # without attention only the entity's own embedding can carry them
+    observation = scouts(global_features=[0.0, 0.0])
+    changed = scouts(global_features=[float(feature == 0), float(feature == 1)])
+    before, after = (net.embedding(to_batch([o], GLOBAL)) for o in (observation, changed))
+    assert len(before) == 5  # four entities and `__global__`
+    assert ((before - after).abs().amax(dim=1) > 1e-4).all()
+
+
+def test_global_features_of_one_frame_do_not_reach_another() -> None:
+    net = make_net(GLOBAL)
+    quiet, loud = scouts(global_features=[0.0, 0.0]), scouts(global_features=[5.0, -5.0])
+    tokens = net.embedding(to_batch([Observation(global_features=[1.0, 1.0]), quiet, loud], GLOBAL))
+    torch.testing.assert_close(tokens[1:6], net.embedding(to_batch([quiet], GLOBAL)))
+    torch.testing.assert_close(tokens[6:], net.embedding(to_batch([loud], GLOBAL)))
+
+
+def test_without_layers_an_entity_sees_only_itself() -> None:
+    net = make_net(n_layer=0)
+    crowd = to_batch([scouts(actions={MOVE: CategoricalActionMask(actor_ids=["b"])})])
+    alone = Observation(
+        features={"unit.scout": [[2.0, 3.0]]}, ids={"unit.scout": ["b"]}, actions={MOVE: CategoricalActionMask()}
+    )
+    logits = [net.evaluate(b, net.act(b).actions).logits[MOVE] for b in (crowd, to_batch([alone]))]
+    torch.testing.assert_close(*logits)
+
+
+def test_an_entity_without_features_is_the_same_learned_vector_everywhere() -> None:
+    net = make_net()
+    tokens = net.embedding(to_batch([Observation(features={"flag": [[], []]}), Observation(features={"flag": [[]]})]))
+    vector = net.embedding.entities[list(LOCAL.obs_space.entities).index("flag")].vector
+    assert torch.equal(tokens, vector.expand(3, -1))
+
+
+# --- Statistics of the inputs
+
+
+def test_acting_and_learning_leave_the_statistics_alone_and_updating_takes_every_entity_once() -> None:
+    net, batch = make_net(), to_batch([scouts(), Observation(), scouts()])
+    norm = net.embedding.entities[0].norm
+    before = norm.mean.clone()
+    actions = net.act(batch).actions
+    net.train().evaluate(batch, actions).values.sum().backward()
+    assert torch.equal(norm.mean, before)
+    assert int(norm.count) == 50
+    net.update_normalization(batch)
+    assert int(norm.count) == 50 + 6
+    assert not torch.equal(norm.mean, before)
+
+
+def test_global_features_have_statistics_of_their_own_and_in_every_type() -> None:
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=4), GLOBAL.obs_space, GLOBAL.action_space)
+    net.update_normalization(
+        to_batch([scouts(global_features=[6.0, 0.0]), Observation(global_features=[2.0, 4.0])], GLOBAL)
+    )
+    scout, _, flag, world = (entity.norm for entity in net.embedding.entities)
+    assert scout.mean[2:].tolist() == [6.0, 0.0]  # the frame with scouts
+    assert int(flag.count) == 0
+    assert world.mean.tolist() == [4.0, 2.0]
+    assert int(world.count) == 2
+
+
+# --- Construction
+
+
+def test_parameters_start_as_documented() -> None:
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=64, n_layer=3, n_head=4), LOCAL.obs_space, LOCAL.action_space)
+    linears = [m for m in net.transformer.modules() if isinstance(m, torch.nn.Linear)]
+    assert len(linears) == 3 * 4
+    weights = torch.cat([linear.weight.detach().flatten() for linear in linears])
+    assert float(weights.std()) == pytest.approx(0.02, rel=0.02)
+    assert abs(float(weights.mean())) < 5e-4
+    assert all((linear.bias == 0).all() for linear in linears)
+
+    move = net.heads[0].project
+    torch.testing.assert_close(move.weight @ move.weight.T, 1e-4 * torch.eye(3), atol=1e-9, rtol=1e-4)
+    assert (move.bias == 0).all()
+    batch = to_batch([scouts()])
+    evaluation = net.evaluate(batch, net.act(batch).actions)
+    assert evaluation.entropies[MOVE].tolist() == pytest.approx([math.log(3)] * 4, abs=1e-2)
+    assert evaluation.values.tolist() == [0.0]
+
+
+def test_a_network_without_actions_is_refused() -> None:
+    with pytest.raises(ValueError, match="the action space is empty; a policy needs at least one action"):
+        RogueNet(RogueNetConfig(), LOCAL.obs_space, {})
+
+
+def test_a_space_without_entities_decides_globally() -> None:
+    world = World(ObsSpace({}), {MODE: GlobalCategoricalActionSpace(["go", "stop"])})
+    batch = to_batch([Observation(actions={MODE: GlobalCategoricalActionMask()})] * 2, world)
+    assert make_net(world).act(batch).actions[MODE].offsets.tolist() == [0, 1, 2]
+
+
+def test_a_space_in_which_nobody_can_ever_act_has_values_all_the_same() -> None:
+    world = World(ObsSpace({}), {MOVE: CategoricalActionSpace(["go", "stop"]), PICK: SelectEntityActionSpace()})
+    net, batch = make_net(world), to_batch([Observation()] * 2, world)
+    result = net.act(batch)
+    assert result.actions[MOVE].offsets.tolist() == result.actions[PICK].offsets.tolist() == [0, 0, 0]
+    assert result.values.tolist() == [float(net.value_head.project.bias.detach())] * 2
+    assert len(batch[torch.tensor([1])]) == 1
+
+
+def test_names_that_modules_cannot_have_are_fine_and_weights_load_into_an_equal_network() -> None:
+    source, target = make_net(seed=1), make_net(seed=2)  # "unit.scout", "forward", "move.to"
+    target.load_state_dict(source.state_dict())
+    batch = to_batch([scouts()])
+    actions = source.act(batch).actions
+    assert torch.equal(source.evaluate(batch, actions).values, target.evaluate(batch, actions).values)
+    assert torch.equal(source.act(batch, greedy=True).log_probs[PICK], target.act(batch, greedy=True).log_probs[PICK])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"d_model": 0}, "net.d_model must be an integer of at least 1, got 0"),
+        ({"n_layer": -1}, "net.n_layer must be an integer of at least 0, got -1"),
+        ({"d_qk": 0.5}, "net.d_qk must be an integer of at least 1, got 0.5"),
+        ({"d_model": 33}, "net.d_model must be divisible by net.n_head=2, got 33; the nearest width that is: 32"),
+        ({"backend": "pakced"}, "net.backend is 'pakced'.*packed"),
+    ],
+)
+def test_an_impossible_shape_is_refused_with_what_is_allowed(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RogueNetConfig(**settings)
