@@ -194,12 +194,12 @@ class _Lookup(NamedTuple):
                     f"{where}: {role}_types names the unknown entity type {name!r}; {nearest(name, self.widths)}"
                 )
             start, count = self.starts[name], len(self.features[name])
-            if None in self.ids[start : start + count]:
+            if count and None in self.ids[start : start + count]:
                 raise ValueError(
                     f"{where}: entities of type {name!r} are {role}s but have no ids; give Observation.ids[{name!r}]"
                 )
             found.extend(range(start, start + count))
-        if types is not None and len(set(types)) != len(types):
+        if types is not None and len(types) > 1 and len(set(types)) != len(types):
             raise ValueError(f"{where}: {role}_types {list(types)!r} lists a type twice")
         return np.array(found, dtype=np.int64)
 
@@ -223,13 +223,11 @@ def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
         rows = np.asarray(given, dtype=np.float32, order="C")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: features of {name!r} are not rows of {width} numbers each: {error}") from error
+    if rows.ndim == 2 and rows.shape[1] == width:
+        return rows
     if rows.ndim and len(rows) == 0:
-        return rows.reshape(0, width)
-    if rows.ndim != 2 or rows.shape[1] != width:
-        raise ValueError(
-            f"{where}: features of {name!r} have shape {rows.shape}; expected (number of entities, {width})"
-        )
-    return rows
+        return np.zeros((0, width), dtype=np.float32)
+    raise ValueError(f"{where}: features of {name!r} have shape {rows.shape}; expected (number of entities, {width})")
 
 
 def _visible(given: Any, count: int, name: str, where: str) -> NDArray[np.bool_]:
