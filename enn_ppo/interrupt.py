@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -28,7 +28,8 @@ def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], boo
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         pressed.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        say("Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once")
+        with suppress(RuntimeError):  # it came in the middle of another print, which cannot be entered twice
+            say("Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once")
 
     signal.signal(signal.SIGINT, on_interrupt)
     try:

@@ -47,7 +47,9 @@ class RunOutput:
         try:
             self._logger.log(row)
         except OSError as error:
-            raise ValueError(f"{self.run_dir / METRICS} cannot be written: {error}; the checkpoints still load") from error
+            raise ValueError(
+                f"{self.run_dir / METRICS} cannot be written: {error}; the checkpoints still load"
+            ) from error
         self._progress.update(row)
 
     def say(self, text: str) -> None:

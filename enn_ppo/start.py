@@ -50,7 +50,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
     _say_what_is_left_out(state, output)
     if checkpoint is None:
         state.start()
-    if not continues:
+    if not continues or _is_left_behind(checkpoint):
         state.save(run_dir)
     return StartedRun(state, output)
 
@@ -64,6 +64,11 @@ def _run_dir(config: TrainConfig, env_id: str, checkpoint: Checkpoint | None) ->
 def _home(checkpoint: Checkpoint) -> Path:
     """The run directory of `<run>/checkpoints/step_<n>`."""
     return checkpoint.path.parent.parent
+
+
+def _is_left_behind(checkpoint: Checkpoint | None) -> bool:
+    """Whether `latest` beside `checkpoint` is another: a crash would then go on from there, past the rows just dropped."""
+    return checkpoint is not None and (checkpoint.path.parent / "latest").resolve() != checkpoint.path.resolve()
 
 
 def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:

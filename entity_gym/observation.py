@@ -89,7 +89,7 @@ class Observation:
         truncated: the episode was cut here (a time limit) and did not end by its own rules; implies `done`.
         global_features: one number per name in the space's `global_features`.
         visible: entity type -> one bool per entity. A hidden entity is seen by the value function and not by the policy.
-            Types left out are visible.
+            Types left out are visible. An entity that acts or may be selected shows itself in that action, hidden or not.
         end_of_episode_info: anything worth knowing about the finished episode; only read together with `done`.
         metrics: numbers of every step, aggregated over a rollout as count, sum, min and max.
     """

@@ -36,8 +36,15 @@ TINY = (
     "optim.epochs=1",
     "device=cpu",
     "num_threads=1",
+    "total_timesteps=64",
 )
-MINES = ("env=MineSweeper", "env.kwargs.width=4", "env.kwargs.height=4", "env.kwargs.num_mines=2", "env.kwargs.max_steps=10")
+MINES = (
+    "env=MineSweeper",
+    "env.kwargs.width=4",
+    "env.kwargs.height=4",
+    "env.kwargs.num_mines=2",
+    "env.kwargs.max_steps=10",
+)
 
 Mistake = Callable[..., str]
 
@@ -67,7 +74,9 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     """Without what differs from run to run."""
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     timings = ("seconds", "share_")
-    return [{k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows
+    ]
 
 
 # --- Processes: train, train the same again, evaluate ---
@@ -86,7 +95,14 @@ def trained(place: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def evaluated(place: Path, trained: object) -> subprocess.CompletedProcess[str]:
-    settings = ("episodes=50", "output=out/a/eval.json", "render=out/a/episode.gif", "seed=7", "greedy=false", "device=cpu")
+    settings = (
+        "episodes=50",
+        "output=out/a/eval.json",
+        "render=out/a/episode.gif",
+        "seed=7",
+        "greedy=false",
+        "device=cpu",
+    )
     return run("eval", "checkpoint=out/a/checkpoints/latest", *settings, cwd=place)
 
 
@@ -98,9 +114,7 @@ def test_training_says_where_it_is_and_how_far_and_ends_with_0(trained: subproce
     assert lines[-1] == "done: out/a"
 
 
-def test_training_leaves_everything_in_the_run_directory_and_nothing_elsewhere(
-    trained: object, place: Path
-) -> None:
+def test_training_leaves_everything_in_the_run_directory_and_nothing_elsewhere(trained: object, place: Path) -> None:
     names = {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}
     assert names <= {path.name for path in (place / "out/a").iterdir()} <= names | {"eval.json", "episode.gif"}
     assert {path.name for path in place.iterdir()} == {"out"}
@@ -120,7 +134,9 @@ def test_evaluating_prints_and_writes_estimates_and_a_picture(
     report = json.loads((place / "out/a/eval.json").read_text())
     assert report["episodic_reward"].keys() == {"mean", "ci95", "n"}
     assert {report[name]["n"] for name in ("episodic_reward", "episode_length", "mines_left", "robots_left")} == {50}
-    printed = f"episodic_reward: {report['episodic_reward']['mean']:.4f} ± {report['episodic_reward']['ci95']:.4f}  (n = 50)"
+    printed = (
+        f"episodic_reward: {report['episodic_reward']['mean']:.4f} ± {report['episodic_reward']['ci95']:.4f}  (n = 50)"
+    )
     assert printed in evaluated.stdout
     frames = imageio.imread(place / "out/a/episode.gif", index=None)
     assert frames.shape[1:] == (4 * 32 + 17, 4 * 32 + 1, 3)
@@ -136,26 +152,20 @@ def assert_one_paragraph(process: subprocess.CompletedProcess[str], message: str
     assert last.startswith("error: ") and re.search(message, last), last
 
 
-def test_an_unknown_environment_ends_the_process_with_2(place: Path) -> None:
-    process = run("train", "env=MineSweper", cwd=place)
-    assert_one_paragraph(process, r"env=MineSweper .*'MineSweeper'.*did you mean 'MineSweeper'\?")
-    assert process.stderr.count("\n") == 1
-
-
 def test_an_error_inside_an_environment_ends_a_sweep_with_2_after_the_table_of_what_was_done(tmp_path: Path) -> None:
-    settings = (*TINY, "env=custom", f"env.id={WORLDS}:Broken", "total_timesteps=32", "run_dir=sweep")
-    process = run("train", "--multirun", *settings, "env.kwargs.mistake=none,nan", cwd=tmp_path)
+    settings = (*TINY, "env=custom", f"env.id={WORLDS}:Broken", "run_dir=sweep")
+    process = run("train", "--multirun", *settings, "env.kwargs.mistake=none,feature", cwd=tmp_path)
     assert_one_paragraph(process, r"Broken \(environment 0\).*'Lamp'.*nan")
-    table = process.stdout.splitlines()
-    assert any(line.split()[:2] == ["*", "env.kwargs.mistake=none"] for line in table)
-    assert not any("env.kwargs.mistake=nan" in line for line in table)
+    header, *runs, _ = process.stdout.splitlines()[-3:]
+    assert header.split() == ["run", "episodic_reward", "steps", "seconds", "run_dir"]
+    assert [run.split()[-1] for run in runs] == ["sweep/0"]
 
 
 # --- Processes: Ctrl-C, kill, wandb ---
 
 
-def start_slow_run(place: Path, run_dir: str, updates: int = 2) -> subprocess.Popen[str]:
-    """A run that has done some updates and goes on; it is in no hurry."""
+def start_slow_run(place: Path, run_dir: str) -> subprocess.Popen[str]:
+    """A run that has just begun its second update, and is in no hurry."""
     settings = ("env=custom", f"env.id={WORLDS}:Slow", *TINY, "total_timesteps=3200", f"run_dir={run_dir}")
     process = subprocess.Popen(
         command("train", *settings),
@@ -167,7 +177,7 @@ def start_slow_run(place: Path, run_dir: str, updates: int = 2) -> subprocess.Po
         text=True,
     )
     metrics, deadline = place / run_dir / "metrics.jsonl", time.monotonic() + 60
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < updates:
+    while not metrics.exists() or metrics.stat().st_size == 0:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise AssertionError(process.communicate())
@@ -262,6 +272,7 @@ def run_here(here: Path, trained: object, place: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["env=Sweeper"], r"env=Sweeper is not a choice; allowed: 'MineSweeper', 'custom'; did you mean 'MineSweeper'\?"),
         (["optim.lrate=1"], r"optim\.lrate is not a setting; allowed: .*did you mean 'optim\.lr'\?"),
         (["optim.batch_size=33"], r"optim\.batch_size must be at most the 32 frames of a rollout .*got 33"),
         (["rollout.num_envs=-1"], r"rollout\.num_envs must be an integer of at least 1, got -1"),
@@ -303,7 +314,7 @@ def test_a_run_directory_that_cannot_be_written_is_named(mistake: Mistake, here:
 @pytest.mark.parametrize(
     ("kind", "parts"),
     [
-        ("nan", ["'Lamp'", "nan"]),
+        ("feature", ["'Lamp'", "nan"]),
         ("width", ["'Lamp'", r"\(\d, 2\)", r"expected \(number of entities, 3\)"]),
         ("mask shape", ["'Switch'", r"mask has shape \(\d, 2\); expected \(\d, 3\)"]),
         ("unknown type", ["'Lump'", "did you mean 'Lamp'"]),
@@ -317,7 +328,7 @@ def test_an_error_inside_an_environment_names_the_class_the_index_and_the_object
     multirun: bool, kind: str, parts: list[str], mistake: Mistake
 ) -> None:
     sweep = ("--multirun",) if multirun else ()
-    settings = ("env=custom", f"env.id={WORLDS}:Broken", f"'env.kwargs.mistake={kind}'".strip("'"), "run_dir=out/a")
+    settings = ("env=custom", f"env.id={WORLDS}:Broken", f"env.kwargs.mistake={kind}", "run_dir=out/a")
     message = mistake(*sweep, *TINY, *settings)
     for part in (r"Broken \(environment 0\)", *parts):
         assert re.search(part, message), message
@@ -379,22 +390,25 @@ def test_a_half_written_checkpoint_names_the_file_and_the_newest_whole_one(
 
 def test_a_checkpoint_of_another_environment_is_refused(mistake: Mistake, run_here: Path) -> None:
     message = mistake("resume=out/a", "run_dir=out/b", "env=custom", f"env.id={WORLDS}:Copycat")
-    assert re.search(r"checkpoint out/a/.*step_0{9}320 belongs to another environment than .*Copycat: .*Lamp", message)
+    assert re.search(
+        r"checkpoint out/a/.*step_0{9}320 belongs to another environment than .*Copycat: .*'Mine'", message
+    )
     assert not Path("out/b").exists()
 
 
 # --- Sweeps ---
 
 
-def test_a_sweep_trains_every_combination_and_ends_with_a_table(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_trains_every_combination_and_ends_with_a_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = (*MINES, *TINY, "total_timesteps=64", "run_dir=s")
     assert run_train(train, ["--multirun", *settings, "optim.lr=1e-3,3e-3"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     table = lines[lines.index(["run", "episodic_reward", "steps", "seconds", "run_dir"]) :]
     rows = [[cell for cell in line if cell != "*"] for line in table[1:3]]
-    assert [(row[0], row[2], row[4]) for row in rows] == [("optim.lr=0.001", "64", "s/0"), ("optim.lr=0.003", "64", "s/1")]
+    assert [(row[0], row[2], row[4]) for row in rows] == [
+        ("optim.lr=0.001", "64", "s/0"),
+        ("optim.lr=0.003", "64", "s/1"),
+    ]
     for job, row in enumerate(rows):
         rewards = [r["episodic_reward"] for r in rows_of(here / "s" / str(job)) if r["episodic_reward"] is not None]
         assert float(row[1]) == pytest.approx(sum(rewards) / len(rewards), abs=0.0006)

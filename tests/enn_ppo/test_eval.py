@@ -99,13 +99,13 @@ def test_exactly_as_many_episodes_as_asked_for_are_counted(episodes: int, num_en
 
 
 def test_short_episodes_are_not_over_counted(clock: str) -> None:
-    # Long episodes earn 1 and are as likely as short ones, so the true mean is 0.5, and that of the length 6.5. Taking the
-    # first 1000 to finish would find about 0.07: 12 short ones fit into the time of a long one.
-    result = evaluate(EvalConfig(checkpoint=clock, episodes=1000, num_envs=250))
+    # Long episodes earn 1 and are as likely as short ones, so the true mean is 0.5, and that of the length 6.5. The first
+    # 400 to finish would be nearly all short: an environment plays one of them on average before it starts a long one.
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=400, num_envs=400))
     reward, length = result.estimates["episodic_reward"], result.estimates["episode_length"]
-    assert reward.mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(1000))
-    assert length.mean == pytest.approx(6.5, abs=4 * 5.5 / math.sqrt(1000))
-    assert reward.ci95 == pytest.approx(1.96 * 0.5 / math.sqrt(1000), rel=0.02)
+    assert reward.mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(400))
+    assert length.mean == pytest.approx(6.5, abs=4 * 5.5 / math.sqrt(400))
+    assert reward.ci95 == pytest.approx(1.96 * 0.5 / math.sqrt(400), rel=0.02)
 
 
 def test_the_first_episodes_of_every_environment_count_whoever_finishes_first(clock: str) -> None:

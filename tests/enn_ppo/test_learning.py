@@ -47,5 +47,5 @@ def test_robots_learn_to_clear_a_small_minefield(tmp_path: Path) -> None:
     )
     train(config)
     rows = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
-    assert json.loads(rows[0])["episodic_reward"] < 0.5  # where it starts
+    assert json.loads(rows[0])["episodic_reward"] < 0.7  # where it starts
     assert last_rewards(tmp_path / "a") >= 0.9

@@ -113,9 +113,7 @@ def test_a_joint_ratio_is_clipped_after_the_actors_are_multiplied() -> None:
 @pytest.mark.parametrize(("ratio", "weighting"), ALL)
 def test_a_frame_without_actors_changes_nothing(ratio: Ratio, weighting: Weighting) -> None:
     weights = unit_weights(NUM_ACTORS[:2], ratio=ratio, weighting=weighting)
-    alone = policy_terms(
-        OLD + RATIOS.log(), OLD, ENTROPIES, FRAMES, ADVANTAGES[:2], weights, clip=0.2, ratio=ratio
-    )
+    alone = policy_terms(OLD + RATIOS.log(), OLD, ENTROPIES, FRAMES, ADVANTAGES[:2], weights, clip=0.2, ratio=ratio)
     assert values(alone) == near(*values(terms(ratio, weighting)))
 
 

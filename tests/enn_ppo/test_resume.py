@@ -29,7 +29,7 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.run_dir import METRICS
-from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Slow, tiny_config
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, tiny_config
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -38,7 +38,9 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     """Without what differs from run to run."""
     rows = [json.loads(line) for line in (run_dir / METRICS).read_text().splitlines()]
     timings = ("seconds", "share_")
-    return [{k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows
+    ]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -150,6 +152,20 @@ def test_an_earlier_checkpoint_goes_on_in_its_own_directory_and_later_rows_are_r
     assert_same_end(tmp_path / "a", whole)
 
 
+def test_a_crash_after_going_back_to_an_earlier_checkpoint_does_not_skip_what_was_trained_anew(
+    config: TrainConfig, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path / "a", symlinks=True)
+    CtrlC.at, CtrlC.presses = 33, 2  # aborts in the second update, before any checkpoint is due
+    with pytest.raises(KeyboardInterrupt):
+        train(resumed(config, tmp_path / "a/checkpoints/step_000000000064"), env=CtrlC)
+    assert load_checkpoint(tmp_path / "a").step == 64
+    CtrlC.at = 0
+    train(resumed(config, tmp_path / "a"), env=CtrlC)
+    assert rows_of(tmp_path / "a") == rows_of(whole)
+    assert_same_end(tmp_path / "a", whole)
+
+
 def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_after_resuming(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "whole", total_timesteps=320, checkpoint_interval=3)
     script = (
@@ -161,7 +177,7 @@ def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_a
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.DEVNULL)
     try:
-        train(config, env=Slow)  # meanwhile
+        train(config)  # meanwhile: the same world, in a hurry
         metrics = tmp_path / "a" / METRICS
         wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 4, process)
     finally:
@@ -169,7 +185,7 @@ def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_a
     assert process.wait() == -signal.SIGKILL
     step = load_checkpoint(tmp_path / "a/checkpoints/latest").step
     assert 96 <= step < 320
-    train(resumed(config, tmp_path / "a"), env=Slow)
+    train(resumed(config, tmp_path / "a"))
     assert rows_of(tmp_path / "a") == rows_of(tmp_path / "whole")
     assert_same_end(tmp_path / "a", tmp_path / "whole")
 
@@ -243,7 +259,11 @@ def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole
         optim = OptimConfig(batch_size=16, epochs=1, lr=1e-2, weight_decay=decay, anneal_lr=False)
         train(resumed(config, source, run_dir=str(tmp_path / name), optim=optim), env=CtrlC)
     norms = [
-        sum(float(value.float().norm()) for key, value in load_checkpoint(tmp_path / name).policy.items() if "weight" in key)
+        sum(
+            float(value.float().norm())
+            for key, value in load_checkpoint(tmp_path / name).policy.items()
+            if "weight" in key
+        )
         for name in ("weak", "strong")
     ]
     assert norms[1] < 0.8 * norms[0]
@@ -251,13 +271,17 @@ def test_optimizer_settings_given_while_resuming_hold(config: TrainConfig, whole
 
 def test_a_network_of_another_shape_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
     before = (whole / "config.yaml").read_bytes()
-    with pytest.raises(ValueError, match=r"checkpoint .* does not fit the network: .* in the checkpoint and .* resume with"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint .* does not fit the network: .* in the checkpoint and .* resume with"
+    ):
         train(resumed(config, whole, net=RogueNetConfig(d_model=8, n_layer=1, n_head=2)), env=CtrlC)
     assert (whole / "config.yaml").read_bytes() == before
 
 
 def test_a_checkpoint_of_another_environment_is_refused_untouched(config: TrainConfig, whole: Path) -> None:
     before = (whole / "config.yaml").read_bytes()
-    with pytest.raises(ValueError, match=r"checkpoint .*step_000000000172 belongs to another environment than .*Copycat: "):
+    with pytest.raises(
+        ValueError, match=r"checkpoint .*step_000000000172 belongs to another environment than .*Copycat: "
+    ):
         train(resumed(config, whole, env=EnvConfig()), env=Copycat)
     assert (whole / "config.yaml").read_bytes() == before

@@ -38,7 +38,9 @@ class SumOfItems:
     def act(self, batch: ObsBatch, generator: torch.Generator) -> ActResult:
         actors = batch.action_masks["Switch"].actors
         log_probs = {"Switch": torch.zeros(len(actors.values))}
-        return ActResult({"Switch": RaggedTensor(torch.zeros_like(actors.values), actors.offsets)}, log_probs, worth(batch))
+        return ActResult(
+            {"Switch": RaggedTensor(torch.zeros_like(actors.values), actors.offsets)}, log_probs, worth(batch)
+        )
 
     def value(self, batch: ObsBatch) -> Tensor:
         self.evaluated.append(worth(batch).tolist())
@@ -97,7 +99,12 @@ def test_rewards_and_endings_stand_with_the_frame_whose_actions_led_to_them() ->
 
 def test_a_truncated_episode_is_worth_the_value_of_its_own_last_observation() -> None:
     net = SumOfItems()
-    assert scripted(TERMINATES, TRUNCATES, net=net).collect(4).final_values.tolist() == [[0, 0], [0, 99], [0, 0], [0, 0]]
+    assert scripted(TERMINATES, TRUNCATES, net=net).collect(4).final_values.tolist() == [
+        [0, 0],
+        [0, 99],
+        [0, 0],
+        [0, 0],
+    ]
     # that of the terminated episode is not even looked at
     assert sorted(net.evaluated) == [[50, 50], [99]]
 
@@ -187,7 +194,9 @@ def played() -> tuple[RogueNet, Rollout]:
     """MineSweeper with a cannon: two kinds of action, robots and mines that vanish, episodes that end in both ways."""
 
     def create() -> MineSweeper:
-        return MineSweeper(width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6)
+        return MineSweeper(
+            width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6
+        )
 
     net = perturbed(create())
     collector = Collector(ListEnv(create, 8), net, torch.device("cpu"), torch.Generator().manual_seed(1))

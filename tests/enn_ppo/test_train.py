@@ -54,7 +54,9 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
 def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without what differs from run to run on the same machine."""
     timings = ("seconds", "share_")
-    return [{k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if not k.startswith(timings) and not k.endswith("_per_second")} for row in rows
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResul
 
 def test_a_run_leaves_its_config_metrics_curve_and_checkpoints(finished: tuple[Path, TrainResult]) -> None:
     run_dir, result = finished
-    assert {path.name for path in run_dir.iterdir()} == {"config.yaml", "metrics.jsonl", "learning_curve.png", "checkpoints"}
+    assert {path.name for path in run_dir.iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "learning_curve.png",
+        "checkpoints",
+    }
     assert from_dict(TrainConfig, yaml.safe_load((run_dir / "config.yaml").read_text())) == tiny_config(run_dir)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
@@ -224,7 +231,9 @@ def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_aga
 
 
 def test_arguments_that_do_not_fit_the_environment_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"env\.kwargs .*'shrt': 2.* do not fit .*Clock.*short.*unexpected keyword argument"):
+    with pytest.raises(
+        ValueError, match=r"env\.kwargs .*'shrt': 2.* do not fit .*Clock.*short.*unexpected keyword argument"
+    ):
         train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"shrt": 2})), env=Clock)
     assert not (tmp_path / "a").exists()
 

@@ -25,7 +25,9 @@ CPU = torch.device("cpu")
 
 
 def cannon() -> MineSweeper:
-    return MineSweeper(width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6)
+    return MineSweeper(
+        width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6
+    )
 
 
 def make_net(env: Environment) -> RogueNet:

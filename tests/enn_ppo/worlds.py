@@ -65,7 +65,9 @@ class Copycat(Environment):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         switch = actions["Switch"]
         assert isinstance(switch, CategoricalAction)
-        right = sum(int(self.colours[actor] == choice) for actor, choice in zip(switch.actors, switch.actions, strict=True))
+        right = sum(
+            int(self.colours[actor] == choice) for actor, choice in zip(switch.actors, switch.actions, strict=True)
+        )
         return self._observation(reward=right / len(self.colours), done=True)
 
     def _observation(self, reward: float = 0.0, done: bool = False) -> Observation:
@@ -190,13 +192,13 @@ class Slow(MineSweeper):
 class Broken(Copycat):
     """Copycat with a mistake in what it shows."""
 
-    def __init__(self, mistake: str = "nan") -> None:
+    def __init__(self, mistake: str = "feature") -> None:
         self.mistake = mistake
 
     def _observation(self, reward: float = 0.0, done: bool = False) -> Observation:
         obs = super()._observation(reward, done)
         lamps, count = np.eye(len(CHOICES))[self.colours], len(self.colours)
-        if self.mistake == "nan":
+        if self.mistake == "feature":
             obs.features = {"Lamp": lamps * np.nan}
         elif self.mistake == "width":
             obs.features = {"Lamp": lamps[:, :2]}
