@@ -30,7 +30,6 @@ class RunOutput:
         self.run_dir = run_dir
         settings = to_dict(config)
         try:
-            (run_dir / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
             self._logger = make_loggers(
                 run_dir / METRICS,
                 resume_step=step,
@@ -38,6 +37,7 @@ class RunOutput:
                 project=config.logger.project,
                 config=settings,
             )
+            (run_dir / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
         self._progress = Progress(config.total_timesteps, step or 0)

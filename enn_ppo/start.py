@@ -1,4 +1,4 @@
-"""How a run begins: everything is checked before anything is written."""
+"""How a run begins: everything is made, checked and played once before anything is written."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
         torch.set_num_threads(config.num_threads)
 
     state = TrainState(config, bound, device)
-    problem = state.restore(checkpoint) if checkpoint else None
+    problem = None
+    if checkpoint:
+        problem = state.restore(checkpoint)
+    else:
+        state.start()
     continues = checkpoint is not None and run_dir.resolve() == _home(checkpoint).resolve()
-    prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite and not continues)
+    prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite)
     output = RunOutput(run_dir, config, state.step if checkpoint else None)
     output.say(f"training {bound.config.id} on {device} into {run_dir}")
     if problem:
         output.say(f"the environments start new episodes, so this is not the uninterrupted run: {problem}")
     _say_what_is_left_out(state, output)
-    if checkpoint is None:
-        state.start()
     if not continues or _is_left_behind(checkpoint):
         state.save(run_dir)
     return StartedRun(state, output)

@@ -100,7 +100,7 @@ def test_exactly_as_many_episodes_as_asked_for_are_counted(episodes: int, num_en
 
 def test_short_episodes_are_not_over_counted(clock: str) -> None:
     # Long episodes earn 1 and are as likely as short ones, so the true mean is 0.5, and that of the length 6.5. The first
-    # 400 to finish would be nearly all short: an environment plays one of them on average before it starts a long one.
+    # 400 to finish would be mostly short: an environment plays one of them on average before it starts a long one.
     result = evaluate(EvalConfig(checkpoint=clock, episodes=400, num_envs=400))
     reward, length = result.estimates["episodic_reward"], result.estimates["episode_length"]
     assert reward.mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(400))
