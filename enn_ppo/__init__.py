@@ -3,9 +3,11 @@
 import os
 import warnings
 
-# Worker threads that spin while they wait slow every other thread and process on their cores down, by up to 20 times.
-# OpenMP reads this when torch is first imported; set it yourself to choose otherwise.
+# OpenMP threads that spin while they wait slow everything else on their cores down, by up to 20 times; ones that sleep at
+# once are woken too late for small operations (two threads were half as fast as one). So: spin for some microseconds,
+# then sleep. OpenMP reads these when torch is first imported; set them yourself to choose otherwise.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # `python -m enn_ppo.train` runs a module that this package imports too; runpy warns of that, and it does no harm here
 warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval)' found in sys.modules", category=RuntimeWarning)
