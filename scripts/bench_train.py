@@ -5,19 +5,16 @@ python scripts/bench_train.py --threads 1
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import statistics
 import tempfile
 from pathlib import Path
 
-import torch
 from benchmark import Measurement, parser, report
 
-from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train  # before torch: it says how OpenMP threads wait
 from enn_ppo.logger import read_metrics
+
+import torch  # isort: skip
 
 UNITS = {
     "steps_per_second": "steps/s",
