@@ -51,10 +51,28 @@ class RolloutConfig:
     """Environments stepped together. At least 1. Default 128."""
     steps: int = 16
     """Steps of each environment between two updates. At least 1. Default 16."""
+    num_threads: int | Literal["auto"] = 1
+    """Threads that step environments, the main one included; more than one helps where a step of all takes longer than
+    about 150 microseconds, and Python environments only while they release the GIL. `auto` measures and picks. Default 1."""
+    num_processes: int = 0
+    """Worker processes that step environments, for slow Python ones; 0: none. Default 0."""
 
     def __post_init__(self) -> None:
         check_int("rollout.num_envs", self.num_envs, 1)
         check_int("rollout.steps", self.steps, 1)
+        if isinstance(self.num_threads, str):
+            check_choice("rollout.num_threads", self.num_threads, ["auto"])
+        else:
+            check_int("rollout.num_threads", self.num_threads, 1)
+        check_int("rollout.num_processes", self.num_processes, 0)
+        if self.num_processes > self.num_envs:
+            raise ValueError(
+                f"rollout.num_processes must be at most rollout.num_envs={self.num_envs}, got {self.num_processes}"
+            )
+        if self.num_processes and self.num_threads != 1:
+            raise ValueError(
+                f"rollout.num_processes={self.num_processes} and rollout.num_threads={self.num_threads}: use one of them"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from enn_ppo.config import EnvConfig
+from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.list_env import ListEnv
+from entity_gym.process_env import ProcessVecEnv
 from entity_gym.registry import find_environment
 from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
+from entity_gym.vec_env import VecEnv
 
-#: An environment class, or a function that makes one.
-EnvFactory = Callable[..., Environment]
+#: A compiled environment's class, an environment class, or a function that makes an environment.
+EnvFactory = Callable[..., Any]
 
 
 class BoundEnvironment(NamedTuple):
     """An environment that only needs to be made."""
 
-    create: Callable[[], Environment]
-    config: EnvConfig  # names what `create` makes, so that a checkpoint can find it again
+    source: EnvSource  # a compiled environment with its parameters, or what makes a Python environment
+    config: EnvConfig  # names `source`, so that a checkpoint can find it again
+
+    def create(self) -> Environment:
+        """One plain environment."""
+        if isinstance(self.source, CompiledEnvironment):
+            return self.source.as_environment()
+        made: Environment = self.source()  # type: ignore[assignment]
+        return made
+
+    def make_vec_env(self, rollout: RolloutConfig, seed: int) -> VecEnv:
+        """The pool that `rollout` asks for.
+
+        Raises:
+            ValueError: an environment cannot be made, or is not as it must be.
+        """
+        if rollout.num_processes:
+            return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed)
+        if isinstance(self.source, CompiledEnvironment) or rollout.num_threads != 1:
+            return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed)
+        return ListEnv(self.create, rollout.num_envs, seed)
 
 
 def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundEnvironment:
@@ -33,10 +58,14 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
     Raises:
         ValueError: there is no such environment, or it does not take these arguments.
     """
-    factory = find_environment(config.id) if env is None else env
+    factory: Any = find_environment(config.id) if env is None else env
     name = config.id if env is None else f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', repr(env))}"
+    bound = EnvConfig(id=name, kwargs=config.kwargs)
+    if isinstance(factory, type) and issubclass(factory, CompiledEnvironment):
+        return BoundEnvironment(factory(**config.kwargs), bound)
     _check_arguments(name, factory, config.kwargs)
-    return BoundEnvironment(lambda: factory(**config.kwargs), EnvConfig(id=name, kwargs=config.kwargs))
+    create: Callable[[], Environment] = functools.partial(factory, **config.kwargs)
+    return BoundEnvironment(create, bound)
 
 
 def check_same_spaces(

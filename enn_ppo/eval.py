@@ -5,6 +5,7 @@ python -m enn_ppo.eval checkpoint=outputs/my_run episodes=200
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -24,8 +25,8 @@ from enn_ppo.config import EnvConfig, EvalConfig, from_dict
 from enn_ppo.environment import EnvFactory, bind_environment, check_same_spaces
 from enn_ppo.policy import load_policy, select_device
 from enn_ppo.video import record_episode
+from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.episodes import Episode, EpisodeTracker
-from entity_gym.list_env import ListEnv
 from rogue_net import ObsBatch, RogueNet
 
 
@@ -60,11 +61,12 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     checkpoint = load_checkpoint(Path(config.checkpoint))
     bound = bind_environment(from_dict(EnvConfig, checkpoint.config["env"], "env"), env)
     net = load_policy(checkpoint, device)
-    vec_env = ListEnv(bound.create, min(config.num_envs, config.episodes), config.seed)
-    obs_space, action_space = vec_env.obs_space(), vec_env.action_space()
+    pool = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
+    obs_space, action_space = pool.obs_space(), pool.action_space()
     check_same_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=bound.config.id)
 
-    episodes = play_episodes(net, vec_env, config, device)
+    with contextlib.closing(pool):
+        episodes = play_episodes(net, pool, config, device)
     estimates = summarize(episodes)
     for name, estimate in estimates.items():
         interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
@@ -76,30 +78,27 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     return EvalResult(estimates, episodes)
 
 
-def play_episodes(net: RogueNet, vec_env: ListEnv, config: EvalConfig, device: torch.device) -> list[Episode]:
-    """Play the episodes that count.
+def play_episodes(net: RogueNet, pool: EpisodeVecEnv, config: EvalConfig, device: torch.device) -> list[Episode]:
+    """Play rounds of episodes, one in each environment, every one of them to its end.
 
-    Each environment owes a number of episodes that is fixed before anything is played, and its first ones count. Whether
-    an episode counts thus never depends on how long it is: taking the first to finish would favour short ones.
+    Whether an episode counts thus never depends on how long it is: taking the first to finish would favour short ones.
     """
-    num_envs = len(vec_env)
-    owed = np.full(num_envs, config.episodes // num_envs)
-    owed[: config.episodes % num_envs] += 1
-    tracker = EpisodeTracker(num_envs)
     generator = torch.Generator(device).manual_seed(config.seed)
-    counted: list[Episode] = []
-    obs = vec_env.reset(config.seed)
+    episodes: list[Episode] = []
     with tqdm(total=config.episodes, unit=" episodes", disable=None) as progress:
-        while owed.any():
-            result = net.act(ObsBatch.from_vec_obs(obs, device), greedy=config.greedy, generator=generator)
-            obs = vec_env.act(result.to_buffers())
-            for episode in tracker.step(obs):
-                if owed[episode.env_id] > 0:
-                    owed[episode.env_id] -= 1
-                    counted.append(episode)
-                    progress.update()
-            _check_lengths(np.where(owed > 0, tracker.lengths, 0), config.max_episode_steps)
-    return counted
+        while len(episodes) < config.episodes:
+            seed = None if episodes else config.seed
+            obs, running = pool.reset(seed, env_id=range(min(len(pool), config.episodes - len(episodes))))
+            tracker = EpisodeTracker(len(pool))
+            while len(running):
+                _check_lengths(tracker.lengths, config.max_episode_steps)
+                result = net.act(ObsBatch.from_vec_obs(obs, device), greedy=config.greedy, generator=generator)
+                step = pool.step(result.to_buffers())
+                finished = tracker.step(step.was_running.obs)
+                obs, running = step.still_running
+                episodes += finished
+                progress.update(len(finished))
+    return episodes
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:

@@ -16,6 +16,7 @@ from enn_ppo.policy import select_device
 from enn_ppo.run_dir import prepare_run_dir
 from enn_ppo.run_output import RunOutput
 from enn_ppo.state import TrainState
+from entity_gym.threaded_env import ThreadedVecEnv
 
 
 class StartedRun(NamedTuple):
@@ -49,6 +50,8 @@ def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
     prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite)
     output = RunOutput(run_dir, config, state.step if checkpoint else None)
     output.say(f"training {bound.config.id} on {device} into {run_dir}")
+    if config.rollout.num_threads == "auto" and isinstance(state.vec_env, ThreadedVecEnv):
+        output.say(f"rollout.{state.vec_env.threads_report}")
     if problem:
         output.say(f"the environments start new episodes, so this is not the uninterrupted run: {problem}")
     _say_what_is_left_out(state, output)

@@ -13,7 +13,6 @@ from enn_ppo.config import TrainConfig, to_dict
 from enn_ppo.environment import BoundEnvironment, check_same_spaces
 from enn_ppo.policy import load_weights
 from enn_ppo.rollout import Collector
-from entity_gym.list_env import ListEnv
 from entity_gym.saving import spaces_to_dict
 from rogue_net import RogueNet
 
@@ -30,7 +29,7 @@ class TrainState:
     def __init__(self, config: TrainConfig, env: BoundEnvironment, device: torch.device) -> None:
         self.config = config
         self.env_name = env.config.id
-        self.vec_env = ListEnv(env.create, config.rollout.num_envs, config.seed)
+        self.vec_env = env.make_vec_env(config.rollout, config.seed)
         with torch.random.fork_rng(
             devices=[]
         ):  # on the CPU whatever the device, so that all start from the same weights

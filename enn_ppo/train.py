@@ -6,6 +6,7 @@ python -m enn_ppo.train env=MineSweeper
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ def train(config: TrainConfig, env: EnvFactory | None = None) -> TrainResult:
     state, output = start_run(config, env)
     row: Row | None = None
     ppo = state.config.ppo
-    with output, finish_on_interrupt(output.say) as interrupted:
+    with output, closing(state.vec_env), finish_on_interrupt(output.say) as interrupted:
         while (steps := state.next_steps()) > 0:
             started = time.perf_counter()
             state.seed_generators()

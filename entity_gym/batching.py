@@ -48,13 +48,20 @@ def batch_observations(
     reader = FrameReader(obs_space, action_space, environment)
     env_id = np.arange(len(observations))
     frames = [reader.read(obs, i) for i, obs in enumerate(observations)]
-    return batch_frames(frames, observations, env_id, reader)
+    return batch_frames(frames, observations, env_id, np.zeros(len(frames), np.int64), reader)
 
 
 def batch_frames(
-    frames: Sequence[Frame], observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
+    frames: Sequence[Frame],
+    observations: Sequence[Observation],
+    env_id: NDArray[np.int64],
+    elapsed_step: NDArray[np.int64],
+    reader: FrameReader,
 ) -> VecObs:
-    """Batch what `reader` has read from `observations`, which belong to the environments `env_id`."""
+    """Batch what `reader` has read from `observations`, which belong to the environments `env_id`.
+
+    All arrays of the result are new but `env_id` and `elapsed_step`.
+    """
     features = {}
     for name, width in reader.widths.items():
         features[name] = _features([frame.features[name] for frame in frames], width)
@@ -69,15 +76,21 @@ def batch_frames(
 
     return VecObs(
         features=features,
-        action_masks={name: _action_mask(name, space, frames) for name, space in reader.action_space.items()},
+        action_masks=batch_masks(frames, reader),
         reward=reward,
         done=done,
         truncated=truncated,
         env_id=env_id,
+        elapsed_step=elapsed_step,
         visible=_visible(frames, features),
         end_of_episode_info=_end_of_episode_info(observations, env_id),
         metrics=_metrics(observations, env_id, reader),
     )
+
+
+def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecActionMask]:
+    """Who may do what in `frames`."""
+    return {name: _action_mask(name, space, frames) for name, space in reader.action_space.items()}
 
 
 def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
@@ -151,7 +164,7 @@ def _action_mask(name: str, space: ActionSpace, frames: Sequence[Frame]) -> VecA
         return VecSelectEntityActionMask(actors, actees, flat)
     assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
     shapes = [(len(action.actors), len(space.choices)) for action in offered]
-    return VecCategoricalActionMask(actors, _mask([action.mask for action in offered], shapes))
+    return VecCategoricalActionMask(actors, _mask([action.mask for action in offered], shapes), len(space.choices))
 
 
 def _indices(arrays: list[NDArray[np.int64]]) -> RaggedBufferI64:

@@ -16,9 +16,18 @@ from entity_gym.vec_obs import VecActionMask, VecCategoricalActionMask, VecSelec
 
 
 def check_actions(
-    actions: Mapping[str, RaggedBufferI64], masks: Mapping[str, VecActionMask], reader: FrameReader
+    actions: Mapping[str, RaggedBufferI64],
+    masks: Mapping[str, VecActionMask],
+    reader: FrameReader,
+    env_id: NDArray[np.int64] | None = None,
 ) -> None:
     """Check that `actions` are ones that the last observations offered.
+
+    Args:
+        actions: one sequence for each environment.
+        masks: what these environments offered.
+        reader: of their observations.
+        env_id: (N,) which environments they are, for messages. None: 0, 1, ...
 
     Raises:
         ValueError: naming the action, the environment, what was given and what was offered.
@@ -35,7 +44,7 @@ def check_actions(
         if not isinstance(given, RaggedBufferI64) or given.size2() != 1:
             raise ValueError(f"action {name!r} is {given!r:.200}; expected a RaggedBufferI64 with one feature")
         if not np.array_equal(given.offsets, mask.actors.offsets):
-            _raise_wrong_lengths(name, given, mask, reader)
+            _raise_wrong_lengths(name, given, mask, reader, env_id)
         values = given.values[:, 0]
         space = reader.action_space[name]
         if isinstance(mask, VecCategoricalActionMask):
@@ -50,7 +59,7 @@ def check_actions(
             env = int(np.searchsorted(given.offsets, item, side="right")) - 1
             actor = int(mask.actors.values[item, 0])
             raise ValueError(
-                f"{reader.where(env)}: action {name!r} of entity {actor} is {int(values[item])}; expected {offered}"
+                f"{_where(reader, env_id, env)}: action {name!r} of entity {actor} is {int(values[item])}; expected {offered}"
             )
 
 
@@ -96,11 +105,17 @@ def _selection_allowed(values: NDArray[np.int64], mask: VecSelectEntityActionMas
     return allowed
 
 
-def _raise_wrong_lengths(name: str, given: RaggedBufferI64, mask: VecActionMask, reader: FrameReader) -> None:
+def _where(reader: FrameReader, env_id: NDArray[np.int64] | None, position: int) -> str:
+    return reader.where(position if env_id is None else int(env_id[position]))
+
+
+def _raise_wrong_lengths(
+    name: str, given: RaggedBufferI64, mask: VecActionMask, reader: FrameReader, env_id: NDArray[np.int64] | None
+) -> None:
     if len(given.offsets) != len(mask.actors.offsets):
         raise ValueError(
             f"action {name!r} has {len(given.offsets) - 1} sequences for {len(mask.actors.offsets) - 1} environments"
         )
     got, wanted = np.diff(given.offsets), np.diff(mask.actors.offsets)
     env = int((got != wanted).argmax())
-    raise ValueError(f"{reader.where(env)}: action {name!r} has {got[env]} values for {wanted[env]} actors")
+    raise ValueError(f"{_where(reader, env_id, env)}: action {name!r} has {got[env]} values for {wanted[env]} actors")

@@ -50,6 +50,13 @@ class Environment(ABC):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         """Take one step. `actions` holds the actions that the last observation offered."""
 
+    def configure(self, info: Mapping[str, Any]) -> None:
+        """Set parameters for the coming episodes; called before `reset`, with what a pool's `env_info` says for this one.
+
+        Optional. What it changes belongs into `state`. Raise a ValueError for a parameter or a value that cannot be.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement configure(), so it takes no env_info")
+
     def render(self) -> NDArray[np.uint8]:
         """Draw the current state as a (height, width, 3) image."""
         raise NotImplementedError(f"{type(self).__name__} does not implement render()")

@@ -69,20 +69,32 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Reads observations of one kind of environment."""
+    """Reads observations of one kind of environment.
+
+    Args:
+        obs_space: what it may show.
+        action_space: its actions by name.
+        environment: its class, for messages.
+        first_env: the number by which messages call environment 0: a pool may be a part of a larger one.
+    """
 
     def __init__(
-        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], environment: str = "Environment"
+        self,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        environment: str = "Environment",
+        first_env: int = 0,
     ) -> None:
         self.obs_space = obs_space
         self.action_space = action_space
         self.environment = environment
+        self.first_env = first_env
         self.has_global = has_global_entity(obs_space, action_space)
         self.widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
 
     def where(self, env_id: int) -> str:
         """How messages name an environment."""
-        return f"{self.environment} (environment {env_id})"
+        return f"{self.environment} (environment {self.first_env + env_id})"
 
     def read(self, obs: Observation, env_id: int) -> Frame:
         """Check `obs` and turn ids into indices.

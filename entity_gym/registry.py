@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable
 
 from entity_gym.environment import Environment
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.errors import nearest
 
 #: Environments that come with the package.
-ENVIRONMENTS: dict[str, type[Environment]] = {"MineSweeper": MineSweeper}
+ENVIRONMENTS: dict[str, type[Environment]] = {"MineSweeper": PythonMineSweeper}
 
 
 def find_environment(env_id: str) -> Callable[..., Environment]:

@@ -10,7 +10,7 @@ import torch
 
 from enn_ppo.config import PPOConfig
 from entity_gym import Observation
-from entity_gym.envs.minesweeper import ACTION_SPACE, OBS_SPACE, MineSweeper
+from entity_gym.envs.minesweeper_python import ACTION_SPACE, OBS_SPACE, PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 
@@ -25,7 +25,7 @@ WEIGHTS_SEED = 8732  # one whose most probable first actions have something to s
 PPO = PPOConfig(gamma=0.99, gae_lambda=0.95, clip=0.2, clip_value=True, ent_coef=0.05, vf_coef=0.5)
 
 
-class StagedMineSweeper(MineSweeper):
+class StagedMineSweeper(PythonMineSweeper):
     """Its first episode starts on a given board, the later ones on random boards."""
 
     def __init__(self, board: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def boards_text(envs: Sequence[MineSweeper]) -> str:
+def boards_text(envs: Sequence[PythonMineSweeper]) -> str:
     """Boards side by side, y = 0 at the bottom: M a mine, 0 and 1 robots."""
     columns = []
     for i, env in enumerate(envs):

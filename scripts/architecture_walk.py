@@ -29,7 +29,7 @@ from enn_ppo.losses import normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import CategoricalAction
 from entity_gym.dispatch import frame_actions
-from entity_gym.envs.minesweeper import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, MineSweeper
+from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 from entity_gym.frame import FrameReader
 from entity_gym.packing import pack
 from entity_gym.vec_obs import VecObs
@@ -45,9 +45,9 @@ class Walk:
         self.net = make_net(seed)
         self.envs = make_envs()
         self.first: VecObs = self.envs.reset()
-        self.observations = [env.observe() for env in self.envs.envs if isinstance(env, MineSweeper)]
+        self.observations = [env.observe() for env in self.envs.envs if isinstance(env, PythonMineSweeper)]
         self.batch = ObsBatch.from_vec_obs(self.first)
-        self.before_step = boards_text([env for env in self.envs.envs if isinstance(env, MineSweeper)])
+        self.before_step = boards_text([env for env in self.envs.envs if isinstance(env, PythonMineSweeper)])
         self.net.update_normalization(self.batch)
         with torch.no_grad():
             self.embedded = self.net.embedding(self.batch)
@@ -57,7 +57,7 @@ class Walk:
             self.evaluation = self.net.evaluate(self.batch, self.result.actions)
         self.buffers = self.result.to_buffers()
         self.second: VecObs = self.envs.act(self.buffers)
-        self.after_step = boards_text([env for env in self.envs.envs if isinstance(env, MineSweeper)])
+        self.after_step = boards_text([env for env in self.envs.envs if isinstance(env, PythonMineSweeper)])
 
     @cached_property
     def played(self) -> Rollout:

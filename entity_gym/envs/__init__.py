@@ -1,5 +1,1 @@
-"""Environments that come with the package."""
-
-from entity_gym.envs.minesweeper import MineSweeper
-
-__all__ = ["MineSweeper"]
+"""Environments that come with the package, a module each."""

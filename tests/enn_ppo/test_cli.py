@@ -19,7 +19,7 @@ from enn_ppo.checkpoint import CheckpointError, save_checkpoint
 from enn_ppo.cli import config_directory, run_eval, run_train
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig, to_dict
 from enn_ppo.sweep import RunSummary, format_table, summarize_run
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CONFIGS = config_directory()
 Train = Callable[..., TrainConfig]
@@ -94,7 +94,7 @@ def test_the_files_hold_the_defaults_of_the_classes() -> None:
     config = composed("run_dir=a")
     assert config == TrainConfig(env=config.env, run_dir="a")
     assert config.env.id == EnvConfig().id
-    defaults = {name: p.default for name, p in inspect.signature(MineSweeper).parameters.items()}
+    defaults = {name: p.default for name, p in inspect.signature(PythonMineSweeper).parameters.items()}
     assert config.env.kwargs == defaults
 
 

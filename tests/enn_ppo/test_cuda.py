@@ -7,7 +7,7 @@ import torch
 
 from enn_ppo import RolloutConfig, TrainConfig, train
 from enn_ppo.rollout import Collector
-from entity_gym.envs import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.obs_batch import actions_to_tensors
@@ -26,7 +26,7 @@ def config(folder: Path, total_timesteps: int, device: str, **settings: object) 
 
 
 def test_cpu_and_cuda_agree_on_log_probs_entropies_and_values() -> None:
-    vec_env = ListEnv(lambda: MineSweeper(orbital_cannon=True, cooldown_period=0), 32, seed=1)
+    vec_env = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, cooldown_period=0), 32, seed=1)
     obs = vec_env.reset()
     net = make_net(vec_env)
     batch = ObsBatch.from_vec_obs(obs)
@@ -40,7 +40,7 @@ def test_cpu_and_cuda_agree_on_log_probs_entropies_and_values() -> None:
 
 
 def test_the_log_ratio_is_zero_on_the_rollouts_own_frames() -> None:
-    vec_env = ListEnv(MineSweeper, 16, seed=1)
+    vec_env = ListEnv(PythonMineSweeper, 16, seed=1)
     device = torch.device("cuda")
     collector = Collector(vec_env, make_net(vec_env).to(device), device, torch.Generator(device).manual_seed(1))
     collector.reset()

@@ -12,7 +12,7 @@ from torch import Tensor
 from enn_ppo.advantages import gae
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import Environment
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.ragged import segment_sum, sequence_of_item
@@ -193,8 +193,8 @@ def test_a_policy_plays_and_evaluates_entities_and_actors_that_come_and_go() -> 
 def played() -> tuple[RogueNet, Rollout]:
     """MineSweeper with a cannon: two kinds of action, robots and mines that vanish, episodes that end in both ways."""
 
-    def create() -> MineSweeper:
-        return MineSweeper(
+    def create() -> PythonMineSweeper:
+        return PythonMineSweeper(
             width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6
         )
 

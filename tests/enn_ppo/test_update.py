@@ -16,7 +16,7 @@ from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.rollout import Collector, Rollout
 from enn_ppo.update import UpdateStats, update
 from entity_gym import Environment
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
@@ -24,8 +24,8 @@ from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 CPU = torch.device("cpu")
 
 
-def cannon() -> MineSweeper:
-    return MineSweeper(
+def cannon() -> PythonMineSweeper:
+    return PythonMineSweeper(
         width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6
     )
 

@@ -25,7 +25,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 SMALL_BOARD = {"width": 4, "height": 4, "num_mines": 2, "num_robots": 2, "max_steps": 10}
 CHOICES = ("red", "green", "blue")
@@ -166,7 +166,7 @@ class Clock(Environment):
         )
 
 
-class CtrlC(MineSweeper):
+class CtrlC(PythonMineSweeper):
     """MineSweeper in which somebody presses Ctrl-C `presses` times, in the act that is number `at` of all environments."""
 
     at = 0
@@ -181,7 +181,7 @@ class CtrlC(MineSweeper):
         return super().act(actions)
 
 
-class Slow(MineSweeper):
+class Slow(PythonMineSweeper):
     """MineSweeper that takes its time, so that there is some to interrupt it in."""
 
     def act(self, actions: Mapping[str, Action]) -> Observation:

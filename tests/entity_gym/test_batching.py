@@ -24,7 +24,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batching import batch_observations
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.vec_obs import Metric, VecObs
 from tests.worlds import Zoo, frame, frames, random_content
 
@@ -59,7 +59,7 @@ def batch(*observations: Observation, space: ObsSpace = FLOOR, actions: dict[str
 def golden_batch() -> VecObs:
     observations = []
     for state in GOLDEN["states"]:
-        env = MineSweeper(num_mines=1, num_robots=1, **GOLDEN["env_kwargs"])
+        env = PythonMineSweeper(num_mines=1, num_robots=1, **GOLDEN["env_kwargs"])
         env.load_state(state)
         observations.append(env.observe())
     return batch_observations(observations, env.obs_space(), env.action_space(), "MineSweeper")

@@ -27,7 +27,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
@@ -80,7 +80,7 @@ def plain(actions: Mapping[str, Action]) -> dict[str, Any]:
 # --- The seed's example
 
 
-class RecordingMineSweeper(MineSweeper):
+class RecordingMineSweeper(PythonMineSweeper):
     """Starts from one of the golden states and keeps what it is told."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:

@@ -403,7 +403,7 @@ def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
     for act, error, note in (
         (lambda: env.act(nobody(2)), ValueError, "raised by Fragile (environment 0) in act()"),
         (lambda: env.render([1]), RuntimeError, "raised by Fragile (environment 1) in render()"),
-        (env.state, OSError, "raised by Fragile (environment 0) in state()"),
+        (lambda: (env.reset(), env.state()), OSError, "raised by Fragile (environment 0) in state()"),
         (
             lambda: env.load_state({"environments": [{}, {}], "random": [], "observations": []}),
             KeyError,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from enn_ppo.stored_values import decode, encode
 from entity_gym import Action, Entity, Environment, Observation, ObsSpace
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from tests.worlds import Script, Zoo, frames, making, play, trajectory
 
@@ -45,7 +45,7 @@ def test_environment_i_draws_from_the_seed_sequence_of_seed_and_i() -> None:
     assert env.envs[2].rng.random() == again.rng.random()
 
 
-@pytest.mark.parametrize("create_env", [Zoo, MineSweeper])
+@pytest.mark.parametrize("create_env", [Zoo, PythonMineSweeper])
 def test_trajectories_do_not_depend_on_the_number_of_environments(create_env: type[Environment]) -> None:
     pools = {size: ListEnv(create_env, size, seed=5) for size in (1, 2, 5)}
     seen = {size: [obs := env.reset(), *play(env, obs, steps=20)] for size, env in pools.items()}
@@ -54,7 +54,7 @@ def test_trajectories_do_not_depend_on_the_number_of_environments(create_env: ty
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_seed_others() -> None:
-    first, again, other = (ListEnv(MineSweeper, 2, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (ListEnv(PythonMineSweeper, 2, seed=seed) for seed in (1, 1, 2))
     a, b, c = (frames(env.reset()) for env in (first, again, other))
     assert a == b
     assert a != c
@@ -63,12 +63,12 @@ def test_the_same_seed_gives_the_same_episodes_and_another_seed_others() -> None
 
 def test_environments_of_a_pool_differ_for_any_size() -> None:
     # the ancestor's compiled pool gave the same seed to several, and failed where threads did not divide their number
-    boards = [json.dumps(frame["features"]) for frame in frames(ListEnv(MineSweeper, 7).reset())]
+    boards = [json.dumps(frame["features"]) for frame in frames(ListEnv(PythonMineSweeper, 7).reset())]
     assert len(set(boards)) == 7
 
 
 def test_a_reset_without_a_seed_goes_on_with_the_random_numbers() -> None:
-    env = ListEnv(MineSweeper, 1, seed=1)
+    env = ListEnv(PythonMineSweeper, 1, seed=1)
     assert frames(env.reset()) != frames(env.reset())
     assert frames(env.reset(seed=1)) != frames(env.reset())
 
@@ -238,11 +238,11 @@ def test_a_restored_pool_goes_on_exactly(seed: int, before: int, stored: bool) -
 
 
 def test_minesweeper_goes_on_exactly_from_the_middle_of_an_episode() -> None:
-    env = ListEnv(lambda: MineSweeper(orbital_cannon=True, cooldown_period=2), 4, seed=1)
+    env = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, cooldown_period=2), 4, seed=1)
     obs = play(env, env.reset(), steps=5)[-1]
     state = copy.deepcopy(env.state())
     expected = [frames(seen) for seen in play(env, obs, steps=60)]
-    other = ListEnv(lambda: MineSweeper(orbital_cannon=True, cooldown_period=2), 4, seed=9)
+    other = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, cooldown_period=2), 4, seed=9)
     assert [frames(seen) for seen in play(other, other.load_state(state), steps=60)] == expected
     assert any(frame["done"] for step in expected for frame in step)  # random numbers of later episodes included
 
@@ -300,7 +300,7 @@ def test_closing_twice_is_allowed() -> None:
 
 
 def test_some_environments_are_drawn() -> None:
-    env = ListEnv(MineSweeper, 3)
+    env = ListEnv(PythonMineSweeper, 3)
     env.reset()
     images = env.render([2, 0])
     assert len(images) == 2

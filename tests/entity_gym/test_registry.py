@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.registry import ENVIRONMENTS, find_environment
 
 
@@ -21,12 +21,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_minesweeper_is_known_by_name() -> None:
-    assert find_environment("MineSweeper") is MineSweeper
-    assert ENVIRONMENTS["MineSweeper"] is MineSweeper
+    assert find_environment("MineSweeper") is PythonMineSweeper
+    assert ENVIRONMENTS["MineSweeper"] is PythonMineSweeper
 
 
 def test_a_class_or_a_factory_is_found_in_its_module(module: str) -> None:
-    assert find_environment("entity_gym.envs.minesweeper:MineSweeper") is MineSweeper
+    assert find_environment("entity_gym.envs.minesweeper_python:PythonMineSweeper") is PythonMineSweeper
     assert find_environment(f"{module}:Meadow").__name__ == "Meadow"
     assert find_environment(f"{module}:make").__name__ == "make"
 

@@ -21,7 +21,7 @@ from entity_gym import (
 )
 from entity_gym.batching import batch_observations
 from entity_gym.dispatch import frame_actions
-from entity_gym.envs.minesweeper import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, MineSweeper
+from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 from entity_gym.frame import FrameReader
 from entity_gym.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
@@ -35,7 +35,7 @@ GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minesweeper_inte
 def observations() -> list[Observation]:
     observations = []
     for state in GOLDEN["states"]:
-        env = MineSweeper(**GOLDEN["env_kwargs"], num_mines=1, num_robots=1)
+        env = PythonMineSweeper(**GOLDEN["env_kwargs"], num_mines=1, num_robots=1)
         env.load_state(state)
         observations.append(env.observe())
     return observations

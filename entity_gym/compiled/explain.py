@@ -1,0 +1,127 @@
+"""Compile errors in one paragraph: the user's file, line and variable, and the likely cause."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import re
+from typing import NamedTuple
+
+from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.compiled.layout import Layout
+from entity_gym.errors import nearest
+
+FULL_VARIABLE = "ENTITY_GYM_FULL_ERRORS"
+
+
+class CompileError(ValueError):
+    """An environment cannot be compiled. `full_text` is everything that the compiler said."""
+
+    def __init__(self, message: str, full_text: str = "") -> None:
+        super().__init__(message)
+        self.full_text = full_text
+
+
+class _Cause(NamedTuple):
+    pattern: str
+    said: str  # may use the pattern's groups
+    hint: str
+
+
+_CAUSES = [
+    _Cause(
+        r"Untyped global name '(\w+)'",
+        "{0} cannot be used in compiled code",
+        "mark functions that are called with @kernel; constants must be numbers, tuples or NumPy arrays",
+    ),
+    _Cause(
+        r"Can't unify return type|[Cc]annot unify .*none",
+        "a function returns values of different types on different paths",
+        "step returns (reward, terminated, truncated) on every path; reset and observe return nothing",
+    ),
+    _Cause(
+        r"[Cc]annot unify (.+?) and (.+?) for '([\w.]+)'",
+        "the variable {2} is {0} on one path and {1} on another",
+        "give it one type from the start: x = 0.0 where it will hold a float",
+    ),
+    _Cause(
+        r"(?:Unknown attribute|unknown attribute|no attribute|has no attribute|[Ff]ield) '(\w+)'",
+        "there is no {0}",
+        "a field must be declared in `state` or `parameters`",
+    ),
+    _Cause(r"NameError: name '(\w+)' is not defined", "the name {0} is not defined", "a misspelt or missing name"),
+    _Cause(
+        r"Variable '(\w+)' referenced before assignment",
+        "the variable {0} is used before it has a value",
+        "give it a value on every path",
+    ),
+    _Cause(
+        r"too many values to unpack|unpack",
+        "a tuple has another length than expected",
+        "step returns three values: reward, terminated, truncated",
+    ),
+    _Cause(
+        r"(?:Use of unsupported|[Uu]nsupported|not supported|not yet supported)([^\n]*)",
+        "something here is not available in compiled code:{0}",
+        "use numbers, tuples, NumPy arrays, for and while loops, and functions marked with @kernel",
+    ),
+    _Cause(
+        r"No implementation of function (.+?) found for signature",
+        "{0} does not work with values of these types",
+        "look at the types: an array where a number is meant (s.pos instead of s.pos[i]), or a function Numba does not know",
+    ),
+]
+
+
+def explain(error: Exception, env: type[CompiledEnvironment], layout: Layout) -> CompileError:
+    """The error to raise in place of Numba's."""
+    text = str(error)
+    if os.environ.get(FULL_VARIABLE):
+        return CompileError(text, text)
+    said, hint = _cause(text, layout)
+    place = _place(text, env)
+    message = (
+        f"{env.__name__} does not compile: {said} ({place}). Likely cause: {hint}. "
+        f"Set {FULL_VARIABLE}=1 for the compiler's own text, or run it as ordinary Python with compile=False."
+    )
+    return CompileError(message, text)
+
+
+def _cause(text: str, layout: Layout) -> tuple[str, str]:
+    for cause in _CAUSES:
+        match = re.search(cause.pattern, text)
+        if match:
+            said = cause.said.format(*(group.strip() for group in match.groups()))
+            hint = cause.hint
+            if cause.said.startswith("there is no"):
+                known = [*(layout.record.names or ()), *(layout.counts.names or ())]
+                hint += f"; {nearest(match.group(1), known)}"
+            return said, hint
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = next((line for line in lines if not line.startswith(("Failed in", "-", "During"))), "unknown error")
+    return first.rstrip("."), "a construct that Numba does not know"
+
+
+def _place(text: str, env: type[CompiledEnvironment]) -> str:
+    """The last line that the compiler names in the environment's own files, with its text."""
+    files = set()
+    for function in (env.reset, env.step, env.observe):
+        module = inspect.getmodule(function)
+        files.add(function.__code__.co_filename)
+        if module is not None and getattr(module, "__file__", None):
+            files.add(str(module.__file__))
+    found = re.findall(r'File "([^"]+)", line (\d+)|at (\S+) \((\d+)\)|\((\S+\.py):(\d+)\)', text)
+    places = [(a or c or e, int(b or d or f)) for a, b, c, d, e, f in found]
+    theirs = [
+        (path, line)
+        for path, line in places
+        if any(path == file or file.endswith(os.path.normpath("/" + path.lstrip("./"))) for file in files)
+    ]
+    others = [(path, line) for path, line in places if "numba" not in path and not path.endswith("loops.py")]
+    if not theirs and not others:
+        return f"in {', '.join(sorted(files))}"
+    path, line = (theirs or others)[-1]
+    full = next((file for file in files if file.endswith(path.lstrip("./"))), path)
+    code = linecache.getline(full, line).strip()
+    return f"{path}, line {line}: `{code}`" if code else f"{path}, line {line}"

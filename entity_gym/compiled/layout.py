@@ -1,0 +1,256 @@
+"""From a declaration to the arrays that hold many environments: one slot each, sized by the capacities.
+
+Shapes: N slots. Copies leave as `Stream`s; a slot's own arrays never do.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from entity_gym.compiled.declare import Categorical, Entity, GlobalCategorical, SelectEntity, safe_name
+from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.errors import nearest
+
+ENGINE_FIELDS = ("rng", "steps", "max_steps")
+ENGINE_COUNTS = ("players",)
+
+
+class SlotArray(NamedTuple):
+    """An array with one row a slot, an attribute of `b` in the generated code."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of one slot
+
+
+class Stream(NamedTuple):
+    """Rows that leave the pool: the first so many of each slot's, or one of each."""
+
+    slot: str  # name of the `SlotArray`
+    rows: str  # the count that says how many rows, or "<Action>_pairs"; "": exactly one
+    dtype: np.dtype[Any]
+    row: tuple[int, ...]  # shape of a row as it leaves
+
+
+@dataclass(frozen=True)
+class ActionPlan:
+    """One action. `attribute` is its name in the code; capacities are in rows."""
+
+    name: str
+    attribute: str
+    max_actors: int
+    num_choices: int = 0  # 0: select-entity
+    max_actees: int = 0
+    is_global: bool = False
+    masked: bool = False
+    actor_types: tuple[str, ...] | None = None  # attributes of types; None: `observe` writes the actors
+    actee_types: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything about a compiled environment that its code and its memory depend on."""
+
+    name: str
+    record: np.dtype[Any]  # of `s`
+    parameters: tuple[str, ...]
+    counts: np.dtype[Any]  # of `obs.n`; all int64
+    entities: Mapping[str, Entity]  # attribute -> declaration
+    entity_names: Mapping[str, str]  # attribute -> name
+    global_features: tuple[str, ...]
+    actions: tuple[ActionPlan, ...]
+    info: Mapping[str, str]  # reported name -> field
+    metrics: Mapping[str, str]
+    slots: tuple[SlotArray, ...]
+    streams: tuple[Stream, ...]
+    array_slots: Mapping[str, str]  # declared array -> its slot
+    max_num_players: int  # 0 where no array has players
+
+    @property
+    def has_global(self) -> bool:
+        """Whether frames end with the `__global__` entity."""
+        return bool(self.global_features) or any(action.is_global for action in self.actions)
+
+
+@functools.cache
+def layout_of(env: type[CompiledEnvironment]) -> Layout:
+    """Check what `env` declares and lay it out.
+
+    Raises:
+        ValueError: naming the class, and what in its declaration is wrong.
+    """
+    name = env.__name__
+    for function in ("reset", "step", "observe"):
+        if not callable(getattr(env, function, None)):
+            raise ValueError(f"{name} has no function {function}; a CompiledEnvironment needs reset, step and observe")
+    entity_names = _attributes(env.entities, name, "entities")
+    action_names = _attributes(env.actions, name, "actions")
+    both = entity_names.keys() & action_names.keys()
+    if both:
+        raise ValueError(f"{name}: an entity type and an action are both called {sorted(both)}; rename one of them")
+    env.obs_space(), env.action_space()  # check names and choices
+    entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
+    actions = tuple(_plan(name, env, attribute, original) for attribute, original in action_names.items())
+    record = _record(env)
+    return Layout(
+        name=name,
+        record=record,
+        parameters=tuple(env.parameters),
+        counts=_counts(entities, actions),
+        entities=entities,
+        entity_names=entity_names,
+        global_features=tuple(env.global_features),
+        actions=actions,
+        info=_reported(env.info, "info", record, name),
+        metrics=_reported(env.metrics, "metrics", record, name),
+        slots=tuple(_slots(env, entities, actions)),
+        streams=tuple(_streams(env, entities, actions)),
+        array_slots={original: f"x_{safe}" for safe, original in _attributes(env.arrays, name, "arrays").items()},
+        max_num_players=env.max_num_players if any(array.per_player for array in env.arrays.values()) else 0,
+    )
+
+
+def _attributes(names: Mapping[str, Any], owner: str, what: str) -> dict[str, str]:
+    """Attribute -> name."""
+    attributes: dict[str, str] = {}
+    for name in names:
+        attribute = safe_name(name)
+        if attribute in attributes:
+            raise ValueError(
+                f"{owner}: {what} {attributes[attribute]!r} and {name!r} are both written {attribute}; rename one"
+            )
+        if keyword.iskeyword(attribute) or not attribute[:1].isalpha() or not attribute.isidentifier():
+            raise ValueError(
+                f"{owner}: {name!r} in {what} is written {attribute} in the functions, which is no Python name that can be used "
+                "there; it must begin with a letter and be no keyword"
+            )
+        if attribute in (*ENGINE_COUNTS, "n", "global_features", "visible", "arrays", "first"):
+            raise ValueError(f"{owner}: {name!r} in {what} is a name that the engine uses; choose another")
+        attributes[attribute] = name
+    return attributes
+
+
+def _plan(owner: str, env: type[CompiledEnvironment], attribute: str, name: str) -> ActionPlan:
+    action = env.actions[name]
+    if isinstance(action, GlobalCategorical):
+        return ActionPlan(name, attribute, 1, len(action.choices), is_global=True, masked=action.masked)
+    assert isinstance(action, Categorical | SelectEntity)
+    where = f"{owner}: action {name!r}"
+    actor_types, max_actors = _capacity(where, "actors", action.actors, action.max_actors, env.entities)
+    if isinstance(action, Categorical):
+        return ActionPlan(name, attribute, max_actors, len(action.choices), 0, False, action.masked, actor_types)
+    actee_types, max_actees = _capacity(where, "actees", action.actees, action.max_actees, env.entities)
+    return ActionPlan(name, attribute, max_actors, 0, max_actees, False, action.masked, actor_types, actee_types)
+
+
+def _capacity(
+    where: str, role: str, types: Any, capacity: int | None, entities: Mapping[str, Entity]
+) -> tuple[tuple[str, ...] | None, int]:
+    if capacity is not None:
+        return None, capacity
+    for type_ in types:
+        if type_ not in entities:
+            raise ValueError(f"{where}: {role} names the unknown entity type {type_!r}; {nearest(type_, entities)}")
+    return tuple(safe_name(type_) for type_ in types), sum(entities[type_].max for type_ in types)
+
+
+def _record(env: type[CompiledEnvironment]) -> np.dtype[Any]:
+    kinds = {bool: np.bool_, int: np.int64, float: np.float64}
+    fields: list[tuple[Any, ...]] = [("rng", np.uint64), ("steps", np.int64), ("max_steps", np.int64)]
+    for parameter, default in env.parameters.items():
+        if type(default) not in kinds:
+            raise ValueError(
+                f"{env.__name__}: parameter {parameter!r} has the default {default!r}; it must be int, float or bool"
+            )
+        fields.append((parameter, kinds[type(default)]))
+    fields += [_storable(field) for field in env.state]
+    names = [field[0] for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            by = "the engine" if name in ENGINE_FIELDS else "parameters and state, or twice"
+            raise ValueError(f"{env.__name__}: the field {name!r} is declared by {by}; rename it")
+        if not str(name).isidentifier() or keyword.iskeyword(name):
+            raise ValueError(f"{env.__name__}: the field {name!r} is not a Python name")
+    try:
+        return np.dtype(fields, align=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{env.__name__}: state is {list(env.state)!r}, which is no list of fields: {error}"
+        ) from error
+
+
+def _storable(field: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numba knows no arrays of bool inside a record: they become uint8, whose 0 and 1 read and write the same."""
+    is_flags = len(field) == 3 and np.dtype(field[1]) == np.bool_
+    return (field[0], np.uint8, field[2]) if is_flags else field
+
+
+def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dtype[Any], owner: str) -> dict[str, str]:
+    reported = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+    assert record.fields is not None
+    for field in reported.values():
+        if field not in record.fields:
+            raise ValueError(f"{owner}: {what} names the field {field!r}; {nearest(field, record.fields)}")
+        if record.fields[field][0].shape:
+            raise ValueError(f"{owner}: {what} names {field!r}, which is an array; report single numbers")
+    return reported
+
+
+def _counts(entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
+    names = list(entities)
+    for action in actions:
+        names.append(action.attribute)
+        if action.num_choices == 0:
+            names.append(f"{action.attribute}_actees")
+    return np.dtype([(name, np.int64) for name in (*names, *ENGINE_COUNTS)])
+
+
+def _slots(
+    env: type[CompiledEnvironment], entities: Mapping[str, Entity], actions: Sequence[ActionPlan]
+) -> list[SlotArray]:
+    f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+    slots = [SlotArray(f"f_{name}", f32, (e.max, len(e.features))) for name, e in entities.items() if e.features]
+    slots += [SlotArray(f"v_{name}", flag, (e.max,)) for name, e in entities.items() if e.hideable]
+    if env.global_features:
+        slots.append(SlotArray("g", f32, (len(env.global_features),)))
+    for action in actions:
+        slots.append(SlotArray(f"w_{action.attribute}", i64, (action.max_actors,)))
+        if action.num_choices == 0:
+            slots.append(SlotArray(f"t_{action.attribute}", i64, (action.max_actees,)))
+        if action.masked:
+            slots.append(
+                SlotArray(f"m_{action.attribute}", flag, (action.max_actors, action.num_choices or action.max_actees))
+            )
+    for name, array in env.arrays.items():
+        players = (env.max_num_players,) if array.per_player else ()
+        slots.append(SlotArray(f"x_{safe_name(name)}", array.dtype, (*players, *array.item_shape)))
+    return slots
+
+
+def _streams(
+    env: type[CompiledEnvironment], entities: Mapping[str, Entity], actions: Sequence[ActionPlan]
+) -> list[Stream]:
+    f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+    streams = [Stream(f"f_{name}", name, f32, (len(e.features),)) for name, e in entities.items() if e.features]
+    streams += [Stream(f"v_{name}", name, flag, (1,)) for name, e in entities.items() if e.hideable]
+    for action in actions:
+        name = action.attribute
+        streams.append(Stream(f"w_{name}", name, i64, (1,)))
+        if action.num_choices == 0:
+            streams.append(Stream(f"t_{name}", f"{name}_actees", i64, (1,)))
+        if action.masked:
+            rows, width = (name, action.num_choices) if action.num_choices else (f"{name}_pairs", 1)
+            streams.append(Stream(f"m_{name}", rows, flag, (width,)))
+    for name, array in env.arrays.items():
+        rows = "players" if array.per_player else ""
+        streams.append(Stream(f"x_{safe_name(name)}", rows, array.dtype, array.item_shape))
+    if env.global_features:
+        streams.append(Stream("g", "", f32, (len(env.global_features),)))
+    streams += [Stream("reward", "", f32, ()), Stream("done", "", flag, ()), Stream("truncated", "", flag, ())]
+    return streams

@@ -1,0 +1,56 @@
+"""Memory for results, given out again once nobody holds on to it.
+
+What a pool returns must stay as it is for as long as somebody has it. Fresh memory every time would do, but the operating
+system hands it out page by page, which costs more than the steps themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_BLOCKS = 8
+
+
+class Block(NamedTuple):
+    """A piece of memory, and its address: asking NumPy for that takes as long as dozens of steps."""
+
+    memory: NDArray[np.uint8]
+    address: int
+
+
+def _new_block(size: int) -> Block:
+    memory = np.empty(size, dtype=np.uint8)
+    return Block(memory, memory.ctypes.data)
+
+
+#: References to a block's memory when no array that was made from it is left, counted as `take` counts them.
+_sample = _new_block(1)
+_UNUSED = sys.getrefcount(_sample.memory)
+
+
+class Recycler:
+    """Keeps the blocks of earlier results; one is free again when every array made from it is gone."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+
+    def take(self, size: int) -> Block:
+        """A block of at least `size` bytes that nothing else uses."""
+        for index, block in enumerate(self._blocks):
+            if sys.getrefcount(block.memory) == _UNUSED:
+                if len(block.memory) < size:
+                    self._blocks[index] = block = _new_block(size + size // 4)
+                return block
+        block = _new_block(size + size // 4)
+        if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many results: then each has its own memory
+            self._blocks.append(block)
+        return block
+
+
+def array_in(block: Block, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array over the bytes of `block` from `start` on; keeps the block from being given out again."""
+    return np.ndarray(shape, dtype, block.memory, start)

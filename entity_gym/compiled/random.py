@@ -1,0 +1,62 @@
+"""Random numbers for compiled environments: splitmix64, whose whole state is one field of the environment's record.
+
+Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", and Vigna's public-domain splitmix64.c.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+#: Marks a module-level function that `reset`, `step` and `observe` may call: compiled there, ordinary Python elsewhere.
+kernel = register_jitable
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_11, _27, _30, _31, _32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
+_TWO_PI = 2 * math.pi
+
+
+@kernel
+def next_bits(s: Any) -> Any:
+    """64 random bits; advances `s.rng`."""
+    s.rng = s.rng + _GOLDEN
+    z = s.rng
+    z = (z ^ (z >> _30)) * _MIX_1
+    z = (z ^ (z >> _27)) * _MIX_2
+    return z ^ (z >> _31)
+
+
+@kernel
+def rand_int(s: Any, n: int) -> int:
+    """A whole number from 0 to n - 1, for 1 <= n < 2^32; no number is likelier than another by more than n / 2^32."""
+    return np.int64(((next_bits(s) >> _32) * np.uint64(n)) >> _32)  # type: ignore[return-value]
+
+
+@kernel
+def rand_float(s: Any) -> float:
+    """A number in [0, 1), a multiple of 2^-53."""
+    return np.float64(next_bits(s) >> _11) * (1.0 / 9007199254740992.0)
+
+
+@kernel
+def rand_normal(s: Any) -> float:
+    """A number from the standard normal distribution. Source: Box and Muller 1958."""
+    radius = math.sqrt(-2.0 * math.log(1.0 - rand_float(s)))
+    return radius * math.cos(_TWO_PI * rand_float(s))
+
+
+def first_random_states(seed: int, num_envs: int, first_env: int = 0) -> NDArray[np.uint64]:
+    """(num_envs,) initial values of `s.rng`: environment i draws from `SeedSequence((seed, first_env + i))`."""
+    states = [random_state(np.random.SeedSequence((seed, first_env + i))) for i in range(num_envs)]
+    return np.array(states, dtype=np.uint64)
+
+
+def random_state(sequence: np.random.SeedSequence) -> int:
+    """The initial value of `s.rng` that belongs to `sequence`."""
+    return int(sequence.generate_state(1, np.uint64)[0])

@@ -1,0 +1,279 @@
+"""Compiled environments side by side.
+
+Every environment owns a row of preallocated arrays; `collect` packs the rows that are asked for into fresh ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.compiled.build import Table, build
+from entity_gym.compiled.codegen import Fault, Mode, control_index
+from entity_gym.compiled.declare import safe_name
+from entity_gym.compiled.environment import CompiledEnvironment, describe
+from entity_gym.compiled.faults import raise_fault
+from entity_gym.compiled.first_use import check_first_use
+from entity_gym.compiled.packing import Packer
+from entity_gym.compiled.random import first_random_states
+from entity_gym.compiled.record import Record
+from entity_gym.dispatch import check_actions
+from entity_gym.frame import FrameReader
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.slots import EnvIds, EnvSlots, FinalObservations, Run, check_final_observations, check_num_envs
+from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_obs import VecObs
+
+
+class CompiledSlots(EnvSlots):
+    """N environments of a `CompiledEnvironment`, stepped without the GIL.
+
+    Args:
+        env: the class with its parameters.
+        num_envs: N.
+        first_env: number of the first environment, where these are part of a larger pool.
+        autoreset, final_observations: see `EnvSlots`.
+        compile: false runs the source as ordinary Python, with checks of array bounds.
+        boundscheck: compile these checks in.
+        num_workers: threads that may call `reset` and `step` at the same time.
+        check: before a source is used for the first time, play it for 1,000 steps as ordinary Python.
+
+    Raises:
+        CompileError: if the source cannot be compiled.
+        ValueError: if its first steps break a rule.
+    """
+
+    one_by_one: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        env: CompiledEnvironment | type[CompiledEnvironment],
+        num_envs: int,
+        *,
+        first_env: int = 0,
+        autoreset: bool = True,
+        final_observations: FinalObservations = "truncated",
+        compile: bool = True,
+        boundscheck: bool = False,
+        num_workers: int = 1,
+        check: bool = True,
+    ) -> None:
+        check_num_envs(num_envs)
+        check_final_observations(final_observations)
+        self.env = describe(env)
+        self.autoreset, self.final_observations = autoreset, final_observations
+        self._arguments: dict[str, Any] = {"compile": compile, "boundscheck": boundscheck, "num_workers": num_workers}
+        self._first_env, self._num_envs = first_env, num_envs
+        self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
+        self.layout = self.program.layout
+        if check and compile:
+            check_first_use(self.env, self.program)
+        self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), self.layout.name, first_env)
+        arrays = self._new_slots()
+        self.slots = arrays
+        arrays["cfg"][control_index("autoreset")] = autoreset
+        arrays["cfg"][control_index("keep_truncated")] = final_observations == "truncated"
+        arrays["cfg"][control_index("keep_all")] = final_observations == "all"
+        self._tables = [self._new_table(arrays) for _ in range(num_workers)]
+        self._packer = Packer(self.layout, self._tables[0], arrays, arrays, self.where)
+        self._final: tuple[Table, Packer] | None = None
+        for name, value in self.env.values.items():
+            self.slots["S"][name] = value
+        self.seed(0)
+
+    @property
+    def obs_space(self) -> ObsSpace:  # noqa: D102 - see EnvSlots
+        return self._reader.obs_space
+
+    @property
+    def action_space(self) -> Mapping[str, ActionSpace]:  # noqa: D102
+        return self._reader.action_space
+
+    def __len__(self) -> int:
+        return self._num_envs
+
+    def where(self, i: int) -> str:  # noqa: D102
+        return self._reader.where(i)
+
+    def seed(self, seed: int) -> None:  # noqa: D102
+        if seed < 0:
+            raise ValueError(f"seed is {seed}; it must not be negative")
+        self.slots["S"]["rng"] = first_random_states(seed, len(self), self._first_env)
+
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:  # noqa: D102
+        records = self.slots["S"]
+        for i, info in zip(ids.tolist(), env_info, strict=True):
+            current = {name: records[name][i].item() for name in self.env.values}
+            try:
+                values = self.env.check_values({**current, **info})
+            except ValueError as error:
+                error.add_note(f"in env_info of {self.where(i)}")
+                raise
+            for name, value in values.items():
+                records[name][i] = value
+
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:  # noqa: D102
+        self._run(self._tables[worker], Mode.RESET, ids, 0, len(ids))
+
+    def observe(self, ids: EnvIds) -> None:
+        """Show the states of `ids` again, for example after they were written to."""
+        self._run(self._tables[0], Mode.OBSERVE, ids, 0, len(ids))
+
+    def check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:  # noqa: D102
+        table = self._tables[0]
+        if self._bind_actions(table, actions, len(ids)):
+            table.bind("ids", ids)
+            table.arrays["err"][0] = Fault.NONE
+            table.run(Mode.CHECK, 0, len(ids))
+            if table.arrays["err"][0] == Fault.NONE:
+                return
+        shown = self._packer.pack(ids, _serial)
+        check_actions(actions, shown.action_masks, self._reader, ids)  # says what is wrong
+        raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
+
+    def step(  # noqa: D102
+        self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0
+    ) -> None:
+        table = self._tables[worker]
+        self._bind_actions(table, actions, len(ids))
+        self._run(table, Mode.STEP, ids, lo, hi)
+
+    def collect(self, ids: EnvIds, run: Run) -> VecObs:  # noqa: D102
+        obs = self._packer.pack(ids, run)
+        ended = self.slots["fin"][ids]
+        if np.count_nonzero(ended):
+            obs.final = self._collect_final(ids[ended])
+        return obs
+
+    def render(self, i: int) -> NDArray[np.uint8]:  # noqa: D102
+        draw = type(self.env).render
+        if draw is None:
+            raise NotImplementedError(f"{self.layout.name} does not implement render(s)")
+        return draw(Record(self.slots["S"][i]))
+
+    @property
+    def can_save(self) -> bool:  # noqa: D102
+        return True
+
+    def state(self) -> dict[str, Any]:  # noqa: D102
+        records = self.slots["S"]
+        fields = {name: records[name].copy() for name in self.layout.record.names or ()}
+        shown = {name: self.slots[name].copy() for name in self._saved()}
+        return {"num_envs": len(self), "fields": fields, "shown": shown}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        if state["num_envs"] != len(self):
+            raise ValueError(f"the saved state has {state['num_envs']} environments; this pool has {len(self)}")
+        records, saved = self.slots["S"], state["fields"]
+        if saved.keys() != set(self.layout.record.names or ()):
+            differing = sorted(saved.keys() ^ set(self.layout.record.names or ()))
+            raise ValueError(f"the saved state is of another version of {self.layout.name}: fields {differing} differ")
+        for name, values in saved.items():
+            if values.shape != records[name].shape:
+                raise ValueError(
+                    f"the saved state is of another version of {self.layout.name}: {name} was {values.shape[1:]} and is "
+                    f"{records[name].shape[1:]}"
+                )
+            records[name] = values
+        for name in self._saved():
+            self.slots[name][...] = state["shown"][name]
+        self.slots["fin"][:] = False
+
+    def clone(self) -> Self:  # noqa: D102
+        copy = type(self)(
+            self.env,
+            len(self),
+            first_env=self._first_env,
+            autoreset=self.autoreset,
+            final_observations=self.final_observations,
+            check=False,
+            **self._arguments,
+        )
+        for name, array in self.slots.items():
+            copy.slots[name][...] = array
+        return copy
+
+    def close(self) -> None:  # noqa: D102
+        pass
+
+    def _saved(self) -> list[str]:
+        """What a slot shows and how its episode ended; with the records, everything."""
+        return [name for name in self.slots if name not in ("S", "FS", "N", "cfg", "fin")]
+
+    def _new_slots(self) -> dict[str, NDArray[Any]]:
+        layout, many = self.layout, self._num_envs
+        records = np.zeros(many, layout.record)
+        counts = np.zeros((many, len(layout.counts.names or ())), dtype=np.int64)
+        arrays: dict[str, NDArray[Any]] = {
+            "S": records,
+            "FS": np.zeros(many, layout.record),
+            "N": counts.view(layout.counts)[:, 0],
+            "L": counts,
+            "cfg": np.zeros(4, dtype=np.int64),
+            "reward": np.zeros(many, dtype=np.float32),
+            "done": np.zeros(many, dtype=np.bool_),
+            "truncated": np.zeros(many, dtype=np.bool_),
+            "fin": np.zeros(many, dtype=np.bool_),
+        }
+        for slot in layout.slots:
+            arrays[slot.name] = np.zeros((many, *slot.shape), slot.dtype)
+        for name, field in layout.info.items():
+            arrays[f"i_{safe_name(name)}"] = np.zeros(many, layout.record[field])
+        for name in layout.metrics:
+            arrays[f"q_{safe_name(name)}"] = np.full(many, np.nan)
+        return arrays
+
+    def _new_table(self, arrays: dict[str, NDArray[Any]]) -> Table:
+        table = Table(self.program, self._num_envs, arrays)
+        table.bind("err", np.zeros(4, dtype=np.int64))
+        return table
+
+    def _bind_actions(self, table: Table, actions: Mapping[str, RaggedBufferI64], num_ids: int) -> bool:
+        """Hand the actions over as they are; false if they do not have the right form to be looked at."""
+        if actions.keys() != self._reader.action_space.keys():
+            return False
+        for action in self.layout.actions:
+            given = actions[action.name]
+            if (
+                not isinstance(given, RaggedBufferI64)
+                or len(given.offsets) != num_ids + 1
+                or given.values.shape[1] != 1
+            ):
+                return False
+            table.bind(f"a_{action.attribute}", given.values)
+            table.bind(f"o_{action.attribute}", given.offsets)
+        return True
+
+    def _run(self, table: Table, mode: int, ids: EnvIds, lo: int, hi: int) -> None:
+        table.bind("ids", ids)
+        err = table.arrays["err"]
+        err[0] = Fault.NONE
+        try:
+            table.run(mode, lo, hi)
+        except Exception as error:
+            function = "reset" if mode == Mode.RESET else "act"
+            error.add_note(f"raised by {self.where(int(err[1]))} in {function}()")
+            raise
+        if err[0] != Fault.NONE:
+            raise_fault(err, self.layout, table.arrays, self.where(int(err[1])))
+
+    def _collect_final(self, ids: EnvIds) -> VecObs:
+        """The last observations of episodes: the same code shows the records as they were before the reset."""
+        if self._final is None:
+            arrays = self._new_slots()
+            arrays |= {name: self.slots[name] for name in ("reward", "done", "truncated")}
+            arrays["S"] = self.slots["FS"]
+            arrays["cfg"][control_index("drop_actions")] = 1
+            table = self._new_table(arrays)
+            self._final = table, Packer(self.layout, table, arrays, self.slots, self.where)
+        table, packer = self._final
+        self._run(table, Mode.OBSERVE, ids, 0, len(ids))
+        return packer.pack(ids, _serial)
+
+
+def _serial(fn: Any, n: int) -> None:
+    for worker in range(n):
+        fn(worker)

@@ -1,0 +1,187 @@
+"""A compiled environment as a plain `Environment`: the same rules for playing, checking and debugging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction, SelectEntityAction
+from entity_gym.compiled.declare import safe_name
+from entity_gym.compiled.layout import ActionPlan
+from entity_gym.compiled.record import Record
+from entity_gym.environment import Environment
+from entity_gym.errors import nearest
+from entity_gym.observation import (
+    ActionMask,
+    CategoricalActionMask,
+    EntityID,
+    GlobalCategoricalActionMask,
+    Observation,
+    SelectEntityActionMask,
+)
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+if TYPE_CHECKING:
+    from entity_gym.compiled.environment import CompiledEnvironment
+
+ONLY = np.zeros(1, dtype=np.int64)  # the one slot
+
+
+class CompiledView(Environment):
+    """One environment of a `CompiledEnvironment`. Ids are `(type, i)`, with i the position in the present list.
+
+    Args:
+        env: the description.
+        compile: run the compiled form.
+
+    `record` is the environment's `s`; it may be written to between steps, for example by tests.
+    """
+
+    def __init__(self, env: CompiledEnvironment, *, compile: bool = False) -> None:
+        from entity_gym.compiled.slots import CompiledSlots
+
+        self.env = env
+        self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, check=False)
+        self._layout = self._slots.layout
+        self._seeded_by: np.random.Generator | None = None
+
+    @property
+    def record(self) -> Record:
+        """The record `s`; what is written to it is shown by `observe`."""
+        return Record(self._slots.slots["S"][0])
+
+    def obs_space(self) -> ObsSpace:  # noqa: D102 - see Environment
+        return self._slots.obs_space
+
+    def action_space(self) -> Mapping[str, ActionSpace]:  # noqa: D102
+        return self._slots.action_space
+
+    def reset(self) -> Observation:  # noqa: D102
+        if (
+            self.rng is not self._seeded_by
+        ):  # a new generator; its numbers are drawn by the environment's own from then on
+            from entity_gym.compiled.random import random_state
+
+            self._seeded_by = self.rng
+            sequence = self.rng.bit_generator.seed_seq
+            assert isinstance(sequence, np.random.SeedSequence)
+            self.record["rng"] = random_state(sequence)
+        self._slots.reset(ONLY)
+        return self.show()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Take one step.
+
+        Raises:
+            ValueError: for actions that were not offered.
+        """
+        for name in actions:
+            if name not in self._slots.action_space:
+                raise ValueError(
+                    f"{self._layout.name} has no action {name!r}; {nearest(name, self._slots.action_space)}"
+                )
+        batch = {plan.name: self._values(plan, actions.get(plan.name)) for plan in self._layout.actions}
+        self._slots.check(batch, ONLY)
+        self._slots.step(batch, ONLY, 0, 1)
+        return self.show()
+
+    def observe(self) -> Observation:
+        """What there is to see now, for example after writing to `record`."""
+        self._slots.observe(ONLY)
+        return self.show()
+
+    def render(self) -> NDArray[np.uint8]:  # noqa: D102
+        return self._slots.render(0)
+
+    def configure(self, info: Mapping[str, Any]) -> None:  # noqa: D102
+        self._slots.configure(ONLY, [info])
+
+    def state(self) -> dict[str, Any]:  # noqa: D102
+        return self._slots.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        self._slots.load_state(state)
+        self._seeded_by = self.rng  # the record has its own random state
+
+    def show(self) -> Observation:
+        """What was shown last."""
+        slots, layout = self._slots.slots, self._layout
+        counts = {name: int(slots["N"][0][name]) for name in layout.counts.names or ()}
+        done = bool(slots["done"][0])
+        features, ids, visible = {}, {}, {}
+        for attribute, entity in layout.entities.items():
+            name, count = layout.entity_names[attribute], counts[attribute]
+            features[name] = (
+                slots[f"f_{attribute}"][0, :count].copy() if entity.features else np.zeros((count, 0), np.float32)
+            )
+            ids[name] = [(name, i) for i in range(count)]
+            if entity.hideable:
+                visible[name] = slots[f"v_{attribute}"][0, :count].copy()
+        names: list[EntityID] = [id_ for type_ids in ids.values() for id_ in type_ids]
+        offered = {}
+        for plan in layout.actions:
+            if counts[plan.attribute] and not done:
+                offered[plan.name] = self._offer(plan, counts, names)
+        info = _reported({name: slots[f"i_{safe_name(name)}"][0].item() for name in layout.info})
+        metrics = _reported({name: slots[f"q_{safe_name(name)}"][0].item() for name in layout.metrics})
+        return Observation(
+            features=features,
+            ids=ids,
+            actions=offered,
+            reward=float(slots["reward"][0]),
+            done=done,
+            truncated=bool(slots["truncated"][0]),
+            global_features=slots["g"][0].copy() if layout.global_features else (),
+            visible=visible,
+            end_of_episode_info=info if done and info else None,
+            metrics=metrics,
+        )
+
+    def _offer(self, plan: ActionPlan, counts: Mapping[str, int], names: Sequence[EntityID]) -> ActionMask:
+        slots, name = self._slots.slots, plan.attribute
+        num_actors = counts[name]
+        if plan.is_global:
+            return GlobalCategoricalActionMask(mask=slots[f"m_{name}"][0].copy() if plan.masked else None)
+        actors = [names[index] for index in slots[f"w_{name}"][0, :num_actors].tolist()]
+        if plan.num_choices:
+            mask = slots[f"m_{name}"][0, :num_actors].copy() if plan.masked else None
+            return CategoricalActionMask(actor_ids=actors, mask=mask)
+        num_actees = counts[f"{name}_actees"]
+        actees = [names[index] for index in slots[f"t_{name}"][0, :num_actees].tolist()]
+        pairs = slots[f"m_{name}"][0, :num_actors, :num_actees].copy() if plan.masked else None
+        return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=pairs)
+
+    def _values(self, plan: ActionPlan, action: Action | None) -> RaggedBufferI64:
+        """The action as the engine takes it: one value for each actor, in the order they were offered."""
+        slots, layout = self._slots.slots, self._layout
+        counts = slots["N"][0]
+        num_actors = int(counts[plan.attribute])
+        values = np.full((num_actors, 1), -1, dtype=np.int64)
+        if isinstance(action, GlobalCategoricalAction):
+            values[:] = action.action
+        elif isinstance(action, CategoricalAction | SelectEntityAction):
+            indices: dict[EntityID, int] = {}
+            for attribute, type_ in layout.entity_names.items():
+                for i in range(int(counts[attribute])):
+                    indices[(type_, i)] = len(indices)
+            places = {index: place for place, index in enumerate(slots[f"w_{plan.attribute}"][0, :num_actors].tolist())}
+            chosen = action.actions if isinstance(action, CategoricalAction) else action.actees
+            for actor, choice in zip(action.actors, chosen, strict=True):
+                if indices.get(actor) not in places:
+                    raise ValueError(
+                        f"{layout.name}: action {plan.name!r} names the actor {actor!r}, which was not offered"
+                    )
+                if isinstance(action, SelectEntityAction) and choice not in indices:
+                    raise ValueError(f"{layout.name}: action {plan.name!r} names {choice!r}, which no entity has")
+                value = indices[choice] if isinstance(action, SelectEntityAction) else int(choice)
+                values[places[indices[actor]]] = value
+        return RaggedBufferI64.from_offsets(values, np.array([0, num_actors], dtype=np.int64))
+
+
+def _reported(values: Mapping[str, float]) -> dict[str, float]:
+    """Without NaN, which stands for nothing to report."""
+    return {name: value for name, value in values.items() if value == value}

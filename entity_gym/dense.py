@@ -1,0 +1,132 @@
+"""A pool as interfaces see it that know nothing of entities: nested arrays of fixed shapes out, and actions of fixed shapes in.
+
+`dense_obs` says what the observation is and `dense_actions` what actions are. The info of every frame holds
+
+    env_id             () int64
+    elapsed_step       () int64, steps of the episode that the frame belongs to
+    replaced_actions   () int64, how many of the last actions were not open and became others; if actions can be closed
+    action_mask        action -> as in `dense_obs`, where fixed arrays are the observation and actions can be closed or absent
+    players            {"env_id": (players,) int64}, the environment of each player, if there are arrays with a row a player
+
+and the `info:...` arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.dense_actions import DenseActions
+from entity_gym.dense_obs import Field, Padding, Tree, field_trees, map_tree, merge_trees, tree_of_keys
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.spec import EnvSpec
+from entity_gym.vec_obs import RaggedArray, VecObs
+
+_INT64 = np.dtype(np.int64)
+
+
+class Dense(NamedTuple):
+    """Frames as nested arrays."""
+
+    observation: Tree  # ends: (N, ...) arrays, or `RaggedArray` with a row a player
+    info: dict[str, Tree]
+
+
+class DenseForm:
+    """Frames of a pool of N environments as nested arrays, and the way back for actions.
+
+    Args:
+        spec: of the environment.
+        num_envs: N.
+
+    Attributes:
+        plain: whether an action is a plain number, instead of action -> numbers.
+        observation: the fields of `Dense.observation`.
+        info: the fields of `Dense.info`.
+        action: the fields of an action, with inclusive bounds.
+
+    Raises:
+        ValueError: if the spec does not say how many entities or actors there can be, or arrays have impossible names.
+    """
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        self._name, self._arrays = spec.config.name, spec.arrays
+        self._actions = DenseActions(spec, num_envs)
+        observation, info = field_trees(spec)
+        self._padding = None if observation != {} else Padding(spec)
+        masks = self._actions.mask_fields()
+        always_open = self._actions.plain and not self._actions.closable
+        if self._padding is not None:
+            actors = self._actions.actor_fields(self._padding)
+            observation = self._padding.fields() | {"action_mask": masks} | ({"actors": actors} if actors else {})
+        self._masks_in_info = self._padding is None and not always_open
+        self._needs_offered = self._padding is not None or self._masks_in_info
+        self._per_player = next((name for name, array in spec.arrays.items() if array.per_player), None)
+        own: dict[str, Tree] = {"env_id": Field((), _INT64, 0, num_envs - 1), "elapsed_step": Field((), _INT64, 0)}
+        if self._actions.closable:
+            own["replaced_actions"] = Field((), _INT64, 0)
+        if self._masks_in_info:
+            own["action_mask"] = masks
+        if self._per_player is not None:
+            own["players"] = {"env_id": Field((), _INT64, 0, num_envs - 1, per_player=True)}
+        self.plain = self._actions.plain
+        self.observation: Tree = observation
+        self.info = merge_trees(own, info)
+        self.action: Tree = self._actions.fields()
+
+    def show(self, obs: VecObs) -> Dense:
+        """What the environments of `obs` show; their next actions answer it."""
+        offered = self._actions.offered(obs) if self._needs_offered else None
+        self._actions.remember(obs, offered)
+        return self._dense(obs, offered)
+
+    def show_last(self, obs: VecObs) -> Dense:
+        """The last observations of episodes, which no action answers."""
+        return self._dense(obs, self._actions.offered(obs) if self._needs_offered else None)
+
+    def ragged(self, actions: Any, ids: NDArray[np.int64]) -> dict[str, RaggedBufferI64]:
+        """`DenseActions.ragged`."""
+        return self._actions.ragged(actions, ids)
+
+    def forget_replaced(self) -> None:
+        """No action has led to the coming frames."""
+        self._actions.num_replaced[:] = 0
+
+    def _dense(self, obs: VecObs, offered: dict[str, NDArray[np.int8]] | None) -> Dense:
+        if obs.arrays.keys() != self._arrays.keys():
+            missing = sorted(self._arrays.keys() ^ obs.arrays.keys())
+            raise ValueError(f"{self._name}: the pool does not show the declared arrays as they are: {missing}")
+        own: dict[str, Tree] = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}
+        if self._actions.closable:
+            own["replaced_actions"] = self._actions.num_replaced[obs.env_id]
+        if self._masks_in_info and offered is not None:
+            own["action_mask"] = self._actions.masks(offered)
+        if self._per_player is not None:
+            rows = obs.arrays[self._per_player]
+            assert isinstance(rows, RaggedArray)
+            own["players"] = {"env_id": RaggedArray(np.repeat(obs.env_id, np.diff(rows.offsets)), rows.offsets)}
+        info = merge_trees(own, tree_of_keys(obs.arrays, "info"))
+        if self._padding is None:
+            return Dense(tree_of_keys(obs.arrays, "obs"), info)
+        assert offered is not None
+        actors = self._actions.actors(obs, self._padding)
+        observation = self._padding.pad(obs) | {"action_mask": self._actions.masks(offered)}
+        return Dense(observation | ({"actors": actors} if actors else {}), info)
+
+
+def frame_of(tree: Tree, row: int) -> Tree:
+    """What one frame of a tree of arrays holds: (...) arrays, or (players, ...)."""
+
+    def one(array: NDArray[Any] | RaggedArray) -> NDArray[Any]:
+        if isinstance(array, RaggedArray):
+            return array.values[array.offsets[row] : array.offsets[row + 1]]
+        return np.asarray(array[row])
+
+    return map_tree(one, tree)
+
+
+def rows_only(tree: Tree) -> Tree:
+    """The tree with the rows of all players, one environment after another, in place of every `RaggedArray`."""
+    return map_tree(lambda array: array.values if isinstance(array, RaggedArray) else array, tree)

@@ -1,0 +1,258 @@
+"""Actions of fixed shapes, for interfaces that know nothing of entities: what was offered, and the way back to ragged ones.
+
+An environment whose only action has at most one actor takes a plain number; others take action -> (A,) numbers, one for each
+actor in the order of its last observation, and those beyond the last actor are ignored. A number is a choice, from 0; to
+select an entity, it is its place in the list of all rows (see `dense_obs`). An actor that may select nobody selects nobody,
+whatever its number.
+
+Shapes: N environments, n frames, K actors in all of them, A actors that one environment can have, C choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.dense_obs import Field, Padding, Tree, flags, padded
+from entity_gym.errors import nearest
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.spec import ActionSpec, EnvSpec
+from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
+
+EnvIds = NDArray[np.int64]
+
+
+class _Sizes(NamedTuple):
+    actors: int  # A
+    choices: int  # C
+
+
+class DenseActions:
+    """What each of N environments offered last, and actions for them.
+
+    Args:
+        spec: of the environment.
+        num_envs: N.
+
+    Attributes:
+        plain: whether an action is a plain number.
+        num_replaced: (N,) how many of an environment's last actions were not open and became another, see `ragged`.
+
+    Raises:
+        ValueError: if the spec does not say how many actors there can be.
+    """
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        self._name, self._specs = spec.config.name, spec.actions
+        self._raises = spec.config.invalid_actions == "raise"
+        self._sizes = {name: _sizes(spec, name, action) for name, action in spec.actions.items()}
+        self.plain = len(self._sizes) == 1 and next(iter(self._sizes.values())).actors == 1
+        selects = any(action.kind == "select entity" for action in spec.actions.values())
+        self._padding = Padding(spec) if selects else None
+        self.closable = any(action.closable for action in spec.actions.values())
+        self.num_replaced = np.zeros(num_envs, np.int64)
+        self._num_actors = {name: np.zeros(num_envs, np.int64) for name in self._sizes}
+        self._counts = np.zeros((num_envs, len(spec.entities)), np.int64)
+        self._open = {
+            name: np.zeros((num_envs, *size), np.int8) for name, size in self._sizes.items() if spec.actions[name].closable
+        }
+
+    def fields(self) -> Tree:
+        """An action of one environment: a `Field`, or action -> `Field`; bounds are inclusive."""
+        tree = {
+            name: Field(() if self.plain else (size.actors,), np.dtype(np.int64), 0, size.choices - 1)
+            for name, size in self._sizes.items()
+        }
+        return next(iter(tree.values())) if self.plain else tree
+
+    def mask_fields(self) -> dict[str, Field]:
+        """What `masks` returns."""
+        return {name: flags(*(size[1:] if self.plain else size)) for name, size in self._sizes.items()}
+
+    def offered(self, obs: VecObs) -> dict[str, NDArray[np.int8]]:
+        """Action -> (n, A, C) 1 where the actor may take the choice; for all actions.
+
+        Raises:
+            ValueError: if there are more actors than the spec says.
+        """
+        masks = {}
+        for name, (most, num_choices) in self._sizes.items():
+            offered = obs.action_masks[name]
+            self._check_fits(name, most, offered.actors, obs)
+            if isinstance(offered, VecSelectEntityActionMask):
+                rows = self._open_entities(offered, obs, num_choices)
+            elif offered.mask is None:
+                rows = np.ones((offered.actors.items(), num_choices), np.int8)
+            else:
+                rows = offered.mask.values.view(np.int8)
+            masks[name] = padded(rows, offered.actors.offsets, most)
+        return masks
+
+    def masks(self, offered: dict[str, NDArray[np.int8]]) -> dict[str, NDArray[np.int8]]:
+        """`offered` as an observation shows it."""
+        return {name: mask[:, 0] for name, mask in offered.items()} if self.plain else offered
+
+    def actors(self, obs: VecObs, padding: Padding) -> dict[str, NDArray[np.int64]]:
+        """Action -> (n, A) the rows of those who act, -1 where nobody does; without global actions."""
+        tree = {}
+        counts = padding.counts(obs)
+        for name, size in self._sizes.items():
+            if self._specs[name].kind != "global categorical":
+                buffer = obs.action_masks[name].actors
+                frame = np.repeat(np.arange(len(obs)), buffer.size1())
+                tree[name] = padded(
+                    padding.to_rows(counts[frame], buffer.values[:, 0]), buffer.offsets, size.actors, fill=-1
+                )
+        return tree
+
+    def actor_fields(self, padding: Padding) -> dict[str, Field]:
+        """What `actors` returns."""
+        return {
+            name: Field((size.actors,), np.dtype(np.int64), -1, padding.num_rows - 1)
+            for name, size in self._sizes.items()
+            if self._specs[name].kind != "global categorical"
+        }
+
+    def remember(self, obs: VecObs, offered: dict[str, NDArray[np.int8]] | None) -> None:
+        """The next actions of these environments answer `obs`; `offered` is what it offers, needed if `closable`."""
+        for name, most in self._sizes.items():
+            actors = obs.action_masks[name].actors
+            if offered is None:
+                self._check_fits(name, most.actors, actors, obs)
+            self._num_actors[name][obs.env_id] = actors.size1()
+        if offered is not None:
+            for name, open_ in self._open.items():
+                open_[obs.env_id] = offered[name]
+        if self._padding is not None:
+            self._counts[obs.env_id] = self._padding.counts(obs)
+
+    def ragged(self, actions: Any, ids: EnvIds) -> dict[str, RaggedBufferI64]:
+        """Actions for the environments `ids` as a pool takes them.
+
+        One that is not open is refused if `invalid_actions` says so; else it becomes the next open one, counting on from it
+        and beginning again at 0, and counts in `num_replaced`.
+
+        Args:
+            actions: (n,) if `plain`, else action -> (n, A) whole numbers.
+            ids: (n,) the environments, in the same order.
+
+        Raises:
+            ValueError: for actions that are missing, of another shape or type, or out of bounds.
+        """
+        given = self._given(actions)
+        self.num_replaced[ids] = 0
+        result = {}
+        for name, size in self._sizes.items():
+            values = _whole_numbers(given[name], name, (len(ids),) if self.plain else (len(ids), size.actors))
+            num_actors = self._num_actors[name][ids]
+            here = np.arange(size.actors) < num_actors[:, None]  # (n, A)
+            chosen = values.reshape(here.shape)[here]  # (K,)
+            owner = np.repeat(ids, num_actors)  # (K,)
+            self._check_bounds(name, chosen, owner)
+            if name in self._open:
+                chosen = self._open_only(name, chosen, owner, self._open[name][ids][here])
+            if self._specs[name].kind == "select entity":
+                chosen = self._entity_indices(chosen, owner)
+            offsets = np.zeros(len(ids) + 1, np.int64)
+            np.cumsum(num_actors, out=offsets[1:])
+            result[name] = RaggedBufferI64.from_offsets(chosen[:, None], offsets)
+        return result
+
+    def _given(self, actions: Any) -> Mapping[str, Any]:
+        if self.plain:
+            return {next(iter(self._sizes)): actions}
+        if not isinstance(actions, Mapping):
+            raise ValueError(f"actions are {actions!r:.200}; expected a dictionary with {list(self._sizes)}")
+        for name in actions:
+            if name not in self._sizes:
+                raise ValueError(f"unknown action {name!r}; {nearest(name, self._sizes)}")
+        for name in self._sizes:
+            if name not in actions:
+                raise ValueError(f"action {name!r} is missing; give one number for each of {self._sizes[name].actors} actors")
+        return actions
+
+    def _check_bounds(self, name: str, chosen: NDArray[np.int64], owner: EnvIds) -> None:
+        high = self._sizes[name].choices - 1
+        outside = (chosen < 0) | (chosen > high)
+        if outside.any():
+            k = int(outside.argmax())
+            raise ValueError(
+                f"{self._name} (environment {owner[k]}): action {name!r} is {chosen[k]}; it must be from 0 to {high}"
+            )
+
+    def _open_only(
+        self, name: str, chosen: NDArray[np.int64], owner: EnvIds, open_: NDArray[np.int8]
+    ) -> NDArray[np.int64]:
+        """(K,) choices that are open, -1 where nothing is; `open_` is (K, C)."""
+        closed = np.flatnonzero(open_[np.arange(len(chosen)), chosen] == 0)
+        if not len(closed):
+            return chosen
+        some = open_[closed].any(axis=1)
+        refused = closed[some]
+        if len(refused) and self._raises:
+            k = int(refused[0])
+            raise ValueError(
+                f"{self._name} (environment {owner[k]}): action {name!r} is {chosen[k]}, which is not open now; open are "
+                f"{np.flatnonzero(open_[k]).tolist()}"
+            )
+        order = (chosen[refused, None] + np.arange(open_.shape[1])) % open_.shape[1]  # (refused, C), counting on
+        first = np.take_along_axis(open_[refused], order, axis=1).argmax(axis=1)
+        chosen[closed] = -1
+        chosen[refused] = order[np.arange(len(refused)), first]
+        np.add.at(self.num_replaced, owner[refused], 1)
+        return chosen
+
+    def _entity_indices(self, rows: NDArray[np.int64], owner: EnvIds) -> NDArray[np.int64]:
+        assert self._padding is not None
+        index: NDArray[np.int64] = np.full(len(rows), -1, np.int64)
+        some = rows >= 0
+        index[some] = self._padding.to_index(self._counts[owner[some]], rows[some])
+        return index
+
+    def _open_entities(self, offered: VecSelectEntityActionMask, obs: VecObs, num_rows: int) -> NDArray[np.int8]:
+        """(K, C) 1 where the actor may select the entity in that row."""
+        assert self._padding is not None
+        num_actors, num_actees = offered.actors.size1(), offered.actees.size1()
+        frame = np.repeat(np.arange(len(obs)), num_actees)
+        rows = self._padding.to_rows(self._padding.counts(obs)[frame], offered.actees.values[:, 0])
+        per_actor = np.repeat(num_actees, num_actors)  # (K,) how many actees
+        actor = np.repeat(np.arange(len(per_actor)), per_actor)  # (pairs,)
+        within = np.arange(len(actor)) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
+        first = np.repeat(offered.actees.offsets[:-1], num_actors)
+        open_ = np.zeros((len(per_actor), num_rows), np.int8)
+        open_[actor, rows[first[actor] + within]] = True if offered.mask is None else offered.mask.values[:, 0]
+        return open_
+
+    def _check_fits(self, name: str, most: int, actors: RaggedBufferI64, obs: VecObs) -> None:
+        lengths = actors.size1()
+        if len(lengths) and int(lengths.max()) > most:
+            frame = int(lengths.argmax())
+            raise ValueError(
+                f"{self._name} (environment {obs.env_id[frame]}) has {lengths[frame]} actors of {name!r}; there is room for "
+                f"{most}: see max_actors"
+            )
+
+
+def _sizes(spec: EnvSpec, name: str, action: ActionSpec) -> _Sizes:
+    if action.high is None:
+        Padding(spec)  # says what is missing
+    if action.max_actors is None:
+        raise ValueError(
+            f"{spec.config.name} does not say how many actors {name!r} can have, which this form needs; say it, for example "
+            f"max_actors={{{name!r}: 1}}"
+        )
+    assert action.high is not None
+    return _Sizes(action.max_actors, action.high + 1)
+
+
+def _whole_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    given = np.asarray(values)
+    if given.dtype.kind not in "iu" or given.shape != shape:
+        raise ValueError(
+            f"action {name!r} has shape {given.shape} and dtype {given.dtype}; expected whole numbers of shape {shape}"
+        )
+    return given.astype(np.int64)
+

@@ -1,0 +1,113 @@
+"""CartPole: balance a pole on a cart. `CartPole` is CartPole-v1, `CartPoleV0` is CartPole-v0."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, rand_float
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, rectangle
+
+GRAVITY = 9.8  # m/s²
+MASS_POLE = 0.1  # kg
+TOTAL_MASS = 1.0 + MASS_POLE
+HALF_LENGTH = 0.5  # m, from the hinge to the middle of the pole
+POLE_MOMENT = MASS_POLE * HALF_LENGTH
+FORCE = 10.0  # N
+TAU = 0.02  # s, one step
+MAX_POSITION = 2.4  # m
+MAX_ANGLE = 12 * 2 * math.pi / 360
+RIGHT = 1
+BOUNDS = np.array([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf], np.float32)
+
+
+class CartPole(CompiledEnvironment):
+    """Balance a pole that is hinged to a cart, by pushing the cart left or right. The same dynamics as Gymnasium's.
+
+    **Observation.** One `Cart` [position, velocity, angle, angular_velocity], in metres, radians and seconds; the angle
+    is 0 for an upright pole and grows to the right. At the start each of the four is drawn uniformly from
+    -0.05 <= value < 0.05. The fixed array `obs`, (4,) float32, holds the same numbers for the Gymnasium and dm forms.
+
+    **Actions.** `Push`: the cart is pushed left (0) or right (1) with 10 newtons for one step of 0.02 seconds.
+
+    **A step.** With position x, angle θ, force F, and the masses and lengths of Barto, Sutton and Anderson (1983):
+
+        a = (F + m l θ'² sin θ) / M
+        θ'' = (g sin θ - a cos θ) / (l (4/3 - m cos² θ / M))
+        x'' = a - m l θ'' cos θ / M
+
+    where m = 0.1 is the pole's mass, l = 0.5 half its length, M = 1.1 the mass of everything and g = 9.8. One step of
+    Euler's method follows: positions move with the old velocities.
+
+    **Reward.** 1 in every step, the last one included.
+
+    **End.** The episode ends when |position| > 2.4 or |angle| > 12 degrees. It is truncated after `max_steps` steps unless
+    it ends in that very step: 500 for CartPole-v1 (this class), 200 for CartPole-v0 (`CartPoleV0`).
+
+    **Best score.** `max_steps`: pushing towards the side to which the pole falls, as angle + angular velocity says, balances
+    for longer than that. The task counts as solved at a mean of 475, or 195 for CartPole-v0 (`reward_threshold`).
+    """
+
+    entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1)}
+    actions = {"Push": Categorical(["left", "right"], actors="Cart")}
+    max_steps = 500
+    reward_threshold = 475.0
+    state = [
+        ("position", np.float64),
+        ("velocity", np.float64),
+        ("angle", np.float64),
+        ("angular_velocity", np.float64),
+    ]
+    arrays = {"obs": Array((4,), np.float32, low=-BOUNDS, high=BOUNDS)}
+
+    def reset(s: Any) -> None:
+        s.position = 0.1 * rand_float(s) - 0.05
+        s.velocity = 0.1 * rand_float(s) - 0.05
+        s.angle = 0.1 * rand_float(s) - 0.05
+        s.angular_velocity = 0.1 * rand_float(s) - 0.05
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        # The order of the operations is Gymnasium's: it decides the last bit.
+        force = FORCE if act.Push[0] == RIGHT else -FORCE
+        cos = math.cos(s.angle)
+        sin = math.sin(s.angle)
+        a = (force + POLE_MOMENT * (s.angular_velocity * s.angular_velocity) * sin) / TOTAL_MASS
+        angular_acceleration = (GRAVITY * sin - cos * a) / (
+            HALF_LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS)
+        )
+        acceleration = a - POLE_MOMENT * angular_acceleration * cos / TOTAL_MASS
+        s.position += TAU * s.velocity
+        s.velocity += TAU * acceleration
+        s.angle += TAU * s.angular_velocity
+        s.angular_velocity += TAU * angular_acceleration
+        lost = abs(s.position) > MAX_POSITION or abs(s.angle) > MAX_ANGLE
+        return 1.0, lost, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Cart = 1
+        obs.Cart[0, 0] = s.position
+        obs.Cart[0, 1] = s.velocity
+        obs.Cart[0, 2] = s.angle
+        obs.Cart[0, 3] = s.angular_velocity
+        for i in range(4):
+            obs.arrays.obs[i] = obs.Cart[0, i]
+
+    def render(s: Any) -> Image:
+        """The track from -2.4 to 2.4 as a (121, 241, 3) image, 50 pixels to the metre; the pole is drawn at full length."""
+        image = canvas(241, 121)
+        line(image, (0, 100), (240, 100), LINE, 2)
+        x = 120 + 50 * float(s.position)
+        rectangle(image, x - 15, 90, 31, 16, DARK)
+        length = 50 * 2 * HALF_LENGTH
+        line(image, (x, 92), (x + length * math.sin(s.angle), 92 - length * math.cos(s.angle)), ORANGE, 5)
+        disc(image, x, 92, 3, BLUE)
+        return image
+
+
+class CartPoleV0(CartPole):
+    """CartPole-v0: `CartPole` with a limit of 200 steps, solved at a mean of 195."""
+
+    max_steps = 200
+    reward_threshold = 195.0

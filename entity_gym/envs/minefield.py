@@ -1,0 +1,171 @@
+"""Minefield: a vehicle drives to a target between mines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, kernel, rand_float
+from entity_gym.envs import drawing
+from entity_gym.envs.checks import check_range
+
+MAX_MINES = 64
+SPEED, TURN = 3.0, math.pi / 8  # of one step
+REACH = 5.0  # distance at which a target is reached or a mine goes off
+SPACING = 15.0  # smallest distance between a mine and anything else at the start
+SIZE = 320  # pixels of the picture
+
+
+class Minefield(CompiledEnvironment):
+    """A vehicle drives to a target between mines.
+
+    **Observation.** `Vehicle` [x_pos, y_pos, direction, step], `Mine` [x_pos, y_pos] and `Target` [x_pos, y_pos]. x grows
+    to the right and y upwards; direction is an angle from 0 to 2 pi, counterclockwise from the x axis; `step` is the number
+    of steps taken in this episode. Nothing limits where the vehicle may drive. With `translate`, the vehicle is the origin:
+    its own position is subtracted from every position, and its own x_pos and y_pos are 0; directions do not change.
+
+    **Actions.** `move`: the vehicle turns left (counterclockwise, by pi / 8), moves forward (3 in its direction) or turns
+    right. Turning does not move it.
+
+    **Reward.** 1 if the vehicle is less than 5 away from the target after a step, otherwise 0.
+
+    **End.** The episode ends when the vehicle is less than 5 away from the target or from a mine. It is truncated after
+    `max_steps` steps. It starts with vehicle and target anywhere in the square -width / 2 <= x, y < width / 2, and any
+    direction, drawn uniformly. Then `max_mines` mines are drawn in the same way, one after the other, and each that is less
+    than 15 away from the vehicle, the target or a mine already there is dropped: there may be fewer, even none.
+
+    **Best score.** About 1.0: between two mines there is a gap of 5 or more, so that there is a way (almost) always, and
+    200 steps are more than enough for it.
+
+    Args:
+        max_mines: the most mines, 0 to 64.
+        translate: whether positions are relative to the vehicle's.
+        width: of the square in which everything starts, more than 0.
+        max_steps: steps after which an episode is truncated, at least 1; None for no limit.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    entities = {
+        "Vehicle": Entity(["x_pos", "y_pos", "direction", "step"], max=1),
+        "Mine": Entity(["x_pos", "y_pos"], max=MAX_MINES),
+        "Target": Entity(["x_pos", "y_pos"], max=1),
+    }
+    actions = {"move": Categorical(["turn left", "move forward", "turn right"], actors="Vehicle")}
+    parameters = {"max_mines": 10, "translate": False, "width": 200.0}
+    max_steps = 200
+    state = [
+        ("x", np.float64),
+        ("y", np.float64),
+        ("direction", np.float64),
+        ("target_x", np.float64),
+        ("target_y", np.float64),
+        ("num_mines", np.int64),
+        ("mine", np.float64, (MAX_MINES, 2)),  # [x, y]
+    ]
+    info = ["num_mines"]
+    reward_threshold = 0.95
+
+    @staticmethod
+    def check_parameters(p: Any) -> None:
+        check_range("Minefield", p, "max_mines", 0, MAX_MINES)
+        if not p.width > 0:
+            raise ValueError(f"Minefield: width={p.width!r}; it must be a number > 0")
+
+    def reset(s: Any) -> None:
+        s.x = rand_coordinate(s)
+        s.y = rand_coordinate(s)
+        s.direction = rand_float(s) * 2 * math.pi
+        s.target_x = rand_coordinate(s)
+        s.target_y = rand_coordinate(s)
+        s.num_mines = 0
+        for _ in range(s.max_mines):
+            x = rand_coordinate(s)
+            y = rand_coordinate(s)
+            if not (near(x, y, s.x, s.y, SPACING) or near(x, y, s.target_x, s.target_y, SPACING)) and not near_a_mine(
+                s, x, y, SPACING
+            ):
+                s.mine[s.num_mines, 0] = x
+                s.mine[s.num_mines, 1] = y
+                s.num_mines += 1
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        choice = act.move[0]
+        if choice == 1:
+            s.x += SPEED * math.cos(s.direction)
+            s.y += SPEED * math.sin(s.direction)
+        else:
+            s.direction = turned(s.direction, TURN if choice == 0 else -TURN)
+        arrived = near(s.x, s.y, s.target_x, s.target_y, REACH)
+        return 1.0 if arrived else 0.0, arrived or near_a_mine(s, s.x, s.y, REACH), False
+
+    def observe(s: Any, obs: Any) -> None:
+        origin_x = s.x if s.translate else 0.0
+        origin_y = s.y if s.translate else 0.0
+        obs.n.Vehicle = 1
+        obs.Vehicle[0, 0] = s.x - origin_x
+        obs.Vehicle[0, 1] = s.y - origin_y
+        obs.Vehicle[0, 2] = s.direction
+        obs.Vehicle[0, 3] = s.steps
+        obs.n.Mine = s.num_mines
+        for i in range(s.num_mines):
+            obs.Mine[i, 0] = s.mine[i, 0] - origin_x
+            obs.Mine[i, 1] = s.mine[i, 1] - origin_y
+        obs.n.Target = 1
+        obs.Target[0, 0] = s.target_x - origin_x
+        obs.Target[0, 1] = s.target_y - origin_y
+
+    def render(s: Any) -> drawing.Image:
+        """Draw the starting square and a margin: the vehicle is a blue wedge, the target green, mines are dark.
+
+        Discs are the places where something happens. A vehicle that has left the picture is not to be seen.
+
+        Returns:
+            (320, 320, 3) image.
+        """
+        image = drawing.canvas(SIZE, SIZE)
+        plane = drawing.Plane(-0.6 * s.width, 0.6 * s.width, SIZE)
+        reach = max(plane.pixels(REACH), 2.0)
+        drawing.disc(image, *plane.pixel(s.target_x, s.target_y), reach, drawing.GREEN)
+        for x, y in s.mine[: s.num_mines].tolist():
+            drawing.disc(image, *plane.pixel(x, y), reach, drawing.DARK)
+        x, y = plane.pixel(s.x, s.y)
+        corners = [(s.direction + turn, length) for turn, length in ((0.0, 10.0), (2.5, 8.0), (-2.5, 8.0))]
+        wedge = [(x + length * math.cos(angle), y - length * math.sin(angle)) for angle, length in corners]
+        drawing.polygon(image, wedge, drawing.BLUE)
+        return image
+
+
+@kernel
+def rand_coordinate(s: Any) -> float:
+    """A coordinate in the square where everything starts."""
+    return float((rand_float(s) - 0.5) * s.width)
+
+
+@kernel
+def near(x0: float, y0: float, x1: float, y1: float, distance: float) -> bool:
+    """Whether two points are less than `distance` apart."""
+    return (x0 - x1) ** 2 + (y0 - y1) ** 2 < distance**2
+
+
+@kernel
+def near_a_mine(s: Any, x: float, y: float, distance: float) -> bool:
+    """Whether (x, y) is less than `distance` away from any mine."""
+    for i in range(s.num_mines):
+        if near(x, y, s.mine[i, 0], s.mine[i, 1], distance):
+            return True
+    return False
+
+
+@kernel
+def turned(direction: float, turn: float) -> float:
+    """The direction after a turn, in [0, 2 pi) again."""
+    direction += turn
+    if direction < 0:
+        direction += 2 * math.pi
+    if direction >= 2 * math.pi:  # a tiny negative angle plus 2 pi may round to 2 pi as well
+        direction -= 2 * math.pi
+    return direction

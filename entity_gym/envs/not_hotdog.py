@@ -1,0 +1,80 @@
+"""NotHotdog: is it a hotdog?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
+from entity_gym.envs.drawing import GREEN, GREY, ORANGE, RED, Image, cell, disc, grid, line, rectangle
+
+HOTDOG, NOT_HOTDOG = 0, 1  # the choices of `classify`
+NOTHING = -1
+
+
+class NotHotdog(CompiledEnvironment):
+    """The same fact shown in two ways, by a feature and by the type of an entity.
+
+    **Observation.** One `Player` [step], step being 0 and then 1. Beside it stands either an `Object` [is_hotdog] or a
+    `Hotdog`, which has no features. It is a hotdog in half of the episodes. A hotdog is shown as a `Hotdog` or as an
+    `Object` with is_hotdog 1, equally often; anything else as an `Object` with is_hotdog 0.
+
+    **Actions.** `classify`: the player picks `hotdog` (0) or `not_hotdog` (1). `unused_action` is never offered to
+    anybody: a policy must cope with an action that nobody ever takes.
+
+    **Reward.** 1 if the choice says what the thing is: `hotdog` for a hotdog, `not_hotdog` for anything else. The labels
+    mean what they say. Otherwise 0.
+
+    **End.** After one step.
+
+    **Best score.** 1; always giving the same answer scores 0.5.
+    """
+
+    entities = {"Player": Entity(["step"], max=1), "Object": Entity(["is_hotdog"], max=1), "Hotdog": Entity([], max=1)}
+    actions = {
+        "classify": Categorical(["hotdog", "not_hotdog"], actors="Player"),
+        "unused_action": Categorical(["0", "1"], actors="Player"),
+    }
+    state = [
+        ("is_hotdog", np.bool_),
+        ("by_type", np.bool_),  # a hotdog is shown as a Hotdog, not as an Object
+        ("answer", np.int64),  # for render
+    ]
+    reward_threshold = 0.99
+
+    def reset(s: Any) -> None:
+        s.is_hotdog = rand_int(s, 2) == 1
+        s.by_type = rand_int(s, 2) == 1
+        s.answer = NOTHING
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.answer = act.classify[0]
+        right = HOTDOG if s.is_hotdog else NOT_HOTDOG
+        return (1.0 if s.answer == right else 0.0), True, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Player = 1
+        obs.Player[0, 0] = s.steps
+        if s.is_hotdog and s.by_type:
+            obs.n.Object = 0
+            obs.n.Hotdog = 1
+        else:
+            obs.n.Object = 1
+            obs.n.Hotdog = 0
+            obs.Object[0, 0] = 1.0 if s.is_hotdog else 0.0
+        obs.n.unused_action = 0
+
+    def render(s: Any) -> Image:
+        """A (33, 65, 3) image: the thing, then the answer in green or red. A hotdog is a hotdog, anything else a disc."""
+        image = grid(2, 1)
+        thing, answer = cell(image, 0, 0), cell(image, 1, 0)
+        if s.is_hotdog:
+            line(thing, (7, 15), (23, 15), ORANGE, 12)
+            line(thing, (4, 15), (26, 15), RED, 5)
+        else:
+            disc(thing, 15, 15, 9, GREY)
+        if s.answer != NOTHING:
+            right = (s.answer == HOTDOG) == bool(s.is_hotdog)
+            rectangle(answer, 5, 5, 21, 21, GREEN if right else RED)
+        return image

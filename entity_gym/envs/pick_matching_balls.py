@@ -1,0 +1,130 @@
+"""PickMatchingBalls: pick as many balls of one colour as there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
+from entity_gym.envs import drawing
+from entity_gym.envs.checks import check_range
+
+MAX_BALLS, NUM_COLOURS, FEWEST = 64, 6, 3
+CELL = 32  # pixels
+
+
+class PickMatchingBalls(CompiledEnvironment):
+    """Pick as many balls of one colour as there are, the most frequent one at best.
+
+    **Observation.** `Ball` [color0, ..., color5, selected] for every ball, selected or not, and `Player`, without features.
+    The six features hold the number of the ball's colour, from 0 to 5, six times; with `one_hot`, 1 in the place of the
+    colour and 0 elsewhere. `selected` is 1 for a ball that has been picked and 0 otherwise.
+
+    **Actions.** `Pick Ball`: the player selects a ball that has not been picked.
+
+    **Reward.** Nothing before the end. There it is 1 if all balls are picked, and otherwise
+    (number of balls picked - 1) / (number of balls of the most frequent colour): the last ball, of another colour, does
+    not count.
+
+    **End.** The episode ends when balls of two colours are picked, or all balls. It starts with `max_balls` balls, with
+    `randomize` with any number from 3 to `max_balls`; every colour is drawn uniformly.
+
+    **Best score.** 1.0 in every episode: pick all balls of a colour of which there are most, then any other. Picking any
+    ball first and then all of its colour gives its share of the most frequent colour.
+
+    Args:
+        max_balls: 1 to 64; at least 3 with `randomize`.
+        one_hot: how colours are shown.
+        randomize: whether the number of balls differs from episode to episode.
+        max_steps: steps after which an episode is truncated; None (the default) for no limit besides the end above.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    entities = {
+        "Ball": Entity([*(f"color{i}" for i in range(NUM_COLOURS)), "selected"], max=MAX_BALLS),
+        "Player": Entity([], max=1),
+    }
+    actions = {"Pick Ball": SelectEntity(actors="Player", max_actees=MAX_BALLS)}
+    parameters = {"max_balls": 32, "one_hot": False, "randomize": False}
+    state = [
+        ("num_balls", np.int64),
+        ("picked", np.int64),
+        ("colour", np.int64, (MAX_BALLS,)),
+        ("selected", np.int8, (MAX_BALLS,)),  # 1: picked
+        ("most", np.int64),  # balls of the most frequent colour
+        ("count", np.int64, (NUM_COLOURS,)),  # scratch of `reset`: balls of each colour
+    ]
+    info = ["num_balls", "picked"]
+    reward_threshold = 0.95
+
+    @staticmethod
+    def check_parameters(p: Any) -> None:
+        check_range("PickMatchingBalls", p, "max_balls", 1, MAX_BALLS)
+        if p.randomize and p.max_balls < FEWEST:
+            raise ValueError(
+                f"PickMatchingBalls: max_balls={p.max_balls} with randomize=True; it must be a whole number from "
+                f"{FEWEST} to {MAX_BALLS} then"
+            )
+
+    def reset(s: Any) -> None:
+        s.num_balls = FEWEST + rand_int(s, s.max_balls - FEWEST + 1) if s.randomize else s.max_balls
+        s.picked = 0
+        s.most = 0
+        for colour in range(NUM_COLOURS):
+            s.count[colour] = 0
+        for i in range(s.num_balls):
+            colour = rand_int(s, NUM_COLOURS)
+            s.colour[i] = colour
+            s.selected[i] = 0
+            s.count[colour] += 1
+            s.most = max(s.most, s.count[colour])
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        ball = act.Pick_Ball[0] - act.first.Ball
+        differs = is_another_colour(s, s.colour[ball])
+        s.selected[ball] = 1
+        s.picked += 1
+        if s.picked == s.num_balls:
+            return 1.0, True, False
+        return (s.picked - 1) / s.most if differs else 0.0, differs, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Ball = s.num_balls
+        obs.n.Player = 1
+        open_balls = 0
+        for i in range(s.num_balls):
+            for colour in range(NUM_COLOURS):
+                if s.one_hot:
+                    obs.Ball[i, colour] = 1.0 if s.colour[i] == colour else 0.0
+                else:
+                    obs.Ball[i, colour] = s.colour[i]
+            obs.Ball[i, NUM_COLOURS] = s.selected[i]
+            if s.selected[i] == 0:
+                obs.Pick_Ball.actees[open_balls] = i
+                open_balls += 1
+        obs.n.Pick_Ball_actees = open_balls
+
+    def render(s: Any) -> drawing.Image:
+        """Draw the balls in a row; picked ones have a white middle.
+
+        Returns:
+            (32, 32 max_balls, 3) image.
+        """
+        image = drawing.canvas(CELL * s.max_balls, CELL)
+        for i in range(s.num_balls):
+            drawing.disc(image, CELL * i + 15.5, 15.5, 13, drawing.PALETTE[s.colour[i]])
+            if s.selected[i] == 1:
+                drawing.disc(image, CELL * i + 15.5, 15.5, 6, drawing.WHITE)
+        return image
+
+
+@kernel
+def is_another_colour(s: Any, colour: int) -> bool:
+    """Whether a ball of another colour has been picked."""
+    for i in range(s.num_balls):
+        if s.selected[i] == 1 and s.colour[i] != colour:
+            return True
+    return False

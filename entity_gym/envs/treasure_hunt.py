@@ -1,0 +1,141 @@
+"""TreasureHunt: collect the treasures, keep off the traps. `treasure_hunt_python` has the same rules as a plain class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, kernel, rand_int
+from entity_gym.envs.checks import check_range
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, rectangle
+
+MOVES = ("up", "down", "left", "right")
+DX = (0, 0, -1, 1)
+DY = (1, -1, 0, 0)
+SPREAD = 5  # traps and treasures lie within |x|, |y| <= 5
+BORDER = 10  # the player moves within |x|, |y| <= 10
+MOST = 16  # of traps, and of treasures
+
+
+class TreasureHunt(CompiledEnvironment):
+    """A player walks over a grid, collects treasures and keeps off traps. The player is no entity: it is the frame itself.
+
+    **Observation.** Global features `x_pos`, `y_pos`: where the player is. `Trap` [x_pos, y_pos] and
+    `Treasure` [x_pos, y_pos]. All are whole numbers; x grows to the right and y upwards. The player starts at (0, 0),
+    and traps and treasures in squares of their own with -5 <= x, y <= 5, drawn uniformly, never at (0, 0). A treasure
+    that was collected is gone; traps stay.
+
+    **Actions.** `move`, of the environment as a whole: up, down, left or right, by one. A move that would leave
+    -10 <= x, y <= 10 does nothing.
+
+    **Reward.** 1 for every treasure, in the step in which the player comes to stand on it; otherwise 0.
+
+    **End.** The episode ends when the player steps on a trap or has collected every treasure. It is truncated after
+    `max_steps` steps unless it ends in that very step. `end_of_episode_info` then holds `treasures_left`.
+
+    **Best score.** 5, all treasures of the default board: 100 steps are more than enough to walk around any traps. (About
+    one board in 300,000 has a treasure, or the player, walled in by traps.)
+
+    Args:
+        num_traps: from 0 to 16.
+        num_treasures: from 1 to 16.
+        max_steps: steps after which an episode is truncated, at least 1; None for no limit.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    entities = {"Trap": Entity(["x_pos", "y_pos"], max=MOST), "Treasure": Entity(["x_pos", "y_pos"], max=MOST)}
+    global_features = ["x_pos", "y_pos"]
+    actions = {"move": GlobalCategorical(MOVES)}
+    parameters = {"num_traps": 5, "num_treasures": 5}
+    max_steps = 100
+    state = [
+        ("x", np.int64),
+        ("y", np.int64),
+        ("trap", np.int64, (MOST, 2)),
+        ("treasure", np.int64, (MOST, 2)),  # the first `treasures_left` rows are there
+        ("treasures_left", np.int64),
+    ]
+    info = ["treasures_left"]
+    reward_threshold = 4.5
+
+    @staticmethod
+    def check_parameters(p: Any) -> None:
+        check_range("TreasureHunt", p, "num_traps", 0, MOST)
+        check_range("TreasureHunt", p, "num_treasures", 1, MOST)
+
+    def reset(s: Any) -> None:
+        s.x = 0
+        s.y = 0
+        s.treasures_left = 0
+        for i in range(s.num_traps):
+            place(s, s.trap, i, i)
+        for i in range(s.num_treasures):
+            place(s, s.treasure, i, s.num_traps)
+            s.treasures_left += 1
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.x = min(max(s.x + DX[act.move[0]], -BORDER), BORDER)
+        s.y = min(max(s.y + DY[act.move[0]], -BORDER), BORDER)
+        reward = 0.0
+        found = find(s.treasure, s.treasures_left, s.x, s.y)
+        if found >= 0:
+            reward = 1.0
+            s.treasures_left -= 1
+            for i in range(found, s.treasures_left):
+                s.treasure[i, 0] = s.treasure[i + 1, 0]
+                s.treasure[i, 1] = s.treasure[i + 1, 1]
+        trapped = find(s.trap, s.num_traps, s.x, s.y) >= 0
+        return reward, trapped or s.treasures_left == 0, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.global_features[0] = s.x
+        obs.global_features[1] = s.y
+        obs.n.Trap = s.num_traps
+        for i in range(s.num_traps):
+            obs.Trap[i, 0] = s.trap[i, 0]
+            obs.Trap[i, 1] = s.trap[i, 1]
+        obs.n.Treasure = s.treasures_left
+        for i in range(s.treasures_left):
+            obs.Treasure[i, 0] = s.treasure[i, 0]
+            obs.Treasure[i, 1] = s.treasure[i, 1]
+
+    def render(s: Any) -> Image:
+        """The whole grid as a (253, 253, 3) image: treasures are orange discs, traps dark crosses, the player is blue."""
+        plane = Plane(-BORDER - 0.5, BORDER + 0.5, 253)
+        image = canvas(plane.size, plane.size)
+        for edge in range(-BORDER, BORDER):
+            line(image, plane.pixel(edge + 0.5, plane.low), plane.pixel(edge + 0.5, plane.high), LINE)
+            line(image, plane.pixel(plane.low, edge + 0.5), plane.pixel(plane.high, edge + 0.5), LINE)
+        for x, y in s.trap[: s.num_traps].tolist():
+            line(image, plane.pixel(x - 0.3, y - 0.3), plane.pixel(x + 0.3, y + 0.3), DARK, 3)
+            line(image, plane.pixel(x - 0.3, y + 0.3), plane.pixel(x + 0.3, y - 0.3), DARK, 3)
+        for x, y in s.treasure[: s.treasures_left].tolist():
+            disc(image, *plane.pixel(x, y), 4, ORANGE)
+        x, y = plane.pixel(int(s.x), int(s.y))
+        rectangle(image, x - 3, y - 3, 7, 7, BLUE)
+        return image
+
+
+@kernel
+def place(s: Any, places: Any, i: int, num_traps: int) -> None:
+    """Put `places[i]` on a free square, beside the player, the first `num_traps` traps and the treasures so far."""
+    while True:
+        x = rand_int(s, 2 * SPREAD + 1) - SPREAD
+        y = rand_int(s, 2 * SPREAD + 1) - SPREAD
+        free = x != s.x or y != s.y
+        if free and find(s.trap, num_traps, x, y) < 0 and find(s.treasure, s.treasures_left, x, y) < 0:
+            places[i, 0] = x
+            places[i, 1] = y
+            return
+
+
+@kernel
+def find(places: Any, num_places: int, x: int, y: int) -> int:
+    """Which of the first `num_places` places is (x, y); -1 if none is."""
+    for i in range(num_places):
+        if places[i, 0] == x and places[i, 1] == y:
+            return i
+    return -1

@@ -1,0 +1,154 @@
+"""How fast environments step: through the public `act`, with the whole batch built. Actions are drawn outside the clock.
+
+python scripts/bench_env.py
+python scripts/bench_env.py --envs CartPole-v1 --num-envs 1024 --threads 1 --peers
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from benchmark import Measurement, parser, report
+
+from entity_gym.registry import make
+from entity_gym.sampling import random_actions
+
+SECONDS = 0.5  # of each measurement
+ROUNDS = 5  # of everything, in turn: what disturbs the machine then disturbs all alike
+
+PEER_ENV_LIST = """
+import sys, time, warnings
+warnings.filterwarnings("ignore")
+import numpy as np
+from entity_gym.env.env_list import EnvList
+from entity_gym.examples import ENV_REGISTRY
+from ragged_buffer import RaggedBufferI64
+env, num_envs, seconds = EnvList(ENV_REGISTRY[sys.argv[1]], int(sys.argv[2])), int(sys.argv[2]), float(sys.argv[3])
+obs, spent, steps = env.reset(env.obs_space()), 0.0, 0
+while spent < seconds:
+    actions = {}
+    for name, mask in obs.action_masks.items():
+        open_ = mask.mask.as_array() if mask.mask is not None else None
+        lengths = mask.actors.size1()
+        values = (np.random.rand(*open_.shape) * open_).argmax(1) if open_ is not None else np.zeros(int(lengths.sum()))
+        actions[name] = RaggedBufferI64.from_flattened(values.astype(np.int64).reshape(-1, 1), lengths)
+    start = time.perf_counter()
+    obs = env.act(actions, env.obs_space())
+    spent, steps = spent + time.perf_counter() - start, steps + num_envs
+print(steps / spent)
+"""
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--envs", nargs="*", default=["MineSweeper", "MultiSnake", "CartPole-v1"])
+    arguments.add_argument("--num-envs", nargs="*", type=int, default=[16, 128, 1024, 8192])
+    arguments.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    arguments.add_argument(
+        "--peers", action="store_true", help="also Gymnasium's and envpool's CartPole, where installed"
+    )
+    arguments.add_argument("--peer-python", help="a python with the ancestor entity-gym: also its EnvList of --envs")
+    given = arguments.parse_args()
+
+    runs: dict[tuple[str, str, int, int], Callable[[], float]] = {}
+    for num_envs in given.num_envs:
+        for env in given.envs:
+            for threads in given.threads:
+                runs["entity_gym", env, num_envs, threads] = ours(env, num_envs, threads)
+            if given.peer_python and not env.startswith("CartPole"):
+                runs["ancestor EnvList", env, num_envs, 1] = ancestor(given.peer_python, env, num_envs)
+        if given.peers:
+            for name, run in peers(num_envs).items():
+                runs[name, "CartPole-v1", num_envs, 1] = run
+    speeds: dict[tuple[str, str, int, int], list[float]] = {key: [] for key in runs}
+    for _ in range(ROUNDS):
+        for key, run in runs.items():
+            speeds[key].append(run())
+    report(
+        [
+            Measurement(
+                f"{who} {env}",
+                statistics.median(values),
+                "steps/s",
+                {"num_envs": num_envs, "threads": threads, "best": f"{max(values):,.0f}"},
+            )
+            for (who, env, num_envs, threads), values in speeds.items()
+        ],
+        given.json,
+    )
+
+
+def ours(env: str, num_envs: int, threads: int) -> Callable[[], float]:
+    """Measures `act` of a threaded pool; returns steps per second."""
+    pool = make(env, num_envs=num_envs, num_threads=threads, seed=1)
+    rng = np.random.default_rng(0)
+    state: dict[str, Any] = {"obs": pool.reset(1)}
+
+    def run() -> float:
+        spent, steps = 0.0, 0
+        while spent < SECONDS:
+            actions = random_actions(state["obs"], rng)
+            start = time.perf_counter()
+            state["obs"] = pool.act(actions)
+            spent += time.perf_counter() - start
+            steps += num_envs
+        return steps / spent
+
+    return run
+
+
+def ancestor(python: str, env: str, num_envs: int) -> Callable[[], float]:
+    """The ancestor's serial pool of Python environments, in its own interpreter."""
+
+    def run() -> float:
+        command = [python, "-W", "ignore", "-c", PEER_ENV_LIST, env, str(num_envs), str(SECONDS)]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout)
+
+    return run
+
+
+def peers(num_envs: int) -> dict[str, Callable[[], float]]:
+    """Every installed CartPole; actions are drawn outside the clock here too."""
+    found: dict[str, Callable[[], float]] = {}
+    try:
+        import gymnasium
+    except ImportError:
+        print("gymnasium is not installed: its CartPole is left out")
+    else:
+        for name, mode in (("gymnasium SyncVectorEnv", "sync"), ("gymnasium vector", "vector_entry_point")):
+            found[name] = _stepper(
+                gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode=mode), num_envs
+            )
+    try:
+        import envpool
+    except ImportError:
+        print("envpool is not installed: its CartPole is left out")
+    else:
+        found["envpool"] = _stepper(envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, num_threads=1), num_envs)
+    return found
+
+
+def _stepper(env: Any, num_envs: int) -> Callable[[], float]:
+    env.reset()
+    rng = np.random.default_rng(0)
+
+    def run() -> float:
+        spent, steps = 0.0, 0
+        while spent < SECONDS:
+            actions = rng.integers(0, 2, size=num_envs)
+            start = time.perf_counter()
+            env.step(actions)
+            spent += time.perf_counter() - start
+            steps += num_envs
+        return steps / spent
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Worlds with one actor, or none, played by the names of choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction
+from entity_gym.compiled import Categorical, CompiledEnvironment, GlobalCategorical
+from entity_gym.compiled.view import CompiledView
+from entity_gym.observation import Observation
+
+Policy = Callable[[Observation], dict[str, str]]
+
+
+def started(env: CompiledEnvironment | type[CompiledEnvironment], seed: int = 0, **state: Any) -> CompiledView:
+    """In the first observation of an episode, un-jitted; then `state` is written over the record's fields."""
+    view = (env() if isinstance(env, type) else env).as_environment()
+    view.rng = np.random.default_rng(seed)
+    view.reset()
+    for name, value in state.items():
+        if np.ndim(value):
+            view.record[name].flat[: np.size(value)] = np.ravel(value)  # what lies behind stays
+        else:
+            view.record[name] = value
+    view.observe()
+    return view
+
+
+def act(env: CompiledView, **choices: str) -> Observation:
+    """One step: each action's choice, by its name, for the only entity that can act."""
+    actions: dict[str, Action] = {}
+    for name, choice in choices.items():
+        action = env.env.actions[name]
+        if isinstance(action, GlobalCategorical):
+            actions[name] = GlobalCategoricalAction(list(action.choices).index(choice), choice)
+        else:
+            assert isinstance(action, Categorical) and action.actors is not None
+            actions[name] = CategoricalAction([(action.actors[0], 0)], np.array([list(action.choices).index(choice)]))
+    return env.act(actions)
+
+
+def episode(env: CompiledView, policy: Policy) -> list[Observation]:
+    """Every observation of one episode, the first and the last included."""
+    seen = [env.reset()]
+    while not seen[-1].done:
+        seen.append(act(env, **policy(seen[-1])))
+    return seen
+
+
+def episodic_rewards(env: CompiledView, policy: Policy, num_episodes: int) -> list[float]:
+    return [sum(obs.reward for obs in episode(env, policy)) for _ in range(num_episodes)]
+
+
+def resets(env: CompiledEnvironment | type[CompiledEnvironment], number: int, seed: int = 0) -> Iterator[CompiledView]:
+    """The starts of so many episodes, one after the other in the same environment."""
+    view = started(env, seed)
+    for _ in range(number):
+        yield view
+        view.reset()
+
+
+def rows(obs: Observation, entity: str) -> list[list[float]]:
+    """The features of one type as lists."""
+    return np.asarray(obs.features[entity]).tolist()

@@ -1,0 +1,143 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.compiled.view import CompiledView
+from entity_gym.envs.cart_pole import CartPole, CartPoleV0
+from entity_gym.observation import Observation
+from entity_gym.slot_vec_env import SlotVecEnv
+from tests.entity_gym.envs.playing import act, episode, resets, rows, started
+
+FIELDS = ("position", "velocity", "angle", "angular_velocity")
+
+
+def at(env: type[CartPole] = CartPole, **state: float) -> CompiledView:
+    return started(env, **{field: state.get(field, 0.0) for field in FIELDS})
+
+
+def state_of(env: CompiledView) -> list[float]:
+    return [float(env.record[field]) for field in FIELDS]
+
+
+def balance(obs: Observation) -> dict[str, str]:
+    [[_, _, angle, angular_velocity]] = rows(obs, "Cart")
+    return {"Push": "right" if angle + angular_velocity > 0 else "left"}
+
+
+def test_one_push_from_rest() -> None:
+    # a = 10 / 1.1; θ'' = -a / (0.5 (4/3 - 0.1 / 1.1)) = -14.6341; x'' = a - 0.05 θ'' / 1.1 = 9.7561; times 0.02 seconds.
+    env = at()
+    obs = act(env, Push="right")
+    assert state_of(env) == pytest.approx([0.0, 0.1951220, 0.0, -0.2926829], abs=1e-7)
+    assert (obs.reward, obs.done) == (1.0, False)
+    env = at()
+    act(env, Push="left")
+    assert state_of(env) == pytest.approx([0.0, -0.1951220, 0.0, 0.2926829], abs=1e-7)
+
+
+def test_positions_move_with_the_old_velocities() -> None:
+    env = at(velocity=1.0, angular_velocity=-0.5)
+    act(env, Push="right")
+    assert (env.record.position, env.record.angle) == (pytest.approx(0.02), pytest.approx(-0.01))
+
+
+def test_the_dynamics_are_gymnasiums_step_by_step() -> None:
+    gymnasium: Any = pytest.importorskip("gymnasium.envs.classic_control.cartpole")
+    reference, policy = gymnasium.CartPoleEnv(), np.random.default_rng(0)
+    reference.reset()
+    env, num_ends = started(CartPole), 0
+    for _ in range(2000):
+        push = int(policy.integers(2))
+        reference.state, reference.steps_beyond_terminated = np.array(state_of(env)), None
+        shown, reward, terminated, _, _ = reference.step(push)
+        obs = act(env, Push=("left", "right")[push])
+        np.testing.assert_allclose(state_of(env), reference.state, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(rows(obs, "Cart")[0], shown, rtol=0, atol=1e-6)
+        assert obs.reward == reward
+        assert (obs.done and not obs.truncated) == terminated
+        if obs.done:
+            num_ends += 1
+            env.reset()
+    assert num_ends > 50
+
+
+@pytest.mark.parametrize("env", [CartPole, CartPoleV0])
+def test_states_far_from_balance_are_gymnasiums_too(env: type[CartPole]) -> None:
+    gymnasium: Any = pytest.importorskip("gymnasium.envs.classic_control.cartpole")
+    reference, rng = gymnasium.CartPoleEnv(), np.random.default_rng(0)
+    reference.reset()
+    for _ in range(100):
+        state = rng.uniform(-1, 1, 4) * [2.4, 3.0, 0.21, 3.0]
+        view, push = at(env, **dict(zip(FIELDS, state.tolist(), strict=True))), int(rng.integers(2))
+        reference.state, reference.steps_beyond_terminated = state, None
+        _, _, terminated, _, _ = reference.step(push)
+        obs = act(view, Push=("left", "right")[push])
+        np.testing.assert_allclose(state_of(view), reference.state, rtol=0, atol=1e-12)
+        assert obs.done == terminated
+
+
+def test_spaces_and_limits_are_gymnasiums() -> None:
+    gymnasium: Any = pytest.importorskip("gymnasium")
+    box = gymnasium.envs.classic_control.cartpole.CartPoleEnv().observation_space
+    array = CartPole.arrays["obs"]
+    assert (array.shape, array.dtype) == (box.shape, box.dtype)
+    np.testing.assert_array_equal(array.low, box.low)
+    np.testing.assert_array_equal(array.high, box.high)
+    for name, env in (("CartPole-v0", CartPoleV0), ("CartPole-v1", CartPole)):
+        spec = gymnasium.spec(name)
+        assert (env.max_steps, env.reward_threshold) == (spec.max_episode_steps, spec.reward_threshold)
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [
+        ({"position": 2.39}, False),
+        ({"position": 2.39, "velocity": 1.0}, True),
+        ({"position": -2.39, "velocity": -1.0}, True),
+        ({"angle": math.radians(11.9)}, False),
+        ({"angle": math.radians(11.9), "angular_velocity": 1.0}, True),
+        ({"angle": math.radians(-11.9), "angular_velocity": -1.0}, True),
+    ],
+)
+def test_the_episode_ends_beyond_the_track_or_twelve_degrees(state: dict[str, float], ends: bool) -> None:
+    obs = act(at(**state), Push="left")
+    assert (obs.reward, obs.done, obs.truncated) == (1.0, ends, False)
+
+
+@pytest.mark.parametrize(("env", "limit"), [(CartPole, 500), (CartPoleV0, 200)])
+def test_balancing_lasts_until_the_limit_and_scores_it(env: type[CartPole], limit: int) -> None:
+    seen = episode(started(env), balance)
+    assert len(seen) == 1 + limit
+    assert sum(obs.reward for obs in seen) == limit
+    assert seen[-1].truncated
+
+
+def test_pushing_one_way_loses_in_about_ten_steps() -> None:
+    assert 8 <= len(episode(started(CartPole), lambda obs: {"Push": "left"})) - 1 <= 11
+
+
+def test_starts_are_uniform_around_upright_rest() -> None:
+    starts = np.array([state_of(env) for env in resets(CartPole, 1000)])
+    assert -0.05 <= starts.min() < -0.049 and 0.049 < starts.max() < 0.05
+    np.testing.assert_allclose(starts.mean(axis=0), 0, atol=0.005)
+    np.testing.assert_allclose(starts.std(axis=0), 0.1 / math.sqrt(12), atol=0.002)
+    np.testing.assert_allclose(np.corrcoef(starts.T), np.eye(4), atol=0.15)
+
+
+def test_the_fixed_array_holds_what_the_entity_shows() -> None:
+    env = SlotVecEnv(CompiledSlots(CartPole, 5, compile=False), seed=3)
+    obs = env.reset()
+    assert obs.arrays["obs"].shape == (5, 4)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(obs.arrays["obs"], obs.features["Cart"].values)
+
+
+def test_the_cart_is_drawn_where_it_is_and_the_pole_as_it_leans() -> None:
+    image = at(position=1.0, angle=0.2).render()
+    assert image.shape == (121, 241, 3)
+    assert image[98, 170].tolist() == [40, 40, 44]
+    orange = np.argwhere((image == [230, 150, 40]).all(axis=2))
+    tip = orange[orange[:, 0].argmin()]
+    assert tip.tolist() == pytest.approx([92 - 50 * math.cos(0.2), 170 + 50 * math.sin(0.2)], abs=3)

@@ -1,0 +1,128 @@
+"""CherryPick: what cherries are worth, what is left, and the best and the average score."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.action import Action, SelectEntityAction
+from entity_gym.compiled.view import CompiledView
+from entity_gym.envs.cherry_pick import CherryPick
+from entity_gym.observation import Observation, SelectEntityActionMask
+from entity_gym.spaces import SelectEntityActionSpace
+
+
+def seeded(seed: int, **parameters: Any) -> CompiledView:
+    env = CherryPick(**parameters).as_environment()
+    env.rng = np.random.default_rng(seed)
+    return env
+
+
+def qualities(obs: Observation) -> list[float]:
+    return np.asarray(obs.features["Cherry"])[:, 0].tolist()
+
+
+def pick(cherry: int) -> dict[str, Action]:
+    return {"Pick Cherry": SelectEntityAction([("Player", 0)], [("Cherry", cherry)])}
+
+
+def test_the_spaces_name_types_and_the_action() -> None:
+    env = CherryPick().as_environment()
+    assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
+        "Cherry": ("quality",),
+        "Player": (),
+    }
+    assert env.action_space() == {"Pick Cherry": SelectEntityActionSpace()}
+
+
+def test_the_player_may_pick_any_cherry_that_is_left() -> None:
+    env = seeded(0, num_cherries=4)
+    for obs, left in ((env.reset(), 4), (env.act(pick(3)), 3)):
+        mask = obs.actions["Pick Cherry"]
+        assert isinstance(mask, SelectEntityActionMask)
+        assert mask.actor_ids == [("Player", 0)]
+        assert mask.actee_ids == [("Cherry", i) for i in range(left)]
+        assert np.shape(obs.features["Player"]) == (1, 0)
+
+
+@pytest.mark.parametrize("num_cherries", [2, 3, 32, 33, 128])
+def test_the_better_half_sums_to_one(num_cherries: int) -> None:
+    for seed in range(10):
+        seen = sorted(qualities(seeded(seed, num_cherries=num_cherries).reset()), reverse=True)
+        assert len(seen) == num_cherries
+        assert sum(seen[: num_cherries // 2]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_qualities_are_normal_but_for_a_shift_and_in_no_order() -> None:
+    drawn = np.array([qualities(seeded(seed).reset()) for seed in range(300)])
+    around = drawn - drawn.mean(axis=1, keepdims=True)
+    # 9,600 numbers: the standard error of the variance is sqrt(2 / 9600) = 0.0144, that of a share of 0.68 is 0.005
+    assert abs((around**2).sum() / (300 * 31) - 1) < 5 * 0.0144
+    assert abs((np.abs(around) < 1).mean() - 0.683) < 5 * 0.005 + 0.01  # the mean of 32 is taken off, too
+    # each place is the best in 300 / 32 = 9.4 episodes on average, with a standard deviation of 3
+    assert np.bincount(drawn.argmax(axis=1), minlength=32).max() < 9.4 + 5 * 3
+
+
+def test_a_pick_pays_its_quality_and_takes_the_cherry_away() -> None:
+    env = seeded(1, num_cherries=6)
+    before = qualities(env.reset())
+    obs = env.act(pick(2))
+    assert obs.reward == pytest.approx(before[2])
+    assert qualities(obs) == before[:2] + before[3:]
+    assert qualities(env.act(pick(4))) == before[:2] + before[3:5]
+
+
+@pytest.mark.parametrize(("num_cherries", "steps"), [(2, 1), (3, 1), (32, 16), (33, 16)])
+def test_the_episode_ends_when_half_of_the_cherries_are_picked(num_cherries: int, steps: int) -> None:
+    env = seeded(0, num_cherries=num_cherries)
+    env.reset()
+    ends = [(obs.done, obs.truncated) for obs in (env.act(pick(0)) for _ in range(steps))]
+    assert ends == [(False, False)] * (steps - 1) + [(True, False)]
+
+
+def score(env: CompiledView, choose: Any) -> float:
+    obs, total = env.reset(), 0.0
+    while not obs.done:
+        obs = env.act(pick(int(choose(qualities(obs)))))
+        total += obs.reward
+    return total
+
+
+def test_picking_the_best_scores_one_in_every_episode() -> None:
+    env = seeded(2)
+    for _ in range(10):
+        assert score(env, np.argmax) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_picking_at_random_scores_what_the_description_says() -> None:
+    env, policy = seeded(3), np.random.default_rng(0)
+    scores = [score(env, lambda seen: policy.integers(len(seen))) for _ in range(200)]
+    assert abs(np.mean(scores) + 11.5) < 5 * np.std(scores) / np.sqrt(200)
+
+
+def test_the_same_seed_gives_the_same_cherries_and_another_seed_others() -> None:
+    def first_three(seed: int) -> list[list[float]]:
+        env = seeded(seed)
+        return [qualities(env.reset()) for _ in range(3)]
+
+    assert first_three(1) == first_three(1)
+    assert first_three(1) != first_three(2)
+    assert len({tuple(row) for row in first_three(1)}) == 3
+
+
+@pytest.mark.parametrize("num_cherries", [1, 129])
+def test_an_impossible_number_of_cherries_is_named_with_what_is_allowed(num_cherries: int) -> None:
+    with pytest.raises(ValueError, match=f"CherryPick: num_cherries={num_cherries}; .* from 2 to 128"):
+        CherryPick(num_cherries=num_cherries)
+
+
+def test_render_shows_good_cherries_upwards_and_bad_ones_downwards() -> None:
+    env = seeded(0, num_cherries=4)
+    env.reset()
+    env.record.quality[:4] = [3.0, -3.0, 0.1, -0.1]
+    image = env.render()
+    assert (image.shape, image.dtype) == ((160, 48, 3), np.dtype(np.uint8))
+    assert image[10, 6].argmax() == 1 and image[150, 18].argmax() == 0  # green above, red below the middle
+    assert (image[10, 30] == image[10, 42]).all() and (
+        image[150, 30] == image[150, 42]
+    ).all()  # small ones reach neither

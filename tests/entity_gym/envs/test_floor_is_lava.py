@@ -1,0 +1,87 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.envs.floor_is_lava import FloorIsLava
+from entity_gym.observation import CategoricalActionMask, Observation
+from entity_gym.sampling import random_actions
+from entity_gym.slot_vec_env import SlotVecEnv
+from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
+
+OFFSETS = {
+    "n": (0, 1),
+    "ne": (1, 1),
+    "e": (1, 0),
+    "se": (1, -1),
+    "s": (0, -1),
+    "sw": (-1, -1),
+    "w": (-1, 0),
+    "nw": (-1, 1),
+}
+
+
+def to_safety(obs: Observation) -> dict[str, str]:
+    [[x, y]], [[safe_x, safe_y]] = rows(obs, "Player"), rows(obs, "HighGround")
+    return {"move": next(name for name, offset in OFFSETS.items() if offset == (safe_x - x, safe_y - y))}
+
+
+@pytest.mark.parametrize(("direction", "offset"), OFFSETS.items())
+def test_a_move_leads_where_the_compass_says(direction: str, offset: tuple[int, int]) -> None:
+    env = started(FloorIsLava, x=100, y=-200, high_ground=(100 + offset[0], -200 + offset[1]))
+    obs = act(env, move=direction)
+    assert rows(obs, "Player") == rows(obs, "HighGround") == [[100 + offset[0], -200 + offset[1]]]
+    assert (obs.reward, obs.done, obs.truncated) == (1.0, True, False)
+
+
+def test_only_the_high_ground_is_rewarded() -> None:
+    rewards = [act(started(FloorIsLava, x=0, y=0, high_ground=(1, 0)), move=name).reward for name in OFFSETS]
+    assert rewards == [1.0 if name == "e" else 0.0 for name in OFFSETS]
+
+
+def test_stepping_to_the_high_ground_scores_one() -> None:
+    assert episodic_rewards(started(FloorIsLava), to_safety, 100) == [1.0] * 100
+
+
+def test_tiles_are_different_neighbours_of_a_player_who_is_anywhere() -> None:
+    num_tiles, safe, players = Counter(), Counter(), []
+    for env in resets(FloorIsLava, 1600):
+        obs = env.observe()
+        [[x, y]] = rows(obs, "Player")
+        offsets = [(a - x, b - y) for a, b in [*rows(obs, "HighGround"), *rows(obs, "Lava")]]
+        assert len(set(offsets)) == len(offsets) and set(offsets) <= set(OFFSETS.values())
+        num_tiles[len(offsets)] += 1
+        safe[offsets[0]] += 1
+        players.append((x, y))
+    assert num_tiles == {number: pytest.approx(200, abs=65) for number in range(1, 9)}
+    assert safe == {offset: pytest.approx(200, abs=65) for offset in OFFSETS.values()}
+    assert np.abs(players).max() <= 1000 < np.abs(players).max() + 20  # and the edges are reached
+
+
+@pytest.mark.parametrize("num_lava", range(8))
+def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> None:
+    # An ancestor took the first lava for the player: types without ids did not advance the index.
+    env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, compile=False))
+    obs, rng = env.reset(), np.random.default_rng(0)
+    while obs.features["Lava"].size1(0) != num_lava:
+        obs = env.act(random_actions(obs, rng))
+    assert obs.action_masks["move"].actors.values.tolist() == [[num_lava + 1]]
+
+
+def test_the_only_actor_is_the_player() -> None:
+    mask = started(FloorIsLava).observe().actions["move"]
+    assert isinstance(mask, CategoricalActionMask) and mask.actor_ids == [("Player", 0)]
+
+
+def test_the_drawing_is_centred_on_the_player() -> None:
+    env = started(FloorIsLava, x=0, y=0, num_lava=1, lava=[(0, 1)], high_ground=(1, 0))
+
+    def tile(x: int, y: int) -> list[int]:
+        return env.render()[32 * (2 - y) + 4, 32 * (x + 2) + 4].tolist()  # beside the disc that is the player
+
+    assert env.render().shape == (161, 161, 3)
+    assert tile(0, 1) == [210, 40, 40] and tile(1, 0) == [30, 150, 90]
+    act(env, move="e")
+    assert tile(0, 0) == [30, 150, 90] and tile(-1, 1) == [210, 40, 40]
+    assert env.render()[80, 80].tolist() == [38, 110, 200]

@@ -1,0 +1,245 @@
+"""Minefield on hand-made fields. Angles are counterclockwise from the x axis."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.action import Action, CategoricalAction
+from entity_gym.compiled.view import CompiledView
+from entity_gym.envs.minefield import Minefield
+from entity_gym.observation import Observation
+from entity_gym.spaces import CategoricalActionSpace
+
+LEFT, FORWARD, RIGHT = range(3)
+TURN = math.pi / 8
+Point = tuple[float, float]
+
+
+def field(
+    vehicle: Point, direction: float, target: Point = (90.0, 90.0), mines: Sequence[Point] = (), **parameters: Any
+) -> CompiledView:
+    env = seeded(0, **parameters)
+    s = env.record
+    (s.x, s.y), s.direction, (s.target_x, s.target_y) = vehicle, direction, target
+    s.num_mines = len(mines)
+    s.mine[: len(mines)] = np.reshape(mines, (-1, 2))
+    env.observe()
+    return env
+
+
+def seeded(seed: int, **parameters: Any) -> CompiledView:
+    env = Minefield(**parameters).as_environment()
+    env.rng = np.random.default_rng(seed)
+    env.reset()
+    return env
+
+
+def move(choice: int) -> dict[str, Action]:
+    return {"move": CategoricalAction([("Vehicle", 0)], np.array([choice]))}
+
+
+def rows(obs: Observation, entity_type: str) -> list[list[float]]:
+    return np.asarray(obs.features[entity_type]).tolist()
+
+
+def vehicle_of(obs: Observation) -> list[float]:
+    return rows(obs, "Vehicle")[0]
+
+
+# --- What is seen
+
+
+def test_the_spaces_name_types_features_and_choices_in_order() -> None:
+    env = Minefield().as_environment()
+    assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
+        "Vehicle": ("x_pos", "y_pos", "direction", "step"),
+        "Mine": ("x_pos", "y_pos"),
+        "Target": ("x_pos", "y_pos"),
+    }
+    assert env.action_space() == {"move": CategoricalActionSpace(["turn left", "move forward", "turn right"])}
+
+
+def test_positions_are_shown_as_they_are() -> None:
+    obs = field((10, 20), 1.0, (-30, 40), [(50, 0), (0, -60)]).observe()
+    assert vehicle_of(obs) == [10, 20, 1, 0]
+    assert rows(obs, "Mine") == [[50, 0], [0, -60]]
+    assert rows(obs, "Target") == [[-30, 40]]
+
+
+def test_with_translate_everything_is_relative_to_the_vehicle_and_so_is_the_vehicle_itself() -> None:
+    obs = field((10, 20), 1.0, (-30, 40), [(50, 0), (0, -60)], translate=True).observe()
+    assert vehicle_of(obs) == [0, 0, 1, 0]
+    assert rows(obs, "Mine") == [[40, -20], [-10, -80]]
+    assert rows(obs, "Target") == [[-40, 20]]
+
+
+def test_translate_changes_what_is_seen_and_nothing_else() -> None:
+    plain, moved = seeded(3), seeded(3, translate=True)
+    for choice in (LEFT, FORWARD, FORWARD):
+        here, there = (env.act(move(choice)) for env in (plain, moved))
+        x, y = vehicle_of(here)[:2]
+        assert np.allclose(np.array(rows(here, "Mine")) - [x, y], rows(there, "Mine"), atol=1e-4)
+        assert (here.reward, here.done) == (there.reward, there.done)
+
+
+def test_the_vehicles_steps_are_counted_and_start_anew_with_every_episode() -> None:
+    env = field((0, 0), 0.0)
+    assert [vehicle_of(env.act(move(LEFT)))[3] for _ in range(3)] == [1, 2, 3]
+    assert vehicle_of(env.reset())[3] == 0
+
+
+# --- Moving
+
+
+def test_a_turn_changes_the_direction_by_an_eighth_of_a_half_turn_on_the_spot() -> None:
+    env = field((1, 2), 1.0)
+    assert vehicle_of(env.act(move(LEFT)))[:3] == pytest.approx([1, 2, 1 + TURN])
+    assert vehicle_of(env.act(move(RIGHT)))[:3] == pytest.approx([1, 2, 1.0])
+
+
+def test_forward_goes_three_in_the_direction() -> None:
+    assert vehicle_of(field((1, 2), 0.0).act(move(FORWARD)))[:2] == pytest.approx([4, 2])
+    assert vehicle_of(field((1, 2), math.pi / 2).act(move(FORWARD)))[:2] == pytest.approx([1, 5])
+    # 3-4-5 triangle: 3 * (0.6, 0.8)
+    assert vehicle_of(field((0, 0), math.atan2(4, 3)).act(move(FORWARD)))[:2] == pytest.approx([1.8, 2.4])
+
+
+def test_the_direction_stays_between_zero_and_a_full_turn() -> None:
+    for choice in (LEFT, RIGHT):
+        env = field((0, 0), 0.0)
+        for _ in range(16):
+            env.act(move(choice))
+            assert 0 <= env.record.direction < 2 * math.pi
+        assert math.cos(env.record.direction) == pytest.approx(1.0)  # sixteen turns are a full one
+    assert vehicle_of(field((0, 0), 0.0).act(move(RIGHT)))[2] == pytest.approx(2 * math.pi - TURN)
+
+
+# --- Reward and end
+
+
+def test_coming_within_five_of_the_target_is_rewarded_and_ends_the_episode() -> None:
+    env = field((0, 0), 0.0, target=(10.9, 0))
+    first, second = env.act(move(FORWARD)), env.act(move(FORWARD))  # 7.9 and 4.9 away
+    assert (first.reward, first.done) == (0.0, False)
+    assert (second.reward, second.done, second.truncated) == (1.0, True, False)
+
+
+def test_coming_within_five_of_a_mine_ends_the_episode_without_reward() -> None:
+    env = field((0, 0), 0.0, mines=[(-50, 0), (3, 7.9)])
+    far, near = env.act(move(LEFT)), env.act(move(RIGHT))
+    assert not (far.done or near.done)
+    obs = env.act(move(FORWARD))  # 7.9 below the mine
+    assert not obs.done
+    env = field((0, 0), 0.0, mines=[(-50, 0), (3, 4.9)])
+    obs = env.act(move(FORWARD))
+    assert (obs.reward, obs.done, obs.truncated) == (0.0, True, False)
+    assert obs.end_of_episode_info == {"num_mines": 2}
+
+
+def test_after_two_hundred_steps_the_episode_is_truncated() -> None:
+    env = field((0, 0), 0.0)
+    observations = [env.act(move(LEFT)) for _ in range(200)]
+    assert [obs.done for obs in observations].index(True) == 199
+    assert (observations[-1].truncated, observations[-1].reward) == (True, 0.0)
+
+
+# --- Where things start
+
+
+def test_things_start_in_the_square_and_mines_keep_their_distance() -> None:
+    counts = set()
+    for seed in range(60):
+        s = seeded(seed).record
+        mines = s.mine[: s.num_mines]
+        others = np.array([(s.x, s.y), (s.target_x, s.target_y)])
+        assert np.abs(np.concatenate([mines, others])).max() <= 100
+        everything = np.concatenate([mines, others])
+        distances = np.linalg.norm(mines[:, None] - everything[None], axis=2) + 1e9 * np.eye(
+            len(mines), len(everything)
+        )
+        assert distances.min() >= 15
+        assert 0 <= s.direction < 2 * math.pi
+        counts.add(int(s.num_mines))
+    assert max(counts) == 10
+    assert len(counts) > 1  # those too close were dropped
+
+
+def test_a_crowded_field_drops_mines_and_never_searches_for_room() -> None:
+    s = seeded(0, width=10.0, max_mines=64).record  # nothing in a square of 10 is 15 away from anything else
+    assert s.num_mines == 0
+
+
+def test_the_width_scales_the_square() -> None:
+    positions = np.array([(env.record.x, env.record.y) for env in (seeded(i, width=2000.0) for i in range(50))])
+    assert 800 < np.abs(positions).max() <= 1000
+
+
+def test_the_same_seed_gives_the_same_field_and_another_seed_another() -> None:
+    def fields(seed: int) -> list[Any]:
+        env = seeded(seed)
+        return [rows(env.reset(), name) for name in ("Vehicle", "Mine", "Target") for _ in range(2)]
+
+    assert fields(1) == fields(1)
+    assert fields(1) != fields(2)
+
+
+# --- Best score
+
+
+def steer(env: CompiledView) -> int:
+    """Towards the target, or the nearest of the reachable directions whose next stretch keeps away from mines."""
+    s = env.record
+    mines, here = s.mine[: s.num_mines], np.array([s.x, s.y])
+    ahead = np.array([s.target_x, s.target_y]) - here
+    distance, bearing = float(np.hypot(*ahead)), math.atan2(ahead[1], ahead[0])
+
+    def cost(turns: int) -> float:
+        angle = s.direction + turns * TURN
+        off = abs((angle - bearing + math.pi) % (2 * math.pi) - math.pi)
+        steps = np.arange(3, min(distance, 30) + 3, 3)[:, None] * [[math.cos(angle), math.sin(angle)]]
+        clear = np.linalg.norm((here + steps)[:, None] - mines[None], axis=2).min(initial=99) > 5.2
+        return off + 0.01 * abs(turns) + (0 if clear else 10)
+
+    turns = min(range(-7, 9), key=cost)
+    return FORWARD if turns == 0 else LEFT if turns > 0 else RIGHT
+
+
+def test_a_driver_that_looks_ahead_reaches_the_target_almost_always() -> None:
+    rewards = []
+    for seed in range(40):
+        env = seeded(seed)
+        obs = env.observe()
+        while not obs.done:
+            obs = env.act(move(steer(env)))
+        rewards.append(obs.reward)
+    assert np.mean(rewards) >= 0.9
+
+
+# --- What is accepted, and the picture
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"max_mines": 65}, "max_mines=65; it must be a whole number from 0 to 64"),
+        ({"max_mines": -1}, "max_mines=-1; it must be a whole number from 0 to 64"),
+        ({"width": 0.0}, r"width=0.0; it must be a number > 0"),
+    ],
+)
+def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"Minefield: {message}"):
+        Minefield(**parameters)
+
+
+def test_render_shows_the_vehicle_the_target_and_mines_with_y_upwards() -> None:
+    image = field((0, 0), 0.0, target=(80, 80), mines=[(-80, 80)]).render()
+    assert (image.shape, image.dtype) == ((320, 320, 3), np.dtype(np.uint8))
+    right, left, top = round(319 * (0.5 + 80 / 240)), round(319 * (0.5 - 80 / 240)), round(319 * (0.5 - 80 / 240))
+    assert image[top, right].argmax() == 1  # green
+    assert image[top, left].max() < 60  # dark
+    assert image[160, 160].argmax() == 2  # blue
+    away = field((1e6, 0), 0.0).render()  # out of sight
+    assert (away.argmax(axis=2) != 2).all()

@@ -1,0 +1,393 @@
+"""The rules of MultiSnake on hand-made boards. Positions are (x, y), y grows upwards; snakes are written from tail to head."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_gym.action import Action, CategoricalAction
+from entity_gym.compiled.view import CompiledView
+from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.observation import Observation
+from entity_gym.spaces import CategoricalActionSpace
+
+UP, DOWN, LEFT, RIGHT = range(4)
+Cell = tuple[int, int]
+
+
+def world(snakes: Sequence[Sequence[Cell]], food: Sequence[Cell], **parameters: Any) -> CompiledView:
+    """A 5x5 board for snakes of up to 4 segments, unless `parameters` say otherwise."""
+    defaults = {"board_size": 5, "num_snakes": len(snakes), "max_snake_length": 4}
+    env = MultiSnake(**{**defaults, **parameters}).as_environment()
+    env.rng = np.random.default_rng(0)
+    env.reset()
+    s = env.record
+    for i, segments in enumerate(snakes):
+        s.length[i] = len(segments)
+        first = i * s.max_snake_length
+        s.segment[first : first + len(segments)] = segments
+        s.food[i] = food[i]
+    env.observe()
+    return env
+
+
+def move(*choices: int) -> dict[str, Action]:
+    return {"move": CategoricalAction([("SnakeHead", i) for i in range(len(choices))], np.array(choices, np.int64))}
+
+
+def snakes_of(env: CompiledView) -> list[list[Cell]]:
+    s = env.record
+    firsts = [i * s.max_snake_length for i in range(s.num_snakes)]
+    return [[(x, y) for x, y in s.segment[first : first + s.length[i]].tolist()] for i, first in enumerate(firsts)]
+
+
+def food_of(env: CompiledView) -> list[Cell]:
+    return [(x, y) for x, y in env.record.food[: env.record.num_snakes].tolist()]
+
+
+def rows(obs: Observation, entity_type: str) -> list[list[float]]:
+    return np.asarray(obs.features[entity_type]).tolist()
+
+
+# --- What is seen
+
+
+def test_the_spaces_name_types_features_and_choices_in_order() -> None:
+    env = MultiSnake().as_environment()
+    assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
+        "SnakeHead": ("x", "y", "color"),
+        "SnakeBody": ("x", "y", "color"),
+        "Food": ("x", "y", "color"),
+    }
+    assert list(env.obs_space().global_features) == ["step"]
+    assert env.action_space() == {"move": CategoricalActionSpace(["up", "down", "left", "right"])}
+
+
+def test_heads_bodies_and_food_are_shown_in_the_order_of_colours_and_bodies_from_the_tail() -> None:
+    obs = world([[(0, 0), (1, 0), (1, 1)], [(4, 4)], [(3, 2), (3, 3)]], [(2, 2), (4, 0), (0, 4)]).observe()
+    assert rows(obs, "SnakeHead") == [[1, 1, 0], [4, 4, 1], [3, 3, 2]]
+    assert rows(obs, "SnakeBody") == [[0, 0, 0], [1, 0, 0], [3, 2, 2]]
+    assert rows(obs, "Food") == [[2, 2, 0], [4, 0, 1], [0, 4, 2]]
+    assert obs.actions["move"].actor_ids == [("SnakeHead", 0), ("SnakeHead", 1), ("SnakeHead", 2)]
+
+
+def test_the_global_feature_counts_the_steps() -> None:
+    env = world([[(2, 2)]], [(0, 0)])
+    assert [np.asarray(env.act(move(choice)).global_features).tolist() for choice in (UP, DOWN)] == [[1.0], [2.0]]
+    assert np.asarray(env.reset().global_features).tolist() == [0.0]
+
+
+def test_an_episode_starts_with_snakes_of_one_segment_in_cells_of_their_own() -> None:
+    env = MultiSnake(board_size=4, num_snakes=4, max_snake_length=3).as_environment()
+    for seed in range(20):
+        env.rng = np.random.default_rng(seed)
+        obs = env.reset()
+        assert len(obs.features["SnakeBody"]) == 0
+        cells = [*rows(obs, "SnakeHead"), *rows(obs, "Food")]
+        assert len({(x, y) for x, y, _ in cells}) == 8
+        assert all(0 <= x < 4 and 0 <= y < 4 for x, y, _ in cells)
+
+
+def test_every_order_of_snake_and_food_is_drawn_equally_often() -> None:
+    env = MultiSnake(board_size=2, num_snakes=1, max_snake_length=3).as_environment()
+    env.rng = np.random.default_rng(0)
+    seen: dict[tuple[Cell, Cell], int] = {}
+    for _ in range(2400):
+        env.reset()
+        start = (snakes_of(env)[0][0], food_of(env)[0])
+        seen[start] = seen.get(start, 0) + 1
+    # 4 * 3 starts, 200 times each on average; the standard deviation is sqrt(2400 * 1/12 * 11/12) = 13.5
+    assert len(seen) == 12
+    assert max(abs(count - 200) for count in seen.values()) < 5 * 13.5
+
+
+# --- Moving
+
+
+@pytest.mark.parametrize(("choice", "to"), [(UP, (2, 3)), (DOWN, (2, 1)), (LEFT, (1, 2)), (RIGHT, (3, 2))])
+def test_a_move_goes_one_cell_in_the_direction_of_its_name(choice: int, to: Cell) -> None:
+    env = world([[(2, 2)]], [(0, 0)])
+    assert rows(env.act(move(choice)), "SnakeHead") == [[*to, 0]]
+
+
+def test_the_body_follows_the_head() -> None:
+    env = world([[(0, 0), (1, 0), (1, 1)]], [(4, 4)])
+    env.act(move(RIGHT))
+    assert snakes_of(env) == [[(1, 0), (1, 1), (2, 1)]]
+
+
+def test_snakes_move_one_after_the_other() -> None:
+    # Snake 0 leaves (2, 2) before snake 1 enters it.
+    env = world([[(2, 2)], [(1, 2)]], [(0, 0), (4, 4)])
+    obs = env.act(move(UP, RIGHT))
+    assert (snakes_of(env), obs.done) == ([[(2, 3)], [(2, 2)]], False)
+
+
+# --- Eating
+
+
+def test_food_of_the_own_colour_makes_a_snake_one_longer_and_is_replaced_in_a_free_cell() -> None:
+    for seed in range(20):
+        env = world([[(0, 0), (1, 0)], [(4, 4)]], [(2, 0), (0, 4)])
+        env.record.rng += seed
+        obs = env.act(move(RIGHT, DOWN))
+        assert snakes_of(env) == [[(0, 0), (1, 0), (2, 0)], [(4, 3)]]
+        assert food_of(env)[1] == (0, 4)
+        assert food_of(env)[0] not in [(0, 0), (1, 0), (2, 0), (4, 3), (0, 4)]
+        assert obs.reward == pytest.approx(1 / 3 / 2)
+
+
+def test_food_comes_back_after_all_moves_in_any_cell_that_is_free_then() -> None:
+    # 2x2: the snake fills (0, 0) and (1, 0) after the bite, so food is at (0, 1) or (1, 1), each half of the time.
+    seen = []
+    for seed in range(400):
+        env = world([[(0, 0)]], [(1, 0)], board_size=2, max_snake_length=3)
+        env.record.rng += seed
+        env.act(move(RIGHT))
+        seen += food_of(env)
+    assert set(seen) == {(0, 1), (1, 1)}
+    assert abs(seen.count((0, 1)) - 200) < 5 * 10  # the standard deviation is sqrt(400 / 4) = 10
+
+
+def test_a_snake_of_full_length_eats_without_growing_or_reward() -> None:
+    full = [(0, 0), (1, 0), (2, 0), (3, 0)]
+    env = world([full, [(0, 4)]], [(4, 0), (2, 2)])
+    obs = env.act(move(RIGHT, RIGHT))
+    assert snakes_of(env)[0] == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    assert food_of(env)[0] != (4, 0)
+    assert (obs.reward, obs.done) == (0.0, False)
+
+
+def test_the_last_free_cell_is_found_on_a_full_board() -> None:
+    # 3x3: eight segments after the bite; the only free cell is (0, 2).
+    path = [(0, 0), (1, 0), (2, 0), (2, 1), (1, 1), (0, 1), (0, 2), (1, 2)]
+    env = world([path[:6]], [(0, 2)], board_size=3, max_snake_length=8)
+    env.act(move(UP))
+    assert food_of(env)[0] in [(1, 2), (2, 2)]
+    env = world([path[::-1][:7]], [(0, 0)], board_size=3, max_snake_length=8)
+    env.act(move(LEFT))
+    assert food_of(env) == [(2, 2)]
+
+
+# --- What kills
+
+
+@pytest.mark.parametrize(
+    ("head", "choice"), [((2, 4), UP), ((2, 0), DOWN), ((0, 2), LEFT), ((4, 2), RIGHT), ((0, 0), LEFT), ((4, 4), UP)]
+)
+def test_the_wall_kills(head: Cell, choice: int) -> None:
+    env = world([[head]], [(2, 2)])
+    obs = env.act(move(choice))
+    assert (obs.reward, obs.done, obs.truncated) == (0.0, True, False)
+    assert snakes_of(env) == [[head]]  # the dead stay where they were
+
+
+def test_turning_back_on_the_own_neck_kills() -> None:
+    assert world([[(1, 1), (2, 1)]], [(4, 4)]).act(move(LEFT)).done
+
+
+def test_the_own_tail_kills_though_it_would_have_left() -> None:
+    # A square of four: the head at (0, 1) steps on the tail at (0, 0), which would move on with this very step.
+    square = [(0, 0), (1, 0), (1, 1), (0, 1)]
+    assert world([square], [(4, 4)], max_snake_length=5).act(move(DOWN)).done
+    assert not world([square], [(4, 4)], max_snake_length=5).act(move(UP)).done
+
+
+def test_another_snake_kills_whichever_segment_is_hit() -> None:
+    for segment in range(3):
+        other = [(2, 0), (2, 1), (2, 2)]
+        assert world([[(1, segment)], other], [(4, 4), (4, 0)]).act(move(RIGHT, UP)).done
+
+
+def test_the_tail_of_a_snake_that_moves_later_is_still_there_and_that_of_one_that_moved_is_gone() -> None:
+    mover, waiting = [(2, 0), (2, 1)], [(1, 0)]
+    assert not world([mover, waiting], [(4, 4), (4, 0)]).act(move(UP, RIGHT)).done
+    assert world([waiting, mover], [(4, 0), (4, 4)]).act(move(RIGHT, UP)).done
+
+
+def test_two_heads_that_want_the_same_cell_kill_the_later_one() -> None:
+    env = world([[(1, 2)], [(3, 2)]], [(0, 0), (4, 4)])
+    assert env.act(move(RIGHT, LEFT)).done
+    assert snakes_of(env) == [[(2, 2)], [(3, 2)]]
+
+
+def test_food_of_another_colour_kills() -> None:
+    env = world([[(0, 0)], [(4, 4)]], [(4, 0), (1, 0)])
+    obs = env.act(move(RIGHT, LEFT))
+    assert (obs.reward, obs.done) == (0.0, True)
+    assert food_of(env) == [(4, 0), (1, 0)]
+
+
+def test_snakes_after_a_dead_one_still_move_and_eat() -> None:
+    env = world([[(0, 0)], [(3, 3)]], [(2, 0), (3, 4)])
+    obs = env.act(move(LEFT, UP))
+    assert snakes_of(env) == [[(0, 0)], [(3, 3), (3, 4)]]
+    assert (obs.reward, obs.done) == (pytest.approx(1 / 3 / 2), True)
+
+
+# --- End
+
+
+def test_the_episode_ends_when_all_snakes_are_full_grown() -> None:
+    full = [(0, 0), (1, 0), (2, 0), (3, 0)]
+    env = world([full, [(0, 4), (1, 4), (2, 4)]], [(4, 2), (3, 4)])
+    obs = env.act(move(UP, RIGHT))
+    assert (obs.reward, obs.done, obs.truncated) == (pytest.approx(1 / 6), True, False)
+    env = world([full, [(0, 4), (1, 4)]], [(4, 2), (2, 4)])
+    assert not env.act(move(UP, RIGHT)).done
+
+
+def test_after_max_steps_the_episode_is_truncated() -> None:
+    env = world([[(2, 2)]], [(0, 0)], max_steps=3)
+    ends = [(obs.done, obs.truncated) for obs in (env.act(move(choice)) for choice in (UP, DOWN, UP))]
+    assert ends == [(False, False), (False, False), (True, True)]
+    assert MultiSnake.defaults()["max_steps"] == 180
+
+
+def test_a_snake_that_walks_the_whole_board_in_circles_scores_one() -> None:
+    # The best score: along a cycle through all cells the head never meets the body, as long as that leaves a cell free.
+    size = 4
+    cycle = [(0, y) for y in range(size)]
+    for y in reversed(range(size)):
+        cycle += [(x, y) for x in (range(1, size) if y % 2 else reversed(range(1, size)))]
+    direction = {(0, 1): UP, (0, -1): DOWN, (-1, 0): LEFT, (1, 0): RIGHT}
+    choice_at = {
+        (x, y): direction[(following[0] - x, following[1] - y)]
+        for (x, y), following in zip(cycle, [*cycle[1:], cycle[0]], strict=True)
+    }
+    for seed in range(10):
+        env = MultiSnake(board_size=size, num_snakes=1, max_snake_length=15).as_environment()
+        env.rng = np.random.default_rng(seed)
+        obs, score = env.reset(), 0.0
+        while not obs.done:
+            obs = env.act(move(choice_at[snakes_of(env)[0][-1]]))
+            score += obs.reward
+        assert score == pytest.approx(1.0)
+        assert obs.end_of_episode_info is not None
+        assert obs.end_of_episode_info["score_0"] == pytest.approx(1.0)
+
+
+# --- Players
+
+
+def test_what_each_player_earns_is_a_metric_and_their_scores_come_with_the_end() -> None:
+    env = world([[(0, 0)], [(0, 4)], [(4, 0)], [(4, 4)]], [(1, 0), (2, 4), (4, 1), (3, 4)], num_players=2)
+    obs = env.act(move(RIGHT, RIGHT, UP, LEFT))  # snakes 0, 2 and 3 eat
+    bite = 1 / 3 / 4
+    assert obs.reward == pytest.approx(3 * bite)
+    assert obs.metrics == {"reward_0": pytest.approx(bite), "reward_1": pytest.approx(2 * bite)}
+    env.record.food[:4] = [(2, 0), (2, 1), (2, 2), (2, 3)]  # nobody's way leads there
+    obs = env.act(move(DOWN, DOWN, UP, DOWN))  # snake 0 leaves the board
+    assert obs.metrics == {"reward_0": 0.0, "reward_1": 0.0}
+    assert obs.end_of_episode_info is not None
+    assert obs.end_of_episode_info["score_0"] == pytest.approx(bite)
+    assert obs.end_of_episode_info["score_1"] == pytest.approx(2 * bite)
+
+
+def test_a_player_whose_snakes_are_all_full_grown_ends_the_episode() -> None:
+    full, almost = [(0, 0), (1, 0), (2, 0), (3, 0)], [(0, 4), (1, 4), (2, 4)]
+    env = world([full, almost], [(4, 2), (0, 2)], num_players=2)
+    assert env.act(move(UP, DOWN)).done  # snake 0 alone is player 0
+    env = world([full, almost], [(4, 2), (0, 2)], num_players=1)
+    assert not env.act(move(UP, DOWN)).done
+
+
+def test_snakes_belong_to_players_in_blocks_of_colours() -> None:
+    values = MultiSnake(num_snakes=6, num_players=3).values
+    heads = np.array([[9, 9, colour] for colour in (0, 1, 2, 3, 4, 5)], np.float32)
+    assert MultiSnake.num_players(values) == 3
+    assert MultiSnake.players(values, "SnakeHead", heads).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_every_player_sees_the_own_colours_first() -> None:
+    values = MultiSnake(num_snakes=6, num_players=3).values
+    heads = np.array([[9, 8, colour] for colour in (0, 1, 2, 3, 4, 5)], np.float32)
+    seen = [MultiSnake.seen_by(values, player, "SnakeHead", heads) for player in range(3)]
+    assert [rows[:, 2].tolist() for rows in seen] == [[0, 1, 2, 3, 4, 5], [4, 5, 0, 1, 2, 3], [2, 3, 4, 5, 0, 1]]
+    assert all((rows[:, :2] == [9, 8]).all() for rows in seen)
+    assert heads[:, 2].tolist() == [0, 1, 2, 3, 4, 5]  # what was given is left alone
+
+
+# --- What is accepted
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"board_size": 65}, "board_size=65; it must be a whole number from 2 to 64"),
+        ({"num_snakes": 10}, "num_snakes=10; it must be a whole number from 1 to 9"),
+        ({"num_players": 0}, "num_players=0; it must be a whole number from 1 to 4"),
+        ({"num_snakes": 3, "num_players": 2}, "num_snakes=3 cannot be shared equally by num_players=2"),
+        ({"max_snake_length": 1}, "max_snake_length=1; it must be a whole number >= 2"),
+        (
+            {"num_snakes": 4, "max_snake_length": 66, "board_size": 20},
+            ".* have 260 body segments; there is room for 256, so max_snake_length may be 65",
+        ),
+        ({"board_size": 4}, "num_snakes=2 of max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
+    ],
+)
+def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"MultiSnake: {message}"):
+        MultiSnake(**parameters)
+
+
+# --- Random play
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    board_size=st.integers(3, 6),
+    num_snakes=st.integers(1, 3),
+    max_snake_length=st.integers(2, 4),
+)
+@settings(max_examples=40, deadline=None)
+def test_random_play_keeps_the_rules(seed: int, board_size: int, num_snakes: int, max_snake_length: int) -> None:
+    num_snakes = min(num_snakes, board_size**2 // (max_snake_length + 1))
+    env = MultiSnake(
+        board_size=board_size, num_snakes=num_snakes, max_snake_length=max_snake_length, max_steps=30
+    ).as_environment()
+    env.rng = np.random.default_rng(seed)
+    policy = np.random.default_rng(seed + 1)
+    obs, score = env.reset(), 0.0
+    while not obs.done:
+        before = snakes_of(env)
+        obs = env.act(move(*policy.integers(4, size=num_snakes).tolist()))
+        score += obs.reward
+        segments = [cell for snake in snakes_of(env) for cell in snake]
+        assert len({*segments, *food_of(env)}) == len(segments) + num_snakes  # everything has a cell of its own
+        assert all(0 <= x < board_size and 0 <= y < board_size for x, y in (*segments, *food_of(env)))
+        for old, new in zip(before, snakes_of(env), strict=True):
+            assert new[:-1] in (old[1:], old) or new == old  # moved, grew, or died
+            assert len(new) <= max_snake_length
+    grown = sum(len(snake) - 1 for snake in snakes_of(env))
+    assert score == pytest.approx(grown / (max_snake_length - 1) / num_snakes)
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_seed_others() -> None:
+    def start(seed: int) -> list[list[Cell]]:
+        env = MultiSnake().as_environment()
+        env.rng = np.random.default_rng(seed)
+        starts = []
+        for _ in range(3):
+            env.reset()
+            starts.append([cell for snake in snakes_of(env) for cell in snake] + food_of(env))
+        return starts
+
+    assert start(1) == start(1)
+    assert start(1) != start(2)
+
+
+# --- The picture
+
+
+def test_render_shows_heads_bodies_and_food_with_y_upwards() -> None:
+    env = world([[(0, 0), (1, 0)]], [(4, 4)])
+    image = env.render()
+    assert (image.shape, image.dtype) == ((5 * 32 + 1, 5 * 32 + 1, 3), np.dtype(np.uint8))
+    bottom, top = 4 * 32 + 16, 16
+    assert image[bottom, 32 + 16].tolist() == [255, 255, 255]  # the eye
+    assert image[bottom, 16].tolist() == image[top, 4 * 32 + 16].tolist()  # body and food have the snake's colour
+    assert image[top, 16].tolist() != image[bottom, 16].tolist()

@@ -1,0 +1,183 @@
+"""PickMatchingBalls on hand-made balls: what is seen, what a wrong ball costs, and the best score."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.action import Action, SelectEntityAction
+from entity_gym.compiled.view import CompiledView
+from entity_gym.envs.pick_matching_balls import PickMatchingBalls
+from entity_gym.observation import Observation, SelectEntityActionMask
+from entity_gym.spaces import SelectEntityActionSpace
+
+
+def seeded(seed: int, **parameters: Any) -> CompiledView:
+    env = PickMatchingBalls(**parameters).as_environment()
+    env.rng = np.random.default_rng(seed)
+    env.reset()
+    return env
+
+
+def balls(*colours: int, **parameters: Any) -> CompiledView:
+    env = seeded(0, max_balls=len(colours), **parameters)
+    s = env.record
+    s.colour[: len(colours)] = colours
+    s.most = max(colours.count(colour) for colour in colours)
+    env.observe()
+    return env
+
+
+def pick(ball: int) -> dict[str, Action]:
+    return {"Pick Ball": SelectEntityAction([("Player", 0)], [("Ball", ball)])}
+
+
+def picked(env: CompiledView, order: Sequence[int]) -> list[tuple[float, bool]]:
+    """Reward and end of each pick."""
+    return [(obs.reward, obs.done) for obs in (env.act(pick(ball)) for ball in order)]
+
+
+def rows(obs: Observation) -> list[list[float]]:
+    return np.asarray(obs.features["Ball"]).tolist()
+
+
+# --- What is seen
+
+
+def test_the_spaces_name_types_features_and_the_action() -> None:
+    env = PickMatchingBalls().as_environment()
+    assert {name: entity.features for name, entity in env.obs_space().entities.items()} == {
+        "Ball": ("color0", "color1", "color2", "color3", "color4", "color5", "selected"),
+        "Player": (),
+    }
+    assert env.action_space() == {"Pick Ball": SelectEntityActionSpace()}
+
+
+def test_the_number_of_the_colour_is_shown_six_times() -> None:
+    env = balls(4, 0)
+    assert rows(env.observe()) == [[4, 4, 4, 4, 4, 4, 0], [0, 0, 0, 0, 0, 0, 0]]
+
+
+def test_with_one_hot_the_place_of_the_colour_is_one() -> None:
+    env = balls(4, 0, one_hot=True)
+    assert rows(env.observe()) == [[0, 0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
+
+
+def test_a_picked_ball_stays_in_sight_and_cannot_be_picked_again() -> None:
+    env = balls(1, 1, 1, 2)
+    obs = env.act(pick(1))
+    assert [row[-1] for row in rows(obs)] == [0, 1, 0, 0]
+    mask = obs.actions["Pick Ball"]
+    assert isinstance(mask, SelectEntityActionMask)
+    assert mask.actor_ids == [("Player", 0)]
+    assert mask.actee_ids == [("Ball", 0), ("Ball", 2), ("Ball", 3)]
+    with pytest.raises(ValueError, match="Pick Ball"):
+        env.act(pick(1))
+
+
+# --- Reward and end
+
+
+def test_a_ball_of_a_second_colour_ends_the_episode_and_does_not_count() -> None:
+    # two of the three balls of colour 5, then one of colour 0
+    assert picked(balls(5, 0, 5, 5), [0, 2, 1]) == [(0, False), (0, False), (pytest.approx(2 / 3), True)]
+
+
+def test_a_second_ball_of_another_colour_leaves_one_that_counts() -> None:
+    assert picked(balls(3, 2, 3, 3), [1, 0]) == [(0, False), (pytest.approx(1 / 3), True)]
+
+
+def test_all_balls_of_the_most_frequent_colour_and_any_other_score_one() -> None:
+    assert picked(balls(1, 0, 1, 0, 1, 2), [0, 2, 4, 1]) == [(0, False), (0, False), (0, False), (1.0, True)]
+
+
+def test_balls_that_all_match_score_one_when_all_are_picked() -> None:
+    assert picked(balls(2, 2, 2), [2, 0, 1]) == [(0, False), (0, False), (1.0, True)]
+    assert picked(balls(2), [0]) == [(1.0, True)]
+
+
+def test_the_end_reports_how_many_balls_there_were_and_how_many_are_picked() -> None:
+    env = balls(5, 0, 5, 5)
+    env.act(pick(0))
+    obs = env.act(pick(1))
+    assert (obs.truncated, obs.end_of_episode_info) == (False, {"num_balls": 4, "picked": 2})
+
+
+@pytest.mark.parametrize("parameters", [{}, {"one_hot": True, "randomize": True}, {"max_balls": 3}])
+def test_picking_the_most_frequent_colour_first_scores_one_in_every_episode(parameters: dict[str, Any]) -> None:
+    env = seeded(0, **parameters)
+    for _ in range(20):
+        obs = env.reset()
+        colours = [int(colour) for colour in env.record.colour[: env.record.num_balls]]
+        best = max(range(6), key=colours.count)
+        order = iter(sorted(range(len(colours)), key=lambda ball: colours[ball] != best))
+        rewards = []
+        while not obs.done:
+            obs = env.act(pick(next(order)))
+            rewards.append(obs.reward)
+        assert rewards[:-1] == [0.0] * (len(rewards) - 1)
+        assert rewards[-1] == pytest.approx(1.0)
+
+
+# --- Where it starts
+
+
+def test_colours_are_drawn_uniformly() -> None:
+    env = seeded(0)
+    counts = np.zeros(6)
+    for _ in range(150):
+        env.reset()
+        counts += np.bincount(env.record.colour[:32], minlength=6)
+    # 4,800 balls, 800 of each colour on average; the standard deviation is sqrt(4800 * 1/6 * 5/6) = 25.8
+    assert np.abs(counts - 800).max() < 5 * 25.8
+
+
+def test_without_randomize_there_are_always_as_many_balls_as_may_be() -> None:
+    env = seeded(0, max_balls=7)
+    assert {len(rows(env.reset())) for _ in range(20)} == {7}
+
+
+def test_with_randomize_there_are_three_to_as_many_balls_as_may_be() -> None:
+    env = seeded(0, max_balls=6, randomize=True)
+    assert {len(rows(env.reset())) for _ in range(100)} == {3, 4, 5, 6}
+
+
+def test_an_episode_starts_with_no_ball_picked() -> None:
+    env = balls(1, 2, 3)
+    env.act(pick(0))
+    assert [row[-1] for row in rows(env.reset())] == [0, 0, 0]
+
+
+def test_the_same_seed_gives_the_same_balls_and_another_seed_others() -> None:
+    assert rows(seeded(1).observe()) == rows(seeded(1).observe())
+    assert rows(seeded(1).observe()) != rows(seeded(2).observe())
+
+
+# --- What is accepted, and the picture
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"max_balls": 0}, "max_balls=0; it must be a whole number from 1 to 64"),
+        ({"max_balls": 65}, "max_balls=65; it must be a whole number from 1 to 64"),
+        (
+            {"max_balls": 2, "randomize": True},
+            "max_balls=2 with randomize=True; it must be a whole number from 3 to 64",
+        ),
+    ],
+)
+def test_impossible_parameters_are_named_with_what_is_allowed(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"PickMatchingBalls: {message}"):
+        PickMatchingBalls(**parameters)
+
+
+def test_render_shows_balls_in_a_row_and_picked_ones_with_a_white_middle() -> None:
+    env = balls(0, 0, 3)
+    env.act(pick(1))
+    image = env.render()
+    assert (image.shape, image.dtype) == ((32, 96, 3), np.dtype(np.uint8))
+    assert image[16, 48].tolist() == [255, 255, 255]
+    assert image[16, 16].tolist() == image[16, 48 + 9].tolist()  # the same colour
+    assert image[16, 16].tolist() != image[16, 80].tolist()

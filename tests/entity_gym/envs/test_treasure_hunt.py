@@ -1,0 +1,201 @@
+"""TreasureHunt: its rules on hand-made boards, and the same rules in plain Python, step by step."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.action import GlobalCategoricalAction
+from entity_gym.compiled.view import CompiledView
+from entity_gym.envs.treasure_hunt import TreasureHunt
+from entity_gym.envs.treasure_hunt_python import PythonTreasureHunt
+from entity_gym.list_env import ListEnv
+from entity_gym.observation import Observation
+from tests.entity_gym.envs.playing import act, episode, resets, started
+
+MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
+Square = tuple[int, int]
+
+
+def board(player: Square, traps: Sequence[Square], treasures: Sequence[Square], **kwargs: Any) -> CompiledView:
+    env = TreasureHunt(num_traps=len(traps), num_treasures=len(treasures), **kwargs)
+    return started(env, x=player[0], y=player[1], trap=traps, treasure=treasures)
+
+
+def player_of(obs: Observation) -> Square:
+    x, y = np.asarray(obs.global_features).tolist()
+    return int(x), int(y)
+
+
+def squares(obs: Observation, entity: str) -> list[Square]:
+    return [(int(x), int(y)) for x, y in np.asarray(obs.features[entity]).reshape(-1, 2).tolist()]
+
+
+def to_the_nearest_treasure(obs: Observation) -> dict[str, str]:
+    """The first move on a shortest way around the traps."""
+    start, traps, treasures = player_of(obs), set(squares(obs, "Trap")), set(squares(obs, "Treasure"))
+    frontier: deque[tuple[Square, str]] = deque([(start, "")])
+    seen = {start}
+    while frontier:
+        (x, y), first = frontier.popleft()
+        if (x, y) in treasures:
+            return {"move": first}
+        for name, (dx, dy) in MOVES.items():
+            square = (x + dx, y + dy)
+            if square not in seen | traps and max(map(abs, square)) <= 10:
+                seen.add(square)
+                frontier.append((square, first or name))
+    raise AssertionError(f"{treasures} cannot be reached from {start} past {traps}")
+
+
+@pytest.mark.parametrize(("name", "offset"), MOVES.items())
+def test_the_player_moves_by_one(name: str, offset: Square) -> None:
+    assert player_of(act(board((2, -3), [], [(9, 9)]), move=name)) == (2 + offset[0], -3 + offset[1])
+
+
+@pytest.mark.parametrize(
+    ("corner", "name"), [((10, 10), "up"), ((10, 10), "right"), ((-10, -10), "down"), ((-10, -10), "left")]
+)
+def test_a_move_over_the_border_does_nothing_but_takes_a_step(corner: Square, name: str) -> None:
+    env = board(corner, [], [(0, 0)])
+    assert player_of(act(env, move=name)) == corner
+    assert env.record.steps == 1
+
+
+def test_a_treasure_is_collected_by_standing_on_it_and_the_others_keep_their_order() -> None:
+    env = board((0, 0), [(5, 5)], [(3, 3), (1, 0), (-2, 4)])
+    obs = act(env, move="right")
+    assert (obs.reward, obs.done) == (1.0, False)
+    assert squares(obs, "Treasure") == [(3, 3), (-2, 4)]
+    assert squares(obs, "Trap") == [(5, 5)]
+    assert act(env, move="right").reward == 0.0
+
+
+def test_a_trap_ends_the_episode() -> None:
+    obs = act(board((0, 0), [(0, 1)], [(3, 3), (4, 4)]), move="up")
+    assert (obs.reward, obs.done, obs.truncated) == (0.0, True, False)
+    assert obs.end_of_episode_info == {"treasures_left": 2}
+    assert obs.actions == {}
+
+
+def test_the_last_treasure_ends_the_episode() -> None:
+    obs = act(board((0, 0), [(5, 5)], [(0, -1)]), move="down")
+    assert (obs.reward, obs.done, obs.truncated) == (1.0, True, False)
+    assert obs.end_of_episode_info == {"treasures_left": 0}
+
+
+def test_who_wanders_for_ever_is_truncated() -> None:
+    # An ancestor's episodes had no limit: a policy that never met a trap never finished one.
+    env = board((9, 9), [], [(0, 0)], max_steps=7)
+    seen = [act(env, move=("left", "right")[step % 2]) for step in range(7)]
+    assert [obs.done for obs in seen] == [False] * 6 + [True]
+    assert seen[-1].truncated
+    assert TreasureHunt.max_steps == 100
+
+
+def test_an_end_in_the_last_step_is_no_truncation() -> None:
+    obs = act(board((0, 0), [], [(1, 0)], max_steps=1), move="right")
+    assert obs.done and not obs.truncated
+
+
+def test_a_board_starts_with_the_player_in_the_middle_and_everything_else_on_squares_of_its_own() -> None:
+    taken: Counter[Square] = Counter()
+    for env in resets(TreasureHunt(num_traps=4, num_treasures=8), 500):
+        obs = env.observe()
+        traps, treasures = squares(obs, "Trap"), squares(obs, "Treasure")
+        assert (len(traps), len(treasures), player_of(obs)) == (4, 8, (0, 0))
+        assert len({*traps, *treasures, (0, 0)}) == 13
+        taken.update(traps + treasures)
+    assert set(taken) == {(x, y) for x in range(-5, 6) for y in range(-5, 6)} - {(0, 0)}
+    assert max(taken.values()) < 50 + 40  # 50 expected on each of the 120 squares; 7 is the standard deviation
+
+
+def test_walking_around_the_traps_collects_everything() -> None:
+    env = started(TreasureHunt)
+    for _ in range(20):
+        seen = episode(env, to_the_nearest_treasure)
+        assert sum(obs.reward for obs in seen) == 5.0
+        assert not seen[-1].truncated
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_traps": -1}, "num_traps=-1; .* from 0 to 16"),
+        ({"num_traps": 17}, "num_traps=17; .* from 0 to 16"),
+        ({"num_treasures": 0}, "num_treasures=0; .* from 1 to 16"),
+        ({"num_treasures": 17}, "num_treasures=17; .* from 1 to 16"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"TreasureHunt: {message}"):
+        TreasureHunt(**arguments)
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        PythonTreasureHunt(**arguments)
+
+
+def test_the_fullest_board_can_be_made() -> None:
+    obs = started(TreasureHunt(num_traps=16, num_treasures=16)).observe()
+    assert len({*squares(obs, "Trap"), *squares(obs, "Treasure")}) == 32
+
+
+def test_the_drawing_shows_treasures_traps_and_the_player() -> None:
+    env = board((-10, 10), [(0, 0)], [(10, -10)])
+    image = env.render()
+    assert image.shape == (253, 253, 3)
+    assert image[6, 6].tolist() == [38, 110, 200]  # the player, at the upper left
+    assert image[126, 126].tolist() == [40, 40, 44]
+    assert image[246, 246].tolist() == [230, 150, 40]
+
+
+# --- The plain Python form
+
+
+def plain(obs: Observation) -> dict[str, Any]:
+    return {
+        "player": player_of(obs),
+        "traps": squares(obs, "Trap"),
+        "treasures": squares(obs, "Treasure"),
+        "actions": list(obs.actions),
+        "end": (obs.reward, obs.done, obs.truncated, obs.end_of_episode_info),
+    }
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_traps": 0, "num_treasures": 16, "max_steps": 40}, {"num_traps": 16}])
+def test_both_forms_show_the_same_step_by_step(arguments: dict[str, int]) -> None:
+    policy = np.random.default_rng(1)
+    compiled, python = started(TreasureHunt(**arguments)), PythonTreasureHunt(**arguments)
+    assert compiled.obs_space() == python.obs_space()
+    assert compiled.action_space() == python.action_space()
+    for _ in range(30):
+        obs = compiled.reset()
+        board = {"traps": squares(obs, "Trap"), "treasures": squares(obs, "Treasure")}
+        python.load_state({"player": (0, 0), "steps": 0, **board})
+        assert plain(python.observe()) == plain(obs)
+        while not obs.done:
+            choice = int(policy.integers(4))
+            action = {"move": GlobalCategoricalAction(choice, list(MOVES)[choice])}
+            obs = compiled.act(action)
+            assert plain(python.act(action)) == plain(obs)
+
+
+def test_the_python_form_starts_like_the_other() -> None:
+    env = PythonTreasureHunt()
+    env.rng = np.random.default_rng(0)
+    for _ in range(50):
+        obs = env.reset()
+        taken = [*squares(obs, "Trap"), *squares(obs, "Treasure")]
+        assert len({*taken, player_of(obs)}) == 11 and np.abs(taken).max() <= 5
+
+
+def test_the_python_form_is_seeded_and_continues_from_its_state() -> None:
+    pools = [ListEnv(PythonTreasureHunt, 2, seed=seed) for seed in (3, 3, 4)]
+    first, same, other = (pool.reset().features["Treasure"].values.tolist() for pool in pools)
+    assert first == same != other
+    env, again = PythonTreasureHunt(), PythonTreasureHunt()
+    env.reset()
+    again.load_state(env.state())
+    step = {"move": GlobalCategoricalAction(0, "up")}
+    assert plain(env.act(step)) == plain(again.act(step))

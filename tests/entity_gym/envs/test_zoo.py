@@ -1,0 +1,190 @@
+"""What every world that comes with the package keeps to, whatever its rules."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.envs.cart_pole import CartPole, CartPoleV0
+from entity_gym.envs.cherry_pick import CherryPick
+from entity_gym.envs.count import Count
+from entity_gym.envs.floor_is_lava import FloorIsLava
+from entity_gym.envs.minefield import Minefield
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.move_to_origin import MoveToOrigin
+from entity_gym.envs.multi_armed_bandit import MultiArmedBandit
+from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.envs.not_hotdog import NotHotdog
+from entity_gym.envs.pick_matching_balls import PickMatchingBalls
+from entity_gym.envs.rock_paper_scissors import RockPaperScissors
+from entity_gym.envs.treasure_hunt import TreasureHunt
+from entity_gym.envs.xor import Xor
+from entity_gym.list_env import ListEnv
+from entity_gym.ragged import RaggedBuffer
+from entity_gym.sampling import random_actions
+from entity_gym.slot_vec_env import SlotVecEnv
+from entity_gym.vec_env import VecEnv
+from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
+
+#: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
+ZOO: list[tuple[CompiledEnvironment, int]] = [
+    (CartPole(), 500),
+    (CartPoleV0(), 200),
+    (CherryPick(), 16),
+    (CherryPick(num_cherries=7), 3),
+    (Count(), 1),
+    (Count(masked_choices=2), 1),
+    (FloorIsLava(), 1),
+    (Minefield(), 200),
+    (Minefield(translate=True, max_mines=3, max_steps=30), 30),
+    (MineSweeper(), 100),
+    (MineSweeper(orbital_cannon=True, cooldown_period=2, width=9, num_robots=4), 100),
+    (MoveToOrigin(), 32),
+    (MultiArmedBandit(), 32),
+    (MultiSnake(), 180),
+    (MultiSnake(num_snakes=4, board_size=8, max_steps=40), 40),
+    (NotHotdog(), 1),
+    (PickMatchingBalls(), 32),
+    (PickMatchingBalls(randomize=True, one_hot=True, max_balls=10), 10),
+    (RockPaperScissors(), 1),
+    (RockPaperScissors(cheat=True), 1),
+    (TreasureHunt(), 100),
+    (TreasureHunt(num_traps=0, num_treasures=16, max_steps=50), 50),
+    (Xor(), 1),
+]
+WORLDS = [env for env, _ in ZOO]
+each_world = pytest.mark.parametrize("env", WORLDS, ids=repr)
+each_class = pytest.mark.parametrize("env", dict.fromkeys(type(env) for env in WORLDS))
+
+WITHOUT_CHANCE = (MultiArmedBandit,)  # the same whatever the seed
+NUM_ENVS = 3
+
+
+def pool(env: CompiledEnvironment, seed: int = 0, *, compile: bool = False) -> VecEnv:
+    return SlotVecEnv(CompiledSlots(env, NUM_ENVS, compile=compile, final_observations="all"), seed=seed)
+
+
+def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> list[VecObs]:
+    """Uniformly random actions from `obs` on, or from a reset."""
+    rng = np.random.default_rng(seed)
+    seen = [env.reset() if obs is None else obs]
+    for _ in range(steps):
+        seen.append(env.act(random_actions(seen[-1], rng)))
+    return seen
+
+
+def plain(obs: VecObs) -> dict[str, Any]:
+    """All that a batch says, to be compared bit by bit."""
+    said: dict[str, Any] = {name: ragged(rows) for name, rows in obs.features.items()}
+    said |= {f"visible {name}": ragged(flags) for name, flags in obs.visible.items()}
+    for name, offered in obs.action_masks.items():
+        said[f"actors of {name}"] = ragged(offered.actors)
+        if offered.mask is not None and len(offered.mask.values):
+            said[f"mask of {name}"] = ragged(offered.mask)
+        if isinstance(offered, VecSelectEntityActionMask):
+            said[f"actees of {name}"] = ragged(offered.actees)
+    for name in ("reward", "done", "truncated", "elapsed_step"):
+        said[name] = getattr(obs, name).tolist()
+    said["info"] = {i: str(info) for i, info in obs.end_of_episode_info.items()}  # as text NaN equals NaN
+    return said
+
+
+def ragged(buffer: RaggedBuffer[Any]) -> tuple[bytes, list[int]]:
+    return buffer.values.tobytes(), buffer.size1().tolist()
+
+
+def everything(obs: VecObs) -> dict[str, Any]:
+    """The same with metrics and the last observations of the episodes that ended."""
+    last = {} if obs.final is None else {"whose": obs.final.env_id.tolist(), **plain(obs.final)}
+    return {**plain(obs), "metrics": {name: vars(metric) for name, metric in obs.metrics.items()}, "last": last}
+
+
+def same(first: list[VecObs], second: list[VecObs]) -> bool:
+    return [everything(obs) for obs in first] == [everything(obs) for obs in second]
+
+
+@each_world
+def test_a_seed_decides_everything_and_two_seeds_differ(env: CompiledEnvironment) -> None:
+    first, again, other = (play(pool(env, seed), steps=20) for seed in (1, 1, 2))
+    assert same(first, again)
+    assert same(first, other) == isinstance(env, WITHOUT_CHANCE)
+
+
+@each_world
+def test_environments_side_by_side_differ(env: CompiledEnvironment) -> None:
+    seen = play(pool(env), steps=20)
+    features = [[rows[i].values.tolist() for obs in seen for rows in obs.features.values()] for i in range(NUM_ENVS)]
+    assert (features[0] == features[1]) == isinstance(env, WITHOUT_CHANCE)
+
+
+@each_class
+def test_compiled_and_ordinary_python_do_the_same(env: type[CompiledEnvironment]) -> None:
+    for world in WORLDS:
+        if type(world) is env:
+            first, second = (play(pool(world, compile=compile), steps=100) for compile in (False, True))
+            assert same(first, second)
+
+
+@each_world
+def test_random_play_keeps_to_the_spaces(env: CompiledEnvironment) -> None:
+    # A ListEnv checks every observation against the spaces, and must then show the same as the pool.
+    one_by_one = ListEnv(env.as_environment, NUM_ENVS, final_observations="all")
+    assert same(play(one_by_one, steps=30), play(pool(env), steps=30))
+
+
+@pytest.mark.parametrize(("env", "limit"), ZOO, ids=map(repr, WORLDS))
+def test_every_episode_ends_within_the_promised_number_of_steps(env: CompiledEnvironment, limit: int) -> None:
+    pools = pool(env, compile=True)
+    obs, rng, lengths = pools.reset(), np.random.default_rng(0), np.zeros(NUM_ENVS, np.int64)
+    num_ends = 0
+    for _ in range(3 * limit):
+        obs = pools.act(random_actions(obs, rng))
+        lengths += 1
+        assert (lengths <= limit).all()
+        np.testing.assert_array_equal(obs.truncated & ~obs.done, False)
+        num_ends += int(obs.done.sum())
+        lengths[obs.done] = 0
+    assert num_ends >= 3 * NUM_ENVS
+
+
+@each_world
+def test_a_saved_state_continues_identically_compiled_or_not(env: CompiledEnvironment) -> None:
+    first = pool(env)
+    play(first, steps=7)
+    saved = first.state()
+    rest = play(first, steps=20, obs=first.load_state(saved), seed=1)
+    for compile in (False, True):
+        second = pool(env, seed=99, compile=compile)
+        again = second.load_state(saved)
+        assert same(play(second, steps=20, obs=again, seed=1), rest)
+
+
+@each_world
+def test_every_state_can_be_drawn(env: CompiledEnvironment) -> None:
+    world = pool(env)
+    obs, rng, images = world.reset(), np.random.default_rng(0), []
+    for _ in range(10):
+        images += world.render([0])
+        assert images[-1].dtype == np.uint8 and images[-1].ndim == 3
+        assert images[-1].shape == images[0].shape and images[0].shape[2] == 3
+        obs = world.act(random_actions(obs, rng))
+    assert len({image.tobytes() for image in images}) > 1
+    before = world.state()["fields"]
+    world.render([0])
+    after = world.state()["fields"]
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)  # drawing changes nothing
+
+
+@each_class
+def test_the_docstring_is_a_contract(env: type[CompiledEnvironment]) -> None:
+    text = inspect.getdoc(env) or ""
+    if not issubclass(env, CartPoleV0):  # says how it differs from CartPole
+        for part in ("Observation", "Actions", "Reward", "End", "Best score"):
+            assert f"**{part}.**" in text
+    for name in env.parameters:
+        assert f"\n    {name}: " in text
