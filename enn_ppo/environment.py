@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
+from entity_gym.batch_env import BatchEnvironment
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
@@ -25,14 +26,23 @@ EnvFactory = Callable[..., Any]
 class BoundEnvironment(NamedTuple):
     """An environment that only needs to be made."""
 
-    source: EnvSource  # a compiled environment with its parameters, or what makes a Python environment
+    source: (
+        EnvSource  # a compiled environment with its parameters, a vectorised one's class, or what makes a Python one
+    )
     config: EnvConfig  # names `source`, so that a checkpoint can find it again
 
     def create(self) -> Environment:
-        """One plain environment."""
-        if isinstance(self.source, CompiledEnvironment):
-            return self.source.as_environment()
-        made: Environment = self.source()  # type: ignore[assignment]
+        """One plain environment.
+
+        Raises:
+            ValueError: for an environment that is vectorised by hand: it has no such form.
+        """
+        source: Any = self.source
+        if isinstance(source, CompiledEnvironment):
+            return source.as_environment()
+        if _is_vectorised(source):
+            raise ValueError(f"{self.config.id} is vectorised by hand and has no form that can be drawn one by one")
+        made: Environment = source()
         return made
 
     def make_vec_env(self, rollout: RolloutConfig, seed: int) -> VecEnv:
@@ -43,9 +53,14 @@ class BoundEnvironment(NamedTuple):
         """
         if rollout.num_processes:
             return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed)
-        if isinstance(self.source, CompiledEnvironment) or rollout.num_threads != 1:
+        is_native = isinstance(self.source, CompiledEnvironment) or _is_vectorised(self.source)
+        if is_native or rollout.num_threads != 1:
             return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed)
         return ListEnv(self.create, rollout.num_envs, seed)
+
+
+def _is_vectorised(source: object) -> bool:
+    return isinstance(source, type) and issubclass(source, BatchEnvironment)
 
 
 def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundEnvironment:
@@ -63,6 +78,12 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
     bound = EnvConfig(id=name, kwargs=config.kwargs)
     if isinstance(factory, type) and issubclass(factory, CompiledEnvironment):
         return BoundEnvironment(factory(**config.kwargs), bound)
+    if _is_vectorised(factory):
+        if config.kwargs:
+            raise ValueError(
+                f"env.kwargs {dict(config.kwargs)} cannot be given to {name}, which is vectorised by hand: give them in a subclass"
+            )
+        return BoundEnvironment(factory, bound)
     _check_arguments(name, factory, config.kwargs)
     create: Callable[[], Environment] = functools.partial(factory, **config.kwargs)
     return BoundEnvironment(create, bound)

@@ -69,7 +69,7 @@ def batch_frames(
         width = len(reader.obs_space.global_features)
         features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
     for name, buffer in features.items():
-        _check_finite(name, buffer, env_id, reader)
+        check_finite(name, buffer, env_id, reader)
     reward = _scalars("reward", "a finite number", np.dtype(np.float32), observations, env_id, reader)
     done = _scalars("done", "a bool", np.dtype(np.bool_), observations, env_id, reader)
     truncated = _scalars("truncated", "a bool", np.dtype(np.bool_), observations, env_id, reader)
@@ -104,7 +104,8 @@ def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
     return RaggedBufferF32.from_offsets(values, _offsets([len(array) for array in arrays]))
 
 
-def _check_finite(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
+def check_finite(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
+    """Raise a ValueError that names the first feature of type `name` that is no finite number, if there is one."""
     finite = np.isfinite(buffer.values)
     if finite.all():
         return

@@ -13,6 +13,8 @@ and the `info:...` arrays.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,9 +55,9 @@ class DenseForm:
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self._name, self._arrays = spec.config.name, spec.arrays
-        self._actions = DenseActions(spec, num_envs)
         observation, info = field_trees(spec)
         self._padding = None if observation != {} else Padding(spec)
+        self._actions = DenseActions(spec, num_envs)
         masks = self._actions.mask_fields()
         always_open = self._actions.plain and not self._actions.closable
         if self._padding is not None:
@@ -77,10 +79,13 @@ class DenseForm:
         self.action: Tree = self._actions.fields()
 
     def show(self, obs: VecObs) -> Dense:
-        """What the environments of `obs` show; their next actions answer it."""
+        """What the environments of `obs` show; their next actions answer it. No action has led to a first frame."""
         offered = self._actions.offered(obs) if self._needs_offered else None
         self._actions.remember(obs, offered)
-        return self._dense(obs, offered)
+        dense = self._dense(obs, offered)
+        if self._actions.closable:
+            dense.info["replaced_actions"][obs.elapsed_step == 0] = 0
+        return dense
 
     def show_last(self, obs: VecObs) -> Dense:
         """The last observations of episodes, which no action answers."""
@@ -125,6 +130,44 @@ def frame_of(tree: Tree, row: int) -> Tree:
         return np.asarray(array[row])
 
     return map_tree(one, tree)
+
+
+def frames_of(tree: Tree) -> list[Tree]:
+    """`frame_of` every frame; fast."""
+    if isinstance(tree, dict):
+        branches = [frames_of(branch) for branch in tree.values()]
+        return [dict(zip(tree, values, strict=True)) for values in zip(*branches, strict=True)]
+    if isinstance(tree, RaggedArray):
+        return [tree.values[lo:hi] for lo, hi in itertools.pairwise(tree.offsets.tolist())]
+    return list(tree) if tree.ndim > 1 else [np.asarray(value) for value in tree]
+
+
+def rows_of(tree: Tree, rows: NDArray[np.int64]) -> Tree:
+    """The frames `rows`, in that order, as copies."""
+
+    def some(array: NDArray[Any] | RaggedArray) -> NDArray[Any] | RaggedArray:
+        if not isinstance(array, RaggedArray):
+            return np.asarray(array[rows])
+        lengths = np.diff(array.offsets)[rows]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return RaggedArray(array.values[np.repeat(array.offsets[rows], lengths) + within], offsets)
+
+    return map_tree(some, tree)
+
+
+def join(trees: Sequence[Tree]) -> Tree:
+    """The frames of all trees, one or more, one after another."""
+    first = trees[0]
+    if len(trees) == 1:
+        return first
+    if isinstance(first, dict):
+        return {name: join([tree[name] for tree in trees]) for name in first}
+    if not isinstance(first, RaggedArray):
+        return np.concatenate(trees)
+    lengths = np.concatenate([np.diff(tree.offsets) for tree in trees])
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return RaggedArray(np.concatenate([tree.values for tree in trees]), offsets)
 
 
 def rows_only(tree: Tree) -> Tree:

@@ -57,7 +57,9 @@ class DenseActions:
         self._num_actors = {name: np.zeros(num_envs, np.int64) for name in self._sizes}
         self._counts = np.zeros((num_envs, len(spec.entities)), np.int64)
         self._open = {
-            name: np.zeros((num_envs, *size), np.int8) for name, size in self._sizes.items() if spec.actions[name].closable
+            name: np.zeros((num_envs, *size), np.int8)
+            for name, size in self._sizes.items()
+            if spec.actions[name].closable
         }
 
     def fields(self) -> Tree:
@@ -171,7 +173,9 @@ class DenseActions:
                 raise ValueError(f"unknown action {name!r}; {nearest(name, self._sizes)}")
         for name in self._sizes:
             if name not in actions:
-                raise ValueError(f"action {name!r} is missing; give one number for each of {self._sizes[name].actors} actors")
+                raise ValueError(
+                    f"action {name!r} is missing; give one number for each of {self._sizes[name].actors} actors"
+                )
         return actions
 
     def _check_bounds(self, name: str, chosen: NDArray[np.int64], owner: EnvIds) -> None:
@@ -255,4 +259,3 @@ def _whole_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np
             f"action {name!r} has shape {given.shape} and dtype {given.dtype}; expected whole numbers of shape {shape}"
         )
     return given.astype(np.int64)
-

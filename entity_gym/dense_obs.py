@@ -25,10 +25,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.ragged import RaggedBufferF32
 from entity_gym.spaces import GLOBAL_ENTITY
 from entity_gym.spec import EnvSpec
-from entity_gym.vec_obs import RaggedArray, VecObs
+from entity_gym.vec_obs import VecObs
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,21 @@ class Field:
     low: Any = -np.inf
     high: Any = np.inf
     per_player: bool = False
+
+    def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Smallest and largest values, in the field's shape and dtype, in which integers have no infinity."""
+        smallest, largest = -np.inf, np.inf
+        if self.dtype.kind == "b":
+            smallest, largest = 0, 1
+        elif self.dtype.kind in "iu":
+            smallest, largest = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
+        return self._bound(self.low, -np.inf, smallest), self._bound(self.high, np.inf, largest)
+
+    def _bound(self, given: Any, infinite: float, limit: float) -> NDArray[Any]:
+        bound = np.full(self.shape, limit, self.dtype)
+        finite = np.broadcast_to(np.asarray(given) != infinite, self.shape)
+        bound[finite] = np.broadcast_to(given, self.shape)[finite]
+        return bound
 
 
 #: Nested dictionaries, with a `Field` or an array (N, ...) or a `RaggedArray` (a row a player) at each end.
@@ -108,7 +122,9 @@ def field_trees(spec: EnvSpec) -> tuple[Tree, dict[str, Tree]]:
     """
     for key in spec.arrays:
         if key != "obs" and not key.startswith(("obs:", "info:")):
-            raise ValueError(f"{spec.config.name} declares the array {key!r}; these forms know 'obs', 'obs:...' and 'info:...'")
+            raise ValueError(
+                f"{spec.config.name} declares the array {key!r}; these forms know 'obs', 'obs:...' and 'info:...'"
+            )
     fields = {
         key: Field(array.item_shape, array.dtype, array.low, array.high, array.per_player)
         for key, array in spec.arrays.items()
@@ -152,9 +168,8 @@ class Padding:
             "counts": {name: Field((), i64, 0, entity.max) for name, entity in self._entities.items()},
             "visible": {name: flags(entity.max or 0) for name, entity in self._entities.items() if entity.hideable},
         }
-        if self._global_features:
-            tree["global"] = Field((len(self._global_features),), f32)
-        return {name: branch for name, branch in tree.items() if branch}
+        tree = {name: branch for name, branch in tree.items() if branch}
+        return tree | ({"global": Field((len(self._global_features),), f32)} if self._global_features else {})
 
     def counts(self, obs: VecObs) -> NDArray[np.int64]:
         """(N, T) how many entities of each type there are.
@@ -187,11 +202,8 @@ class Padding:
             if entity.hideable:
                 seen = np.ones(rows.items(), np.int8) if shown is None else shown.values[:, 0].astype(np.int8)
                 tree["visible"][name] = padded(seen, rows.offsets, entity.max or 0)
-        if self._global_features:
-            features = obs.features[GLOBAL_ENTITY]
-            assert isinstance(features, RaggedBufferF32)
-            tree["global"] = features.values.copy()
-        return {name: branch for name, branch in tree.items() if branch}
+        tree = {name: branch for name, branch in tree.items() if branch}
+        return tree | ({"global": obs.features[GLOBAL_ENTITY].values} if self._global_features else {})
 
     def to_rows(self, counts: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
         """(K,) rows in the list of all entities.
@@ -203,7 +215,9 @@ class Padding:
         ends = np.cumsum(counts, axis=1)
         column = (index[:, None] >= ends).sum(axis=1)
         here = np.arange(len(index))
-        rows: NDArray[np.int64] = self._ends[column] - self._max[column] + index - ends[here, column] + counts[here, column]
+        rows: NDArray[np.int64] = (
+            self._ends[column] - self._max[column] + index - ends[here, column] + counts[here, column]
+        )
         return rows
 
     def to_index(self, counts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

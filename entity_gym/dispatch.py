@@ -67,20 +67,39 @@ def frame_actions(
     actions: Mapping[str, RaggedBufferI64], frame: Frame, i: int, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, Action]:
     """The actions of environment `i` in its own ids: those that its `frame` offered."""
-    result: dict[str, Action] = {}
-    for name, offered in frame.actions.items():
-        buffer = actions[name]
-        values = buffer.values[buffer.offsets[i] : buffer.offsets[i + 1], 0]
-        space = action_space[name]
-        if isinstance(space, GlobalCategoricalActionSpace):
-            choice = int(values[0])
-            result[name] = GlobalCategoricalAction(choice, space.choices[choice])
-        elif isinstance(space, CategoricalActionSpace):
-            result[name] = CategoricalAction([frame.ids[actor] for actor in offered.actors], values)
-        else:
-            chosen = [(actor, actee) for actor, actee in zip(offered.actors, values, strict=True) if actee >= 0]
-            result[name] = SelectEntityAction([frame.ids[a] for a, _ in chosen], [frame.ids[e] for _, e in chosen])
-    return result
+    return ActionsOfEach(actions, i, i + 1, action_space).of(i, frame)
+
+
+class ActionsOfEach:
+    """Hands out `actions` to the environments at positions `lo` ... `hi` - 1, one after the other."""
+
+    def __init__(
+        self, actions: Mapping[str, RaggedBufferI64], lo: int, hi: int, action_space: Mapping[str, ActionSpace]
+    ) -> None:
+        self._lo = lo
+        self._space = action_space
+        # Plain numbers: for every environment, slicing an array with NumPy's own costs more than all the rest here.
+        self._parts = {name: (b.values[:, 0], b.offsets[lo : hi + 1].tolist()) for name, b in actions.items()}
+
+    def of(self, position: int, frame: Frame) -> dict[str, Action]:
+        """The actions at `position` in the environment's own ids: those that its `frame` offered."""
+        result: dict[str, Action] = {}
+        k = position - self._lo
+        ids = frame.ids
+        for name, offered in frame.actions.items():
+            values, offsets = self._parts[name]
+            mine = values[offsets[k] : offsets[k + 1]]
+            space = self._space[name]
+            if isinstance(space, GlobalCategoricalActionSpace):
+                choice = int(mine[0])
+                result[name] = GlobalCategoricalAction(choice, space.choices[choice])
+            elif isinstance(space, CategoricalActionSpace):
+                result[name] = CategoricalAction([ids[actor] for actor in offered.actors.tolist()], mine)
+            else:
+                pairs = zip(offered.actors.tolist(), mine.tolist(), strict=True)
+                chosen = [(actor, actee) for actor, actee in pairs if actee >= 0]
+                result[name] = SelectEntityAction([ids[a] for a, _ in chosen], [ids[e] for _, e in chosen])
+        return result
 
 
 def _choice_allowed(values: NDArray[np.int64], mask: VecCategoricalActionMask, num_choices: int) -> NDArray[np.bool_]:

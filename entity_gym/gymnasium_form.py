@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.dense import Dense, DenseForm, frame_of, rows_only
+from entity_gym.dense import Dense, DenseForm, frame_of, frames_of, rows_only
 from entity_gym.dense_obs import Field, Tree, map_tree
 from entity_gym.making import make_single_pool, prepare, spec_of
 from entity_gym.slots import check_num_envs
@@ -77,8 +77,8 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """
 
     def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.metadata = {**_metadata(), "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = _checked_render_mode(render_mode)
+        self.metadata = {**GymnasiumEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = render_mode
         self.pool, self.env_spec = pool, spec
         self.spec = _gymnasium_spec(spec)
         self.num_envs = len(pool)
@@ -90,9 +90,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._everyone = np.arange(self.num_envs)
         self.obs: VecObs | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode everywhere.
 
         Args:
@@ -147,9 +145,11 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def close_extras(self, **kwargs: Any) -> None:  # noqa: D102
         self.pool.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "pool"):
-            self.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _first(self, obs: VecObs) -> tuple[Any, dict[str, Any]]:
         self.obs = obs
@@ -162,7 +162,9 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             last = obs.final
             ended = np.flatnonzero(obs.done)
             if last is None or not np.array_equal(last.env_id, obs.env_id[ended]):
-                raise ValueError("the Gymnasium form needs every last observation: make the pool with final_observations='all'")
+                raise ValueError(
+                    "the Gymnasium form needs every last observation: make the pool with final_observations='all'"
+                )
             info |= _final(self._form.show_last(last), obs, ended)
         return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), info
 
@@ -182,14 +184,19 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         ValueError: for arguments that cannot be.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": _RENDER_MODES, "render_fps": _FRAMES_PER_SECOND}
+    metadata: dict[str, Any] = {
+        "render_modes": _RENDER_MODES,
+        "render_fps": _FRAMES_PER_SECOND,
+    }  # Gymnasium reads the class's
 
     def __init__(self, env: Any, render_mode: str | None = None, **options: Any) -> None:
-        self.render_mode = _checked_render_mode(render_mode)
-        prepared = prepare(env, {**options, "env_type": "gymnasium"})
+        prepared = prepare(env, {**options, "env_type": "gymnasium", "render_mode": render_mode})
+        self.render_mode = render_mode
         check_num_envs(prepared.config.num_envs)
         if prepared.config.num_envs != 1:
-            raise ValueError(f"num_envs is {prepared.config.num_envs}; a GymnasiumEnv is one environment, make() gives more")
+            raise ValueError(
+                f"num_envs is {prepared.config.num_envs}; a GymnasiumEnv is one environment, make() gives more"
+            )
         self._pool = make_single_pool(prepared)
         self.env_spec = spec_of(prepared, self._pool)
         self.spec = _gymnasium_spec(self.env_spec, env)
@@ -199,9 +206,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self._only = np.zeros(1, np.int64)
         self._running = False
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; arguments as in `GymnasiumVectorEnv.reset`, with one mapping as "env_info"."""
         env_info = _env_info(options)
         _check_seed(seed)
@@ -219,7 +224,11 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         """
         if not self._running:
             raise ValueError("step: no episode is running; call reset first")
-        batch = {name: np.asarray(values)[None] for name, values in action.items()} if isinstance(action, Mapping) else [action]
+        batch = (
+            {name: np.asarray(values)[None] for name, values in action.items()}
+            if isinstance(action, Mapping)
+            else [action]
+        )
         obs = self._pool.act(self._form.ragged(batch, self._only))
         done, truncated = bool(obs.done[0]), bool(obs.truncated[0])
         self._running = not done
@@ -228,7 +237,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             info |= _unless_taken(obs.end_of_episode_info.get(0, {}), info)
         return observation, float(obs.reward[0]), done and not truncated, truncated, info
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """The current state as a (height, width, 3) image, or None without a render mode."""
         return None if self.render_mode is None else self._pool.render([0])[0]
 
@@ -237,8 +246,14 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     def _frame(self, obs: VecObs) -> tuple[Any, dict[str, Any]]:
         dense = self._form.show(obs)
-        info = map_tree(lambda array: array[()] if array.ndim == 0 else array, frame_of(dense.info, 0))
-        return frame_of(dense.observation, 0), info
+        return frame_of(dense.observation, 0), map_tree(_plain, frame_of(dense.info, 0))
+
+
+def _plain(array: NDArray[Any]) -> Any:
+    """Without dimensions, a number; Gymnasium takes NumPy's bools for objects."""
+    if array.ndim:
+        return array
+    return bool(array) if array.dtype == np.bool_ else array[()]
 
 
 def _space(tree: Tree, num_envs: int | None = None) -> spaces.Space[Any]:
@@ -256,14 +271,8 @@ def _space(tree: Tree, num_envs: int | None = None) -> spaces.Space[Any]:
 
 
 def _box(field: Field) -> spaces.Box:
-    low, high = field.low, field.high
-    if field.dtype.kind in "iu":
-        limits = np.iinfo(field.dtype)
-        low, high = np.maximum(low, limits.min), np.minimum(high, limits.max)
-    elif field.dtype.kind == "b":
-        low, high = 0, 1
-    bounds = [np.broadcast_to(np.asarray(bound), field.shape).astype(field.dtype) for bound in (low, high)]
-    return spaces.Box(bounds[0], bounds[1], field.shape, field.dtype.type)
+    low, high = field.bounds()
+    return spaces.Box(low, high, field.shape, field.dtype.type)
 
 
 def _action_space(tree: Tree) -> spaces.Space[Any]:
@@ -293,8 +302,8 @@ def _final(last: Dense, obs: VecObs, ended: NDArray[np.intp]) -> dict[str, Any]:
     valid = np.zeros(num_frames, np.bool_)
     valid[ended] = True
     final_obs = np.full(num_frames, None, dtype=object)
-    for k, row in enumerate(ended):
-        final_obs[row] = frame_of(last.observation, k)
+    for row, frame in zip(ended, frames_of(last.observation), strict=True):
+        final_obs[row] = frame
 
     def spread(array: NDArray[Any] | RaggedArray) -> NDArray[Any] | RaggedArray:
         if isinstance(array, RaggedArray):
@@ -304,7 +313,7 @@ def _final(last: Dense, obs: VecObs, ended: NDArray[np.intp]) -> dict[str, Any]:
         return wide
 
     info = _with_masks(map_tree(spread, last.info), valid)
-    for row in ended:
+    for row in ended if obs.end_of_episode_info else ():
         said = obs.end_of_episode_info.get(int(obs.env_id[row]), {})
         for name, value in _unless_taken(said, last.info).items():
             if name not in info:
@@ -338,17 +347,9 @@ def _env_info(options: Mapping[str, Any] | None) -> Any:
 
 def _check_seed(seed: Any) -> None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
-        raise ValueError(f"reset: seed is {seed!r:.200}; it must be one whole number, from which all environments draw theirs")
-
-
-def _metadata() -> dict[str, Any]:
-    return {"render_modes": list(_RENDER_MODES), "render_fps": _FRAMES_PER_SECOND}
-
-
-def _checked_render_mode(render_mode: str | None) -> str | None:
-    if render_mode is not None and render_mode not in _RENDER_MODES:
-        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
-    return render_mode
+        raise ValueError(
+            f"reset: seed is {seed!r:.200}; it must be one whole number, from which all environments draw theirs"
+        )
 
 
 def _gymnasium_spec(spec: EnvSpec, env: Any = None) -> GymnasiumSpec:
@@ -358,9 +359,12 @@ def _gymnasium_spec(spec: EnvSpec, env: Any = None) -> GymnasiumSpec:
         "env": config.name if env is None else env,
         **config.parameters,
         "seed": config.seed,
+        "max_episode_steps": config.max_episode_steps,
+        "max_num_players": config.max_num_players,
         "max_entities": config.max_entities,
         "max_actors": config.max_actors,
         "invalid_actions": config.invalid_actions,
+        "compile": config.compile,
     }
     return GymnasiumSpec(
         id=re.sub(r"[^\w:.-]", "_", config.name),

@@ -77,6 +77,14 @@ def take(obs: VecObs, rows: Rows) -> VecObs:
     )
 
 
+def take_sequences(buffer: RaggedBufferI64, rows: Rows) -> RaggedBufferI64:
+    """`buffer[rows]` for rows that increase; several times as fast where they follow one another."""
+    if len(rows) == 0 or rows[-1] - rows[0] + 1 != len(rows):
+        return buffer[rows]
+    offsets = buffer.offsets[rows[0] : rows[-1] + 2]
+    return RaggedBufferI64._of(buffer.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+
+
 def crashed(first: VecObs, last: VecObs | None) -> VecObs:
     """First frames of new episodes, in place of ones that ended with a worker process.
 

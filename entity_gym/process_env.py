@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +14,19 @@ from numpy.typing import NDArray
 from entity_gym.dispatch import check_actions
 from entity_gym.env_status import Status, Statuses
 from entity_gym.frame import FrameReader
-from entity_gym.obs_rows import Shown, crashed, take
+from entity_gym.obs_rows import Shown, crashed, take, take_sequences
 from entity_gym.process_handle import Replies, Request, WorkerDied, WorkerProcess
 from entity_gym.process_pickling import pickled_for_worker
-from entity_gym.process_pool import WorkerPool, crash_seed
+from entity_gym.process_pool import OnCrash, WorkerPool, check_seed, check_workers, crash_seed
 from entity_gym.process_state import merge_states, split_state
 from entity_gym.process_worker import NOBODY, Hello, Op, Reset, Start, Step
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import check_batch_size
 from entity_gym.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs
 from entity_gym.spaces import ActionSpace, ObsSpace
-from entity_gym.threaded_env import EnvSource
+from entity_gym.threaded_env import EnvSource, is_compiled
 from entity_gym.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
 from entity_gym.vec_obs import VecObs
-
-#: What a pool does when a worker process dies.
-OnCrash = Literal["raise", "restart"]
 
 MAX_DEATHS_IN_A_ROW = 5  # of a worker that shows nothing in between: then another restart does not help
 
@@ -50,7 +48,8 @@ class ProcessVecEnv(VecEnv):
     `SeedSequence((crash_seed(seed, k), i))`, for the k-th restart of its worker since the seed was set. Nothing else is
     served while a worker restarts.
 
-    A pool belongs to the thread and process that made it. Linux and macOS only.
+    A pool belongs to the thread and process that made it. In workers, numeric libraries use one thread, and Ctrl-C is left to
+    the main process. Linux and macOS only.
 
     Args:
         env: makes one environment (a function or class), or a `CompiledEnvironment` description or class. It is sent to the
@@ -89,7 +88,7 @@ class ProcessVecEnv(VecEnv):
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
-        _check_arguments(num_processes, on_crash)
+        check_workers(num_processes, on_crash)
         check_seed(seed)
         self._batch_size = check_batch_size(batch_size, num_envs)
         self._final_observations = final_observations
@@ -104,6 +103,7 @@ class ProcessVecEnv(VecEnv):
         ]
         self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
         self._worker_of = np.repeat(np.arange(count), np.diff(borders))  # (N,)
+        self._compiled = is_compiled(env)
         self._one_by_one = self._batch_size < num_envs
         self._env_info: list[Mapping[str, Any]] | None = None
         self._shown = Shown(num_envs)
@@ -173,14 +173,10 @@ class ProcessVecEnv(VecEnv):
                 f"recv returns batch_size={size} environments, and {under_way} are under way: send them actions, or call "
                 "async_reset"
             )
-        inbox = self._inbox
-        while sum(map(len, inbox.frames)) < size:
+        while self._inbox.num_frames < size:
             self._raise_next_error()
             self._take_next()
-        frames, num_frames = [], 0
-        while num_frames < size:  # frames of several environments come only where all are waited for
-            frames.append(inbox.frames.pop(0))
-            num_frames += len(frames[-1])
+        frames = self._inbox.pop(size)  # several come together only where all of them are waited for
         return self._show(frames, np.sort(np.concatenate([part.env_id for part in frames])))
 
     # ---- the rest
@@ -234,7 +230,8 @@ class ProcessVecEnv(VecEnv):
             raise
         twin._status.of[:] = self._status.of
         twin._shown, twin._crashed = self._shown.copy(), self._crashed.copy()
-        twin._inbox.frames = copy.deepcopy(self._inbox.frames)  # nobody has received them from either
+        for frames in self._inbox.frames:  # nobody has received them from either
+            twin._inbox.add(copy.deepcopy(frames))
         return twin
 
     def close(self) -> None:
@@ -248,8 +245,11 @@ class ProcessVecEnv(VecEnv):
         self._dead: WorkerDied | None = None
         self._pool = WorkerPool(self._starts)
         try:
-            starts: list[Any] = [worker.start for worker in self._pool.workers]
-            replies = self._pool.ask_all(Op.START, starts)
+            replies = Replies()
+            for worker in self._pool.workers:
+                worker.ask(Op.START, worker.start, replies)
+                if self._compiled:  # the first one may compile, and the others find it in the cache
+                    self._await(replies)
             self._await(replies)
         except BaseException:
             self._pool.close()
@@ -287,14 +287,14 @@ class ProcessVecEnv(VecEnv):
 
     def _step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, replies: Replies, *, one_by_one: bool) -> None:
         """Have the workers step `ids`. Those that crashed meanwhile show that, and are not stepped."""
-        alive = np.array([i not in self._crashed for i in ids.tolist()], np.bool_)
-        for i in ids[~alive].tolist():
-            replies.frames.append(self._after_crash(self._crashed.pop(i)))
-        owners = np.where(alive, self._worker_of[ids], -1)
+        owners = self._worker_of[ids]
+        for k in [k for k, i in enumerate(ids.tolist()) if i in self._crashed]:
+            replies.add(self._after_crash(self._crashed.pop(int(ids[k]))))
+            owners[k] = -1
         for worker in self._pool.workers:
             rows = np.flatnonzero(owners == worker.index)
             if len(rows) or (worker.index == 0 and not len(ids)):  # nobody steps: that has an answer all the same
-                its = {name: buffer[rows] for name, buffer in actions.items()}
+                its = {name: take_sequences(buffer, rows) for name, buffer in actions.items()}
                 worker.ask(Op.STEP, Step(ids[rows], one_by_one, its), replies, ids[rows])
 
     def _check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:
@@ -302,9 +302,9 @@ class ProcessVecEnv(VecEnv):
         if len(ids):
             check_actions(actions, self._shown.action_masks(ids), self._reader, ids)
 
-    def _show(self, parts: list[VecObs], ids: EnvIds) -> VecObs:
+    def _show(self, parts: Iterable[VecObs], ids: EnvIds) -> VecObs:
         """The frames of `parts`, in the order of `ids`."""
-        obs = VecObs.cat(parts)
+        obs = VecObs.cat(list(parts))
         if not np.array_equal(obs.env_id, ids):
             row_of = np.argsort(obs.env_id)
             obs = take(obs, row_of[np.searchsorted(obs.env_id, ids, sorter=row_of)])
@@ -363,7 +363,7 @@ class ProcessVecEnv(VecEnv):
             if request.op == Op.STEP:
                 for i in request.ids.tolist():
                     frame = take(first, np.array([i - first.env_id[0]]))
-                    request.replies.frames.append(self._after_crash(frame))
+                    request.replies.add(self._after_crash(frame))
             elif request.op == Op.RESET:  # a new process can be reset like any other
                 worker.ask(Op.RESET, request.value._replace(ids=request.ids), request.replies, request.ids)
             else:
@@ -392,18 +392,7 @@ class ProcessVecEnv(VecEnv):
     def _check_open(self) -> None:
         if self._pool.closed:
             raise ValueError("the pool is closed")
+        if self._pool.owner != os.getpid():
+            raise ValueError("this pool was made in another process, and cannot be shared with it: make one here")
         if self._dead is not None:
             raise copy.copy(self._dead)
-
-
-def check_seed(seed: int) -> None:
-    """Raise a ValueError unless `seed` can be one."""
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must not be negative")
-
-
-def _check_arguments(num_processes: object, on_crash: object) -> None:
-    if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
-        raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
-    if on_crash not in get_args(OnCrash):
-        raise ValueError(f"on_crash is {on_crash!r}; allowed: {get_args(OnCrash)}")

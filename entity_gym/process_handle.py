@@ -23,7 +23,7 @@ from entity_gym.shared_arena import ArrayPickler, Channel, Message, create_arena
 from entity_gym.slots import EnvIds
 from entity_gym.vec_obs import VecObs
 
-KILL_GRACE = 1.0  # seconds that a process has to end when it must
+DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 CHECK_INTERVAL = 1.0  # seconds between looks at whether a silent worker is alive
 MAX_UNANSWERED = 64  # requests in a pipe; more could fill it, and with a worker that waits as well nobody would move
 
@@ -74,11 +74,26 @@ class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
 class Replies:
     """Where the answers to some requests are gathered."""
 
-    frames: list[VecObs] = field(default_factory=list)
+    frames: deque[VecObs] = field(default_factory=deque)
     results: dict[int, Any] = field(default_factory=dict)  # by worker
     errors: list[Exception] = field(default_factory=list)
     lost: list[EnvIds] = field(default_factory=list)  # environments whose frames will not come, for each of the errors
     waiting: int = 0  # requests that are not answered yet, or not completely
+    num_frames: int = 0  # in `frames`
+
+    def add(self, obs: VecObs) -> None:
+        """Gather frames."""
+        self.frames.append(obs)
+        self.num_frames += len(obs)
+
+    def pop(self, num_frames: int) -> list[VecObs]:
+        """Take out the first `num_frames` frames, or some more where several came together."""
+        taken = []
+        while num_frames > 0:
+            taken.append(self.frames.popleft())
+            num_frames -= len(taken[-1])
+            self.num_frames -= len(taken[-1])
+        return taken
 
     def fail(self, error: Exception, ids: EnvIds) -> None:
         """Note an error, and the environments whose frames will therefore not come."""
@@ -124,18 +139,23 @@ class WorkerProcess:
         """Start the process. It is asked for nothing yet."""
         connection, its_connection = socket.socketpair()
         its_arena, our_arena = create_arena(), create_arena()
+        self.channel = Channel(connection, our_arena, its_arena)
         given = (its_connection.fileno(), its_arena, our_arena)
         program = json.dumps([[str(entry) for entry in sys.path], *given])
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        with _interrupts_blocked():
-            self.process = subprocess.Popen(
-                [os.fsdecode(get_executable()), *flags, "-c", PROGRAM, program],
-                stdin=subprocess.DEVNULL,
-                env={"PYTHONHASHSEED": "0", **os.environ, **ENVIRONMENT_VARIABLES},
-                pass_fds=given,
-            )
-        its_connection.close()
-        self.channel = Channel(connection, our_arena, its_arena)
+        try:
+            with _interrupts_blocked():
+                self.process = subprocess.Popen(
+                    [os.fsdecode(get_executable()), *flags, "-c", PROGRAM, program],
+                    stdin=subprocess.DEVNULL,
+                    env={"PYTHONHASHSEED": "0", **os.environ, **ENVIRONMENT_VARIABLES},
+                    pass_fds=given,
+                )
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            its_connection.close()
 
     def __str__(self) -> str:
         first, last = self.env_id[0], self.env_id[-1]
@@ -190,13 +210,15 @@ class WorkerProcess:
         replies.waiting -= message.last
         if message.error is not None:
             message.error.add_note(f"raised while reading what {self} sent")
-            replies.fail(message.error, request.ids)
+            count = 1 if getattr(request.value, "one_by_one", False) else len(request.ids)
+            replies.fail(message.error, request.ids[:count])
+            request.ids = request.ids[count:]
         elif message.kind == Answer.ERROR:
             ids, report = message.value
             replies.fail(report.exception(str(self)), ids)
             request.ids = request.ids[len(ids) :]
         elif message.kind == Answer.FRAMES:
-            replies.frames.append(message.value)
+            replies.add(message.value)
             request.ids = request.ids[len(message.value) :]
             if request.op == Op.STEP:
                 self.deaths_in_a_row = 0
@@ -228,7 +250,7 @@ class WorkerProcess:
 
     def death(self) -> WorkerDied:
         """What is to be said of a worker that hung up. It is gone for certain afterwards."""
-        wait_for([self.process], KILL_GRACE)
+        wait_for([self.process], DEATH_GRACE)
         code = self.process.poll()
         if code is None:  # it closed the pipe and lives on
             self.process.kill()

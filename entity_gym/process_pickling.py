@@ -30,7 +30,7 @@ class _NothingOfTheScript(PlainPickler):
 
 @functools.cache
 def _by_value() -> type[pickle.Pickler]:
-    """cloudpickle's pickler, or where it is not installed one that goes without."""
+    """Cloudpickle's pickler, or where it is not installed one that goes without."""
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
     except ImportError:

@@ -7,13 +7,12 @@ import os
 import select
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from entity_gym.process_handle import (
     CHECK_INTERVAL,
-    KILL_GRACE,
     Replies,
     Request,
     WorkerDied,
@@ -24,7 +23,11 @@ from entity_gym.process_worker import NOBODY, Op, Reset, Start
 from entity_gym.slots import EnvIds
 from entity_gym.vec_obs import VecObs
 
+#: What a pool does when a worker process dies.
+OnCrash = Literal["raise", "restart"]
+
 CLOSE_GRACE = 3.0  # seconds that workers have to close their environments before they are terminated
+KILL_GRACE = 1.0  # seconds after that before they are killed
 
 
 class WorkerPool:
@@ -40,6 +43,7 @@ class WorkerPool:
     def __init__(self, starts: Sequence[Start]) -> None:
         if os.name != "posix":
             raise OSError("worker processes share memory in a way that needs Linux or macOS; use ListEnv here")
+        self.owner = os.getpid()
         self.workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, shut_down, self.workers)
         self._broken = False
@@ -109,7 +113,8 @@ class WorkerPool:
         self._watch()
         ids = np.arange(worker.env_id.start, worker.env_id.stop)
         worker.converse(Op.START, start)
-        return lost, worker.converse(Op.RESET, Reset(ids, False, env_info=env_info), ids).frames[0]
+        (first,) = worker.converse(Op.RESET, Reset(ids, False, env_info=env_info), ids).frames
+        return lost, first
 
     def _watch(self) -> None:
         self._by_descriptor = {worker.channel.connection.fileno(): worker for worker in self.workers}
@@ -133,8 +138,11 @@ def shut_down(workers: list[WorkerProcess]) -> None:
     processes = [worker.process for worker in here]
     try:
         for worker in here:
+            descriptor = worker.channel.connection.fileno()
+            if descriptor < 0:  # it could not be put in the place of one that died
+                continue
             poll = select.poll()
-            poll.register(worker.channel.connection.fileno(), select.POLLOUT)
+            poll.register(descriptor, select.POLLOUT)
             if poll.poll(0):  # else its pipe is full, and it finds out that we are gone
                 with contextlib.suppress(OSError):
                     worker.channel.send(Op.CLOSE, 0, None)
@@ -148,3 +156,17 @@ def shut_down(workers: list[WorkerProcess]) -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def check_workers(num_processes: object, on_crash: object) -> None:
+    """Raise a ValueError for arguments of a pool that cannot be."""
+    if isinstance(num_processes, bool) or not isinstance(num_processes, int) or num_processes < 1:
+        raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
+    if on_crash not in get_args(OnCrash):
+        raise ValueError(f"on_crash is {on_crash!r}; allowed: {get_args(OnCrash)}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError for a seed that cannot be."""
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must not be negative")

@@ -26,7 +26,7 @@ from entity_gym.threaded_env import make_slots
 from entity_gym.vec_obs import VecObs
 
 NOBODY: EnvIds = np.zeros(0, np.int64)
-ORPHAN_GRACE = 5.0  # seconds that a worker has to close its environments once the main process is gone
+ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone
 
 
 class Op(IntEnum):

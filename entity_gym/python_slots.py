@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batching import batch_frames, batch_masks
-from entity_gym.dispatch import check_actions, frame_actions
+from entity_gym.dispatch import ActionsOfEach, check_actions
 from entity_gym.environment import Environment
 from entity_gym.frame import Frame, FrameReader
 from entity_gym.observation import Observation
@@ -113,8 +113,16 @@ class PythonSlots(EnvSlots):
     def step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         self._elapsed[ids[lo:hi]] += 1
         mine = ids[lo:hi].tolist()
+        told = ActionsOfEach(actions, lo, hi, self._reader.action_space)
         # First all act, then all are read: taking turns with the environments' code is measurably slower.
-        ends = [self._act(i, k, actions) for k, i in enumerate(mine, start=lo)]
+        ends = []
+        for k, i in enumerate(mine, start=lo):
+            shown = self._shown[i]
+            assert shown is not None
+            obs = self._call(i, self.envs[i].act, told.of(k, shown.frame))
+            if not isinstance(obs, Observation):
+                raise ValueError(f"{self.where(i)}: act() returned {obs!r:.200}; expected an Observation")
+            ends.append(self._end_of_episode(i, obs) if obs.done else (obs, None))
         for i, (obs, final) in zip(mine, ends, strict=True):
             self._show(i, obs, final)
 
@@ -202,16 +210,6 @@ class PythonSlots(EnvSlots):
         shown = [self._shown[i] for i in ids.tolist()]
         assert None not in shown, "an environment has not been reset"
         return shown
-
-    def _act(self, i: int, position: int, actions: Mapping[str, RaggedBufferI64]) -> tuple[Observation, _Final | None]:
-        """Step environment `i`. Returns what it is to show, and the last observation of its episode if that is kept."""
-        shown = self._shown[i]
-        assert shown is not None
-        env = self.envs[i]
-        obs = self._call(i, env.act, frame_actions(actions, shown.frame, position, self._reader.action_space))
-        if not isinstance(obs, Observation):
-            raise ValueError(f"{self.where(i)}: act() returned {obs!r:.200}; expected an Observation")
-        return self._end_of_episode(i, obs) if obs.done else (obs, None)
 
     def _show(self, i: int, obs: Observation, final: _Final | None = None) -> None:
         is_last = obs.done and not self.autoreset

@@ -28,7 +28,7 @@ def random_actions(obs: VecObs, rng: np.random.Generator) -> dict[str, RaggedBuf
             values = _choices(name, mask, rng)
         else:
             values = _selections(mask, rng)
-        actions[name] = RaggedBufferI64.from_offsets(values[:, None], mask.actors.offsets)
+        actions[name] = RaggedBufferI64._of(values[:, None], mask.actors.offsets)
     return actions
 
 

@@ -19,6 +19,8 @@ from entity_gym.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_e
 from entity_gym.vec_obs import VecObs
 from entity_gym.workers import PATIENCE, SerialWorkers, Task, Workers, run_serially
 
+_READY, _LOST = int(Status.READY), int(Status.LOST)
+
 
 class SlotVecEnv(VecEnv):
     """A pool over `slots`.
@@ -44,8 +46,8 @@ class SlotVecEnv(VecEnv):
         except ValueError:
             self._workers.close()
             raise
-        self._everyone: EnvIds = np.arange(len(slots), dtype=np.int64)
         self._statuses = Statuses(len(slots), slots.where)
+        self._everyone: EnvIds = self._statuses.everyone
         self._finished: deque[int] = deque()  # under way, and done: for `recv`, in this order
         self._waiting = 0  # under way, and not yet done
         self._closed = False
@@ -108,6 +110,7 @@ class SlotVecEnv(VecEnv):
             if error is not None:
                 raise error
         ids = np.array(sorted(self._finished.popleft() for _ in range(self._batch_size)), dtype=np.int64)
+        self._mark(ids, _LOST)
         return self._collect(ids)
 
     # ---- the rest
@@ -144,6 +147,7 @@ class SlotVecEnv(VecEnv):
         twin._workers = self._workers.clone()
         twin._statuses = Statuses(len(self), twin.slots.where)
         twin._statuses.of[:] = self._statuses.of
+        twin._everyone = twin._statuses.everyone
         twin._finished = self._finished.copy()
         return twin
 
@@ -176,16 +180,22 @@ class SlotVecEnv(VecEnv):
         """Call do(lo, hi, worker) so that ids[lo:hi] together are `ids`, and return what these environments show then."""
         n = len(ids)
         parts = min(n, self._workers.num_workers)
-        self._statuses.of[ids] = Status.LOST  # unless all goes well
+        self._mark(ids, _LOST)  # unless all goes well
         self._workers.run(lambda worker: do(n * worker // parts, n * (worker + 1) // parts, worker), parts)
         return self._collect(ids)
 
     def _collect(self, ids: EnvIds) -> VecObs:
-        self._statuses.of[ids] = Status.LOST
+        """What environments that are marked as lost show; they are not lost if that succeeds."""
         run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
         obs = self.slots.collect(ids, run)
-        self._statuses.of[ids] = Status.READY
+        self._mark(ids, _READY)
         return obs
+
+    def _mark(self, ids: EnvIds, status: int) -> None:
+        if ids is self._everyone:
+            self._statuses.of.fill(status)
+        else:
+            self._statuses.of[ids] = status
 
     def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
         """As `_do_and_collect`, without waiting."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,11 +43,14 @@ class EnvConfig:
     compile: bool = True
     max_entities: Mapping[str, int] | None = None
     max_actors: Mapping[str, int] | None = None
-    invalid_actions: InvalidActions = "replace"
+    invalid_actions: InvalidActions | None = None
+    render_mode: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        shown = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("name", "parameters")}
+        shown = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("name", "parameters")
+        }
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
@@ -88,8 +92,8 @@ class ActionSpec:
     def __str__(self) -> str:
         high = "?" if self.high is None else self.high
         names = f" ({', '.join(self.choices)})" if self.choices else ""
-        most = "any number of" if self.max_actors is None else f"at most {self.max_actors}"
-        return f"{self.kind}, {self.low} to {high}{names}, {most} actors{', masked' if self.closable else ''}"
+        most = "any number of actors" if self.max_actors is None else f"at most {self.max_actors} actor(s)"
+        return f"{self.kind}, {self.low} to {high}{names}, {most}{', masked' if self.closable else ''}"
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,9 @@ class EnvSpec:
         return action_spec(self)
 
     def __repr__(self) -> str:
-        lines = [f"EnvSpec of {self.config.name}", f"  config: {self.config}"]
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.config.parameters.items())
-        lines += [f"  parameters: {parameters or 'none'}", "  observation:"]
+        lines = [f"EnvSpec of {self.config.name}", *_wrapped(f"config: {self.config}")]
+        lines += [*_wrapped(f"parameters: {parameters or 'none'}"), "  observation:"]
         for name, entity in self.entities.items():
             most = "any number" if entity.max is None else f"at most {entity.max}"
             hidden = ", may be hidden" if entity.hideable else ""
@@ -171,6 +175,10 @@ class EnvSpec:
         lines.append("  actions:")
         lines += [f"    {name}: {action}" for name, action in self.actions.items()]
         return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _bound(value: Any) -> str:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from entity_gym.batch_env import BatchEnvironment
+from entity_gym.batch_slots import BatchSlots
 from entity_gym.environment import Environment
 from entity_gym.python_slots import PythonSlots
 from entity_gym.slot_vec_env import SlotVecEnv
@@ -16,8 +18,11 @@ from entity_gym.workers import SerialWorkers, ThreadWorkers, Workers, check_affi
 if TYPE_CHECKING:
     from entity_gym.compiled import CompiledEnvironment
 
-#: A compiled environment, as a class or with its parameters, or a function or class that makes a Python environment.
-EnvSource: TypeAlias = "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment]"
+#: A compiled environment, as a class or with its parameters; a function or class that makes a Python environment; or the class
+#: of a world that is vectorised by hand.
+EnvSource: TypeAlias = (
+    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[BatchEnvironment]"
+)
 
 
 class ThreadedVecEnv(SlotVecEnv):
@@ -117,6 +122,8 @@ def make_slots(
         return CompiledSlots(
             given, num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
         )
+    if isinstance(given, type) and issubclass(given, BatchEnvironment):
+        return BatchSlots(given, num_envs, **common)
     if isinstance(given, Environment):
         name = type(given).__name__
         raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")

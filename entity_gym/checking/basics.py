@@ -19,25 +19,20 @@ from entity_gym.spaces import ObsSpace
 
 def check_constructor(subject: Subject) -> Outcome:
     """An environment can be made."""
-    env = subject.make()
-    if draws_too_early(env):
+    subject.make()
+    if subject.draws_too_early:
         return warning("__init__ uses self.rng, which is seeded only afterwards; use it in reset() and act()")
     return ok("a compiled environment" if subject.is_compiled else "a Python environment")
-
-
-def draws_too_early(env: Environment) -> bool:
-    """Whether a new environment has already asked for its random numbers."""
-    return env._rng is not None
 
 
 def check_spaces(subject: Subject) -> Outcome:
     """The spaces are what they must be, and always the same."""
     first, second = subject.make(), subject.make()
-    spaces = _spaces(subject, first)
+    spaces = _spaces_of(subject, first)
     if isinstance(spaces, Outcome):
         return spaces
     for whose, env in (("called again", first), ("of a second environment", second)):
-        again = _spaces(subject, env)
+        again = _spaces_of(subject, env)
         if isinstance(again, Outcome):
             return again
         changed = _changed(spaces, again)
@@ -48,14 +43,16 @@ def check_spaces(subject: Subject) -> Outcome:
     return ok(f"entities {', '.join(entities) or 'none'}; actions {', '.join(actions)}")
 
 
-def _spaces(subject: Subject, env: Environment) -> Spaces | Outcome:
+def _spaces_of(subject: Subject, env: Environment) -> Spaces | Outcome:
     with subject.watch.call():
         obs_space: Any = env.obs_space()
         action_space: Any = env.action_space()
     if not isinstance(obs_space, ObsSpace):
         return failed(f"obs_space() returned {obs_space!r:.200}; it must be an ObsSpace")
     if not isinstance(action_space, Mapping):
-        return failed(f"action_space() returned {action_space!r:.200}; it must be a mapping from names to action spaces")
+        return failed(
+            f"action_space() returned {action_space!r:.200}; it must be a mapping from names to action spaces"
+        )
     if not action_space:
         return failed("action_space() is empty: a policy needs at least one action")
     for name, space in action_space.items():
@@ -88,13 +85,13 @@ def check_observations(subject: Subject) -> Outcome:
     except Exception as error:
         return failed(f"step {len(played) + 1} of random play with seed {SEED}: {describe_error(error)}")
     for env in pool.envs:
-        after = _spaces(subject, env)
+        after = _spaces_of(subject, env)
         changed = after.text if isinstance(after, Outcome) else _changed(subject.spaces, after)
         if changed:
             return failed(f"the spaces change while it is played: {changed}")
     subject.learn_trajectory(played)
     if not any(mask.actors.items() for obs in played.shown for mask in obs.action_masks.values()):
         return warning(f"nobody was offered an action in {len(played):,} steps")
-    most = max(int(sum(buffer.size1() for buffer in obs.features.values()).max()) for obs in played.shown)
-    mean = np.mean([obs.num_entities / len(obs) for obs in played.shown])
-    return ok(f"{len(played):,} random steps of {played.num_envs} environments, {mean:.1f} entities each, {most} at most")
+    counts = [np.sum([buffer.size1() for buffer in obs.features.values()], axis=0) for obs in played.shown]  # (N,) each
+    some = f"{np.mean(counts):.1f} entities each, {np.max(counts):.0f} at most"
+    return ok(f"{len(played):,} random steps of {played.num_envs} environments, {some}")

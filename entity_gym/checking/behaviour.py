@@ -123,14 +123,18 @@ def check_rendering(subject: Subject) -> Outcome:
         with watch.call():
             (image,) = pool.render([0])
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            given = f"{image.dtype} array of shape {image.shape}" if isinstance(image, np.ndarray) else repr(image)[:100]
+            given = (
+                f"{image.dtype} array of shape {image.shape}" if isinstance(image, np.ndarray) else repr(image)[:100]
+            )
             return failed(f"render() returned {given}; it must be a (height, width, 3) array of uint8")
         sizes.append(image.shape[:2])
         if step < len(played):
             with watch.call():
                 obs = pool.act(played.actions[step])
     if len(set(sizes)) > 1:
-        return warning(f"images differ in size, {sizes[0]} and {next(s for s in sizes if s != sizes[0])}: a video cannot")
+        return warning(
+            f"images differ in size, {sizes[0]} and {next(s for s in sizes if s != sizes[0])}: a video cannot"
+        )
     return ok(f"{sizes[0][0]} x {sizes[0][1]} pixels")
 
 

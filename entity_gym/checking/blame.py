@@ -77,4 +77,5 @@ def _spell(file: str, line: int, function: str) -> str:
     path = Path(file)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     within = f", in {function}" if function and function != "<module>" else ""
-    return f"{shown}, line {line}{within}" + (f": `{code}`" if code else "")
+    says_more = code and not code.startswith("raise ")  # the message has said that
+    return f"{shown}, line {line}{within}" + (f": `{code}`" if says_more else "")

@@ -6,25 +6,23 @@ import random
 
 import numpy as np
 
-from entity_gym.checking.basics import draws_too_early
 from entity_gym.checking.report import Outcome, failed, ok, warning
 from entity_gym.checking.subject import NUM_ENVS, SEED, Subject, global_random
 from entity_gym.checking.trajectory import follow, record
 
-PLAYED_BEFORE = 100  # steps
+PLAYED_BEFORE = 97  # steps: a prime, so that no episode length divides it
 
 
 def check_same_seed(subject: Subject) -> Outcome:
     """The same seed and the same actions give the same episodes."""
     pool = subject.pool()
-    too_early = draws_too_early(pool.envs[0])
     with global_random(SEED):
         different = follow(subject.trajectory, pool, subject.watch)
     if different is None:
         return ok(f"{len(subject.trajectory):,} steps twice")
     why = (
         "__init__ uses self.rng, which is seeded only afterwards"
-        if too_early
+        if subject.draws_too_early
         else "draw every random number from self.rng; a generator of its own, the clock or the order of a set can be behind it"
     )
     return failed(f"not the same twice with seed {SEED}: {different}. {why[0].upper()}{why[1:]}")
@@ -36,12 +34,18 @@ def check_global_random(subject: Subject) -> Outcome:
     with global_random(SEED + 1):
         python, numpy = random.getstate(), _numpy_state()
         different = follow(subject.trajectory, pool, subject.watch)
-        used = [name for name, same in (("random", python == random.getstate()), ("np.random", numpy == _numpy_state())) if not same]
+        used = [
+            name
+            for name, same in (("random", python == random.getstate()), ("np.random", numpy == _numpy_state()))
+            if not same
+        ]
     if different is None and not used:
         return ok("not used")
     sources = " and ".join(used) or "a global source"
     if different is None:
-        return warning(f"random numbers are drawn from {sources}, though it made no difference here: draw from self.rng")
+        return warning(
+            f"random numbers are drawn from {sources}, though it made no difference here: draw from self.rng"
+        )
     return failed(f"random numbers come from {sources}, which no seed reaches: draw from self.rng ({different})")
 
 
@@ -61,7 +65,9 @@ def check_two_seeds(subject: Subject) -> Outcome:
 def check_fresh_start(subject: Subject) -> Outcome:
     """An environment that has been played and is seeded again does what a new one does."""
     pool = subject.pool()
-    record(pool, subject.watch, seed=SEED + 1, steps=min(PLAYED_BEFORE, len(subject.trajectory)))
+    with global_random(SEED):
+        steps = min(PLAYED_BEFORE, max(1, subject.effort.steps - 3))
+        record(pool, subject.watch, seed=SEED + 1, steps=steps, seconds=subject.effort.seconds)
     different = follow(subject.trajectory, pool, subject.watch)
     if different is None:
         return ok()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,19 @@ def check_end(subject: Subject) -> Outcome:
     at_longest = [episode for episode in episodes if episode.length == longest]
     named = [name for name, value in limits.items() if value == longest]
     if not any(episode.truncated for episode in at_longest) and len(at_longest) >= ENOUGH:
-        seen = f"{len(at_longest)} of {len(episodes)} episodes ended after exactly {longest} steps, with truncated=False"
+        seen = (
+            f"{len(at_longest)} of {len(episodes)} episodes ended after exactly {longest} steps, with truncated=False"
+        )
         if named:
-            return failed(f"{seen}, and {named[0]} is {longest}: an episode that is cut by a step limit has truncated=True")
+            return failed(
+                f"{seen}, and {named[0]} is {longest}: an episode that is cut by a step limit has truncated=True"
+            )
         if len(at_longest) >= SUSPICIOUS and longest >= SUSPICIOUS:
             return warning(f"{seen}, and none later: if that is a step limit, set truncated=True")
     lengths = [episode.length for episode in episodes]
-    shape = f"{min(lengths)} to {longest} steps" if min(lengths) < longest else f"{longest} step{'s' * (longest > 1)} each"
+    shape = (
+        f"{min(lengths)} to {longest} steps" if min(lengths) < longest else f"{longest} step{'s' * (longest > 1)} each"
+    )
     return ok(f"{len(episodes)} episodes, {shape}, {sum(episode.truncated for episode in episodes)} truncated")
 
 
@@ -75,8 +80,3 @@ def _limits(subject: Subject) -> dict[str, int]:
         for name, value in values.items()
         if isinstance(value, int | np.integer) and not isinstance(value, bool) and _LIMIT_NAME.search(name.lower())
     }
-
-
-def lengths_of(episodes: Sequence[Episode]) -> list[int]:
-    """Their numbers of steps."""
-    return [episode.length for episode in episodes]

@@ -1,4 +1,4 @@
-"""Whether actions that were not offered are refused, and nothing is stepped."""
+"""Whether actions that were not offered are refused, and leave the environments as they were."""
 
 from __future__ import annotations
 
@@ -8,26 +8,100 @@ from typing import NamedTuple
 import numpy as np
 
 from entity_gym.checking.report import Outcome, failed, ok
-from entity_gym.checking.subject import NUM_ENVS, SEED, Subject
-from entity_gym.checking.trajectory import follow
+from entity_gym.checking.subject import Subject
+from entity_gym.checking.trajectory import Trajectory, difference
+from entity_gym.checking.watch import Watch
 from entity_gym.ragged import RaggedBufferI64
-from entity_gym.sampling import random_actions
-from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_env import VecEnv
 from entity_gym.vec_obs import VecCategoricalActionMask, VecObs
 
-Actions = dict[str, RaggedBufferI64]
 TRIED = 20  # steps
+FAR = 1 << 40  # no choice and no entity has this number
 
 
 class Wrong(NamedTuple):
     """Actions with one thing wrong."""
 
     what: str
-    actions: Actions
+    actions: Mapping[str, RaggedBufferI64]
+
+
+class Refusals(NamedTuple):
+    """What a pool refused; `problem` says what it did not, or what changed all the same."""
+
+    kinds: set[str]
+    problem: str | None = None
 
 
 def check_refusals(subject: Subject) -> Outcome:
-    """Actions that were not offered raise a ValueError in every pool, and leave the environments as they were."""
-    problem = _refused_by(subject, subject.pool()) 
-    return problem
+    """Actions that were not offered raise a ValueError, and nothing is stepped."""
+    found = refusals(subject.pool(), subject.trajectory, subject.watch)
+    return failed(found.problem) if found.problem else ok(f"refused: {', '.join(sorted(found.kinds))}")
+
+
+def refusals(pool: VecEnv, trajectory: Trajectory, watch: Watch) -> Refusals:
+    """Try everything that is wrong in each of some steps of `trajectory`; `pool` is reset here."""
+    kinds: set[str] = set()
+    with watch.call():
+        obs = pool.reset(trajectory.seed)
+    for step in range(min(len(trajectory), TRIED)):
+        for wrong in wrong_actions(obs, trajectory.actions[step]):
+            kinds.add(wrong.what)
+            try:
+                with watch.call():
+                    pool.act(wrong.actions)
+            except ValueError:
+                continue
+            return Refusals(kinds, f"step {step + 1}: {wrong.what} was taken; it must be refused")
+        with watch.call():
+            obs = pool.act(trajectory.actions[step])
+        different = difference(trajectory.shown[step + 1], obs, trajectory.spaces)
+        if different is not None:
+            return Refusals(kinds, f"step {step + 1}: actions that were refused changed something: {different.what}")
+    return Refusals(kinds)
+
+
+def wrong_actions(obs: VecObs, good: Mapping[str, RaggedBufferI64]) -> Iterator[Wrong]:
+    """Every way to spoil `good`, which is allowed after `obs`."""
+    some = next(iter(good))
+    yield Wrong("an unknown action", {**good, "no such action": good[some]})
+    yield Wrong("a missing action", {name: buffer for name, buffer in good.items() if name != some})
+    for name, buffer in good.items():
+        longer = np.concatenate([buffer.values, np.zeros((1, 1), np.int64)])
+        offsets = buffer.offsets.copy()
+        offsets[-1] += 1
+        yield Wrong("a value too many", {**good, name: RaggedBufferI64.from_offsets(longer, offsets)})
+        if not len(buffer.values):
+            continue
+        mask = obs.action_masks[name]
+        is_choice = isinstance(mask, VecCategoricalActionMask)
+        for value in (FAR, -2):
+            what = "a choice out of range" if is_choice else "an entity out of range"
+            yield Wrong(what, {**good, name: _with(buffer, 0, value)})
+        closed = _closed(obs, name)
+        if closed is not None:
+            what = "a masked choice" if is_choice else "a masked entity"
+            yield Wrong(what, {**good, name: _with(buffer, *closed)})
+
+
+def _with(buffer: RaggedBufferI64, item: int, value: int) -> RaggedBufferI64:
+    values = buffer.values.copy()
+    values[item, 0] = value
+    return RaggedBufferI64.from_offsets(values, buffer.offsets)
+
+
+def _closed(obs: VecObs, name: str) -> tuple[int, int] | None:
+    """An actor of an action, as a row of its buffer, and a value that is masked for it. None: nothing is."""
+    mask = obs.action_masks[name]
+    if mask.mask is None or mask.mask.values.all():
+        return None
+    if isinstance(mask, VecCategoricalActionMask):
+        item, choice = np.argwhere(~mask.mask.values)[0]
+        return int(item), int(choice)
+    for i in range(len(obs)):
+        actees = mask.actees[i].values[:, 0]
+        pairs = mask.mask[i].values.reshape(-1, len(actees)) if len(actees) else np.ones((0, 0), np.bool_)
+        if not pairs.all():
+            actor, column = np.argwhere(~pairs)[0]
+            return int(mask.actors.offsets[i] + actor), int(actees[column])
+    return None

@@ -28,12 +28,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of the check called `name`, which took so many `seconds`."""
+    """The outcome of one check.
+
+    Attributes:
+        name: of the check.
+        status: how it came out.
+        text: why, or what has been seen.
+        seconds: it took so many.
+        cause: the check whose failure stood in its way, so that it was skipped.
+    """
 
     name: str
     status: Status
     text: str
     seconds: float = 0.0
+    cause: str | None = None
 
     def line(self, width: int | None = None) -> str:
         """As a line of the report; with a `width`, folded into as many as it takes."""
@@ -85,8 +94,19 @@ class Report:
         seconds = sum(result.seconds for result in self.results)
         return f"{self.environment}: {len(self.results)} checks in {seconds:.0f} s: {', '.join(parts)}"
 
+    def left_out(self, width: int | None = None) -> str | None:
+        """One line about the checks that a failure stood in the way of, None if there are none."""
+        names = [result.name for result in self.results if result.cause is not None]
+        causes = sorted({str(result.text) for result in self.results if result.cause is not None})
+        if not names:
+            return None
+        others = f"{len(names)} other{'s' * (len(names) > 1)}"
+        return Result(others, Status.SKIPPED, f"{' and '.join(causes)}: {', '.join(names)}").line(width)
+
     def __str__(self) -> str:
-        return "\n".join([*(result.line() for result in self.results), self.summary()])
+        lines = [result.line() for result in self.results if result.cause is None]
+        left_out = self.left_out()
+        return "\n".join([*lines, *([left_out] if left_out else []), self.summary()])
 
 
 def ok(text: str = "") -> Outcome:

@@ -21,8 +21,6 @@ from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
 from entity_gym.vec_env import VecEnv
 from entity_gym.vec_obs import Metric, RaggedArray, VecActionMask, VecObs, VecSelectEntityActionMask
 
-Actions = Mapping[str, RaggedBufferI64]
-
 
 class Spaces(NamedTuple):
     """What observations hold, to call things by their names."""
@@ -39,7 +37,7 @@ class Trajectory:
     seed: int
     is_part: bool = False  # of a larger pool's: metrics, which are of all environments, then say nothing
     shown: list[VecObs] = field(default_factory=list)
-    actions: list[Actions] = field(default_factory=list)
+    actions: list[Mapping[str, RaggedBufferI64]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -52,8 +50,10 @@ class Trajectory:
     def only(self, i: int) -> Trajectory:
         """The part of environment `i`."""
         row = np.array([i], dtype=np.int64)
-        actions = [{name: buffer[row] for name, buffer in each.items()} for each in self.actions]
-        return Trajectory(self.spaces, self.seed, True, [take(obs, row) for obs in self.shown], actions)
+        part = Trajectory(self.spaces, self.seed, is_part=True)
+        part.shown = [take(obs, row) for obs in self.shown]
+        part.actions = [{name: buffer[row] for name, buffer in each.items()} for each in self.actions]
+        return part
 
 
 class Difference(NamedTuple):
@@ -63,13 +63,23 @@ class Difference(NamedTuple):
     env_id: int
     what: str  # for example "the reward is 1.0 and was 0.0"
 
+    @property
+    def when(self) -> str:
+        """In words."""
+        return "the first observation" if self.step == 0 else f"step {self.step}"
+
     def __str__(self) -> str:
-        when = "the first observation" if self.step == 0 else f"step {self.step}"
-        return f"{when} of environment {self.env_id}: {self.what}"
+        return f"{self.when} of environment {self.env_id}: {self.what}"
 
 
 def record(
-    env: VecEnv, watch: Watch, *, seed: int, steps: int, seconds: float | None = None, trajectory: Trajectory | None = None
+    env: VecEnv,
+    watch: Watch,
+    *,
+    seed: int,
+    steps: int,
+    seconds: float | None = None,
+    trajectory: Trajectory | None = None,
 ) -> Trajectory:
     """Play at random from the seed.
 
@@ -98,7 +108,14 @@ def record(
 
 
 def follow(
-    trajectory: Trajectory, env: VecEnv, watch: Watch, *, seed: int | None = None, start: int = 0, obs: VecObs | None = None
+    trajectory: Trajectory,
+    env: VecEnv,
+    watch: Watch,
+    *,
+    seed: int | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    obs: VecObs | None = None,
 ) -> Difference | None:
     """Do in `env` what was done in `trajectory`, up to the first difference.
 
@@ -108,20 +125,22 @@ def follow(
         watch: over every call.
         seed: another one than the trajectory's.
         start: the step of the trajectory to go on from.
+        stop: the last step to take. None: that of the trajectory.
         obs: what `env` shows at that step, after `load_state`.
     """
     restored = obs is not None
     if obs is None:
         with watch.call():
             obs = env.reset(trajectory.seed if seed is None else seed)
-    for step in range(start, len(trajectory) + 1):
+    last = len(trajectory) if stop is None else min(stop, len(trajectory))
+    for step in range(start, last + 1):
         expected = trajectory.shown[step]
         different = difference(expected, obs, trajectory.spaces, metrics=not trajectory.is_part)
         if different is None and not (restored and step == start):  # a saved state has no last observations
             different = _final(expected, obs, trajectory.spaces)
         if different is not None:
             return Difference(step, int(obs.env_id[different.row]), different.what)
-        if step < len(trajectory):
+        if step < last:
             with watch.call():
                 obs = env.act(trajectory.actions[step])
     return None
@@ -238,7 +257,7 @@ def _ragged(
 
 
 def _show_values(label: str, before: NDArray[Any], after: NDArray[Any]) -> str:
-    now, was = (np.array2string(values.squeeze(-1) if values.shape[-1] == 1 else values, threshold=20) for values in (after, before))
+    was, now = (np.array2string(rows[:, 0] if rows.shape[1] == 1 else rows, threshold=20) for rows in (before, after))
     return f"{label}: {now} where {was} was".replace("\n", "")
 
 
@@ -259,7 +278,9 @@ def _arrays(expected: VecObs, found: VecObs) -> RowDifference | None:
         was, now = expected.arrays[name], found.arrays[name]
         for row in range(len(found)):
             before, after = (
-                array.values[array.offsets[row] : array.offsets[row + 1]] if isinstance(array, RaggedArray) else array[row]
+                array.values[array.offsets[row] : array.offsets[row + 1]]
+                if isinstance(array, RaggedArray)
+                else array[row]
                 for array in (was, now)
             )
             if not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -30,7 +31,7 @@ class Watch:
     def __init__(self, seconds: float, alive: Callable[[float], None] | None = None) -> None:
         self.seconds = seconds
         self._alive = alive
-        self._said = 0.0
+        self._said = -math.inf
         self._usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
 
     @contextmanager
@@ -46,6 +47,10 @@ class Watch:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
+    def begin(self) -> None:
+        """Something new begins: the next call says so, however short a time ago the last one did."""
+        self._said = -math.inf
+
     @contextmanager
     def call(self, times: float = 1.0) -> Iterator[None]:
         """Around one call; with `times` it may take that many times as long as others.
@@ -57,7 +62,7 @@ class Watch:
         now = time.monotonic()
         if self._alive is not None and (now - self._said >= ALIVE_EVERY or times != 1.0):
             self._alive(seconds)
-            self._said = now if times == 1.0 else 0.0
+            self._said = now if times == 1.0 else -math.inf
         if not self._usable:
             yield
             return

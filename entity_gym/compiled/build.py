@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core.errors import NumbaError
 from numpy.typing import NDArray
 
 from entity_gym.compiled.codegen import Buffer, buffers, generate
@@ -89,7 +88,9 @@ def _build(env: type[CompiledEnvironment], jit: bool, boundscheck: bool) -> Prog
         print(f"compiling {layout.name}: takes some seconds, once", file=sys.stderr, flush=True)
     try:
         module = _load(folder / "loops.py", env, layout, jit, boundscheck)
-    except NumbaError as error:
+    except (RecursionError, MemoryError, OSError):
+        raise
+    except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
         raise explain(error, env, layout) from None
     return Program(layout, buffers(layout), getattr(module, "run", None), module, folder)
 
@@ -121,7 +122,9 @@ def _load(path: Path, env: type[CompiledEnvironment], layout: Layout, jit: bool,
     module = importlib.util.module_from_spec(spec)
     given = {"ENV": env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
     options = {"error_model": "numpy", "boundscheck": boundscheck}
-    vars(module).update(given, OPTIONS=options)
+    # only `run` is called from Python: wrappers for the others would double the time it takes to compile
+    inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    vars(module).update(given, OPTIONS=options, INNER=inner)
     sys.modules[spec.name] = module  # Numba's cache looks it up by name
     try:
         spec.loader.exec_module(module)
@@ -152,10 +155,15 @@ class Table:
             self.bind_at(name, array, _address(array))
 
     def bind(self, name: str, array: NDArray[Any]) -> None:
-        """Use `array` (C-contiguous, of the buffer's dtype) under `name` from now on."""
+        """Use `array`, which has the buffer's dtype, under `name` from now on."""
         if self.arrays.get(name) is array:
             return
-        self.bind_at(name, array, self._address_of(array))
+        try:
+            address = self._address_of(array)
+        except TypeError:  # read-only, or not in one piece, as it may come from elsewhere
+            array = np.array(array, order="C")
+            address = self._address_of(array)
+        self.bind_at(name, array, address)
         if name == "ids":
             self._pointers[1] = len(array)
 
@@ -163,6 +171,13 @@ class Table:
         """The same for an array whose address is known: asking for it takes as long as a hundred steps."""
         self.arrays[name] = array
         self._pointers[self._places[name]] = address
+
+    def bind_rows(self, rows: Mapping[str, NDArray[Any]], addresses: list[int]) -> None:
+        """Use `rows`, one array for each stream of the layout, as where to copy to."""
+        if self._program.run is None:
+            self.arrays.update({f"out_{slot}": array for slot, array in rows.items()})
+        else:
+            self._pointers[len(self._pointers) - len(addresses) :] = addresses  # they come last
 
     def run(self, mode: int, lo: int, hi: int) -> None:
         """Do `mode` to `ids[lo:hi]`; faults are left in the array `err`."""

@@ -29,12 +29,11 @@ class Fault:
 
     NONE = 0
     COUNT = 1  # which count, its value
-    FEATURE = 2  # which stream, the row
-    GLOBAL = 3  # a global feature
-    REWARD = 4
-    INDEX = 5  # which action, the value
-    MASK = 6  # which action, the row
-    ACTION = 7  # which action
+    REWARD = 3
+    INDEX = 4  # which action, the value
+    ACTION = 5  # which action
+    FEATURE = 6  # which stream; in one of `ids[slot:]`, and that is for Python to find
+    MASK = 7  # the same
 
 
 class Buffer(NamedTuple):
@@ -68,20 +67,19 @@ def buffers(layout: Layout) -> list[Buffer]:
         Buffer("reward", "np.float32", "N"),
         Buffer("done", "np.bool_", "N"),
         Buffer("truncated", "np.bool_", "N"),
+        Buffer("elapsed", "np.int64", "N"),
         Buffer("fin", "np.bool_", "N"),
         Buffer("ids", "np.int64", "num_ids"),
-        Buffer("out_ids", "np.int64", "num_ids"),
-        Buffer("out_steps", "np.int64", "num_ids"),
         Buffer("off", "np.int64", f"{len(layout.counts.names or ()) + len(pair_actions(layout))}, num_ids + 1"),
     ]
     for slot in layout.slots:
         shape = ", ".join(["N", *map(str, slot.shape)])
         result.append(Buffer(slot.name, f"np.{slot.dtype.name}" if slot.dtype.name != "bool" else "np.bool_", shape))
     assert layout.record.fields is not None
-    for prefix, fields in (("i", layout.info), ("q", layout.metrics)):
-        for name, field in fields.items():
-            dtype = layout.record.fields[field][0].name
-            result.append(Buffer(f"{prefix}_{safe_name(name)}", "np.bool_" if dtype == "bool" else f"np.{dtype}", "N"))
+    for name, field in layout.info.items():
+        dtype = layout.record.fields[field][0].name
+        result.append(Buffer(f"i_{safe_name(name)}", "np.bool_" if dtype == "bool" else f"np.{dtype}", "N"))
+    result += [Buffer(f"q_{safe_name(name)}", "np.float64", "N") for name in layout.metrics]  # NaN, whatever the field
     for action in layout.actions:
         result.append(Buffer(f"a_{action.attribute}", "np.int64", many))
         result.append(Buffer(f"o_{action.attribute}", "np.int64", "num_ids + 1"))
@@ -129,9 +127,9 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "import numpy as np"
     yield "from numba import carray, njit, types"
     yield "from entity_gym.compiled.pointer import as_pointer"
-    yield "# given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS"
+    yield "# given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER"
     yield "if JIT:"
-    yield "    reset, step, observe = (njit(forceinline=True, **OPTIONS)(f) for f in (ENV.reset, ENV.step, ENV.observe))"
+    yield "    reset, step, observe = (njit(forceinline=True, **INNER)(f) for f in (ENV.reset, ENV.step, ENV.observe))"
     yield "else:"
     yield "    reset, step, observe = ENV.reset, ENV.step, ENV.observe"
     yield _tuple("Buffers", [buffer.name for buffer in buffers(layout)])
@@ -152,7 +150,7 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "    b.err[0] = fault; b.err[1] = i; b.err[2] = what; b.err[3] = value"
     yield "    return False"
     yield "if JIT:"
-    yield "    fail = njit(_nrt=False, **OPTIONS)(fail)"
+    yield "    fail = njit(_nrt=False, **INNER)(fail)"
 
 
 def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
@@ -215,7 +213,7 @@ def _frame(layout: Layout) -> Iterator[str]:
             )
     yield "    return True"
     yield "if JIT:"
-    yield "    frame = njit(forceinline=True, _nrt=False, **OPTIONS)(frame)"
+    yield "    frame = njit(forceinline=True, _nrt=False, **INNER)(frame)"
 
 
 def _set_true(slot: SlotArray) -> Iterator[str]:
@@ -291,7 +289,7 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield f"            reward, terminated, cut = step(s, Act({', '.join(arguments)}))"
     yield "            ended = terminated or cut or (s.max_steps > 0 and s.steps >= s.max_steps)"
     yield "            b.reward[i] = reward"
-    yield "            if not isfinite(reward):"
+    yield "            if not isfinite(b.reward[i]):"
     yield f"                fail(b, {Fault.REWARD:d}, i, 0, 0)"
     yield "                return"
     yield "            b.done[i] = ended"
@@ -311,6 +309,7 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "        if fresh:"
     yield "            s.steps = 0"
     yield "            reset(s)"
+    yield "        b.elapsed[i] = s.steps"
     yield "        if not frame(b, i, s):"
     yield "            return"
     yield "        if drop:"
@@ -380,32 +379,36 @@ def _copy(layout: Layout) -> Iterator[str]:
     """
     names = [*(layout.counts.names or ()), *(f"{action.attribute}_pairs" for action in pair_actions(layout))]
     yield "def copy(b, lo, hi):"
-    yield "    for j in range(lo, hi):"
-    yield "        b.out_ids[j] = b.ids[j]"
-    yield "    for j in range(lo, hi):"
-    yield "        b.out_steps[j] = b.S[b.ids[j]].steps"
     for index, stream in enumerate(layout.streams):
         name, slot, out = stream.slot, f"b.{stream.slot}", f"b.out_{stream.slot}"
-        yield "    for j in range(lo, hi):"
+        checked = stream.slot[:2] in ("f_", "m_") or stream.slot == "g"
+        if checked:
+            yield "    fine = True  # no `and` below: this way the loops have no branches"
+        if stream.rows:
+            column = names.index(stream.rows)
+            yield f"    some = b.off[{column}, hi] > b.off[{column}, lo]"
+        yield f"    for j in range(lo, {'hi if some else lo' if stream.rows else 'hi'}):"
         yield "        i = b.ids[j]"
         if stream.rows:
             yield "        n = b.N[i]"
-            yield f"        to = b.off[{names.index(stream.rows)}, j]"
+            yield f"        to = b.off[{column}, j]"
         if stream.rows.endswith("_pairs"):
-            yield from _copy_pairs(layout, name[2:], slot, out)
+            yield from _copy_pairs(name[2:], slot, out)
         elif name.startswith("m_"):
-            yield from _copy_masks(layout, stream, slot, out)
+            yield from _copy_masks(stream, slot, out)
         elif name.startswith("f_") or name == "g":
-            yield from _copy_numbers(stream, index, slot, out)
+            yield from _copy_numbers(stream, slot, out)
         else:
             yield from _copy_rows(stream, slot, out)
+        if checked:
+            fault = Fault.MASK if name.startswith("m_") else Fault.FEATURE
+            yield "    if not fine:"
+            yield f"        fail(b, {fault}, lo, {index}, 0)"
+            yield "        return"
 
 
 def _copy_rows(stream: Stream, slot: str, out: str) -> Iterator[str]:
     """Rows as they are."""
-    if not stream.rows:
-        yield from _loops("        ", stream.row, lambda at: f"{out}[{_at('j', at)}] = {slot}[{_at('i', at)}]")
-        return
     is_array = stream.slot.startswith("x_")  # of the others, a row is one number
     yield f"        for k in range(n.{stream.rows}):"
     if is_array:
@@ -420,46 +423,34 @@ def _at(first: str, rest: str) -> str:
     return f"{first}, {rest}" if rest else first
 
 
-def _copy_numbers(stream: Stream, index: int, slot: str, out: str) -> Iterator[str]:
+def _copy_numbers(stream: Stream, slot: str, out: str) -> Iterator[str]:
     """Features, which must be finite."""
     source, target = ("i, k, f", "to + k, f") if stream.rows else ("i, f", "j, f")
-    yield "        finite = True"
     yield f"        for k in range({f'n.{stream.rows}' if stream.rows else 1}):"
     yield f"            for f in range({stream.row[0]}):"
     yield f"                x = {slot}[{source}]"
     yield f"                {out}[{target}] = x"
-    yield "                finite = finite and isfinite(x)"
-    yield "        if not finite:"
-    yield f"            fail(b, {Fault.FEATURE if stream.rows else Fault.GLOBAL:d}, i, {index}, 0)"
-    yield "            return"
+    yield "                fine &= isfinite(x)"
 
 
-def _copy_masks(layout: Layout, stream: Stream, slot: str, out: str) -> Iterator[str]:
+def _copy_masks(stream: Stream, slot: str, out: str) -> Iterator[str]:
     """The mask of choices, of which every actor needs an open one."""
     yield f"        for k in range(n.{stream.rows}):"
-    yield "            open_ = False"
+    yield "            any_open = False"
     yield f"            for f in range({stream.row[0]}):"
     yield f"                {out}[to + k, f] = {slot}[i, k, f]"
-    yield f"                open_ = open_ or {slot}[i, k, f]"
-    yield "            if not open_:"
-    yield f"                fail(b, {Fault.MASK:d}, i, {_action_index(layout, stream.rows)}, k)"
-    yield "                return"
+    yield f"                any_open |= {slot}[i, k, f]"
+    yield "            fine &= any_open"
 
 
-def _copy_pairs(layout: Layout, name: str, slot: str, out: str) -> Iterator[str]:
+def _copy_pairs(name: str, slot: str, out: str) -> Iterator[str]:
     """The pair mask of select-entity: actor by actor, only as many actees as there are."""
     yield f"        for k in range(n.{name}):"
-    yield f"            open_ = n.{name}_actees == 0"
+    yield f"            any_open = n.{name}_actees == 0"
     yield f"            for e in range(n.{name}_actees):"
     yield f"                {out}[to + k * n.{name}_actees + e, 0] = {slot}[i, k, e]"
-    yield f"                open_ = open_ or {slot}[i, k, e]"
-    yield "            if not open_:"
-    yield f"                fail(b, {Fault.MASK:d}, i, {_action_index(layout, name)}, k)"
-    yield "                return"
-
-
-def _action_index(layout: Layout, attribute: str) -> int:
-    return [action.attribute for action in layout.actions].index(attribute)
+    yield f"                any_open |= {slot}[i, k, e]"
+    yield "            fine &= any_open"
 
 
 def _entry(layout: Layout) -> Iterator[str]:
@@ -474,8 +465,9 @@ def _entry(layout: Layout) -> Iterator[str]:
     yield "    else:"
     yield "        copy(b, lo, hi)"
     yield "if JIT:"
-    yield "    advance, check, plan, copy = (njit(_nrt=False, **OPTIONS)(f) for f in (advance, check, plan, copy))"
-    yield "    work = njit(_nrt=False, **OPTIONS)(work)"
+    yield "    inline = njit(forceinline=True, _nrt=False, **INNER)  # the sizes of arrays are then constants"
+    yield "    advance, check, plan, copy = inline(advance), inline(check), inline(plan), inline(copy)"
+    yield "    work = inline(work)"
     yield "    @njit([types.int64(types.int64[:, ::1]), types.int64(types.int64[::1])], cache=True)"
     yield "    def address_of(array):"
     yield "        return array.ctypes.data"

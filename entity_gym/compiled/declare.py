@@ -17,7 +17,13 @@ def safe_name(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def _at_least_one(owner: str, name: str, value: Any) -> None:
+def is_compilable(dtype: np.dtype[Any]) -> bool:
+    """Whether compiled code can read and write it: whole numbers, float32, float64 or bool, in this machine's byte order."""
+    return dtype.isnative and (dtype.kind in "biu" or dtype in (np.float32, np.float64))
+
+
+def at_least_one(owner: str, name: str, value: Any) -> None:
+    """Raise a ValueError unless `value` is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{owner}: {name} is {value!r}; it must be a whole number of at least 1")
 
@@ -38,7 +44,7 @@ class Entity:
 
     def __post_init__(self) -> None:
         spaces.Entity(self.features)  # checks the names
-        _at_least_one("Entity", "max", self.max)
+        at_least_one("Entity", "max", self.max)
         object.__setattr__(self, "features", tuple(self.features))
 
 
@@ -53,7 +59,7 @@ def _check_declared(owner: str, role: str, types: Any, capacity: int | None) -> 
             f"or the most {role} that `observe` will write"
         )
     if capacity is not None:
-        _at_least_one(owner, f"max_{role}", capacity)
+        at_least_one(owner, f"max_{role}", capacity)
 
 
 @dataclass(frozen=True)
@@ -149,8 +155,10 @@ class Array:
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
         if any(size < 0 for size in self.shape[1:]) or any(size < -1 for size in self.shape[:1]):
             raise ValueError(f"Array: shape is {self.shape}; only its first number may be -1, for the players")
-        if self.dtype.kind not in "biuf":
-            raise ValueError(f"Array: dtype is {self.dtype}; it must be of numbers or bool")
+        if not is_compilable(self.dtype):
+            raise ValueError(
+                f"Array: dtype is {self.dtype}; it must be of numbers or bool, as compiled code knows them"
+            )
 
     @property
     def per_player(self) -> bool:

@@ -84,7 +84,8 @@ class CompiledEnvironment:
     @classmethod
     def defaults(cls) -> dict[str, Value]:
         """Every parameter with its default, `max_steps` (0: no limit) included."""
-        return {"max_steps": cls.max_steps or 0, **cls.parameters}
+        limit = _like(0, cls.max_steps, f"{cls.__name__}: max_steps", none_is_zero=True)
+        return {"max_steps": limit, **cls.parameters}
 
     def check_values(self, given: Mapping[str, Any]) -> dict[str, Value]:
         """The description's parameters (before there are any: the defaults) with `given` in place of some.
@@ -141,7 +142,7 @@ def _like(default: Value, value: Any, where: str, *, none_is_zero: bool) -> Valu
     if none_is_zero:
         if value is None:
             return 0
-        if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0:
+        if _is_whole(value) and value >= 1:
             return int(value)
         raise ValueError(f"{where} is {value!r}; it must be a whole number of at least 1, or None for no limit")
     if isinstance(default, bool):
@@ -149,9 +150,14 @@ def _like(default: Value, value: Any, where: str, *, none_is_zero: bool) -> Valu
             return bool(value)
         raise ValueError(f"{where} is {value!r}; it must be True or False")
     if isinstance(default, int):
-        if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if _is_whole(value):
             return int(value)
-        raise ValueError(f"{where} is {value!r}; it must be a whole number")
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and np.isfinite(value):
+        raise ValueError(f"{where} is {value!r}; it must be a whole number of 64 bits")
+    if _is_whole(value) or (isinstance(value, float | np.floating) and np.isfinite(value)):
         return float(value)
     raise ValueError(f"{where} is {value!r}; it must be a finite number")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether the record can hold it as a whole number."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import os
 import re
 from typing import NamedTuple
+
+from numba.core.ir import Loc
 
 from entity_gym.compiled.environment import CompiledEnvironment
 from entity_gym.compiled.layout import Layout
@@ -41,9 +42,14 @@ _CAUSES = [
         "step returns (reward, terminated, truncated) on every path; reset and observe return nothing",
     ),
     _Cause(
-        r"[Cc]annot unify (.+?) and (.+?) for '([\w.]+)'",
+        r"[Cc]annot unify (.+?) and (.+?) for '(\w+)[\w.]*'",
         "the variable {2} is {0} on one path and {1} on another",
         "give it one type from the start: x = 0.0 where it will hold a float",
+    ),
+    _Cause(
+        r"^KeyError: '(\w+)'",
+        "there is no {0}",
+        "a field must be declared in `state` or `parameters`",
     ),
     _Cause(
         r"(?:Unknown attribute|unknown attribute|no attribute|has no attribute|[Ff]ield) '(\w+)'",
@@ -57,12 +63,12 @@ _CAUSES = [
         "give it a value on every path",
     ),
     _Cause(
-        r"too many values to unpack|unpack",
+        r"too many values to unpack|unpack|wrong tuple length",
         "a tuple has another length than expected",
         "step returns three values: reward, terminated, truncated",
     ),
     _Cause(
-        r"(?:Use of unsupported|[Uu]nsupported|not supported|not yet supported)([^\n]*)",
+        r"(?:Use of unsupported|[Uu]nsupported|not supported|not yet supported)([^.\n]*)",
         "something here is not available in compiled code:{0}",
         "use numbers, tuples, NumPy arrays, for and while loops, and functions marked with @kernel",
     ),
@@ -76,11 +82,11 @@ _CAUSES = [
 
 def explain(error: Exception, env: type[CompiledEnvironment], layout: Layout) -> CompileError:
     """The error to raise in place of Numba's."""
-    text = str(error)
+    text = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
     if os.environ.get(FULL_VARIABLE):
         return CompileError(text, text)
     said, hint = _cause(text, layout)
-    place = _place(text, env)
+    place = _place(text + _location(error), env)
     message = (
         f"{env.__name__} does not compile: {said} ({place}). Likely cause: {hint}. "
         f"Set {FULL_VARIABLE}=1 for the compiler's own text, or run it as ordinary Python with compile=False."
@@ -103,25 +109,44 @@ def _cause(text: str, layout: Layout) -> tuple[str, str]:
     return first.rstrip("."), "a construct that Numba does not know"
 
 
+def _location(error: BaseException) -> str:
+    """Where the compiler was, in its own form, if its message does not say."""
+    traceback, found = error.__traceback__, ""
+    while traceback is not None and not re.search(r"line \d+|\.py[:(]", str(error)):
+        for value in list(traceback.tb_frame.f_locals.values()):
+            at = value if isinstance(value, Loc) else getattr(value, "loc", None)
+            if isinstance(at, Loc) and isinstance(at.line, int):
+                found = f'\nFile "{at.filename}", line {at.line}'  # the innermost comes last
+        traceback = traceback.tb_next
+    return found
+
+
 def _place(text: str, env: type[CompiledEnvironment]) -> str:
     """The last line that the compiler names in the environment's own files, with its text."""
-    files = set()
-    for function in (env.reset, env.step, env.observe):
-        module = inspect.getmodule(function)
-        files.add(function.__code__.co_filename)
-        if module is not None and getattr(module, "__file__", None):
-            files.add(str(module.__file__))
+    functions = {name: getattr(env, name).__code__ for name in ("reset", "step", "observe")}
+    files = sorted({code.co_filename for code in functions.values()})
     found = re.findall(r'File "([^"]+)", line (\d+)|at (\S+) \((\d+)\)|\((\S+\.py):(\d+)\)', text)
     places = [(a or c or e, int(b or d or f)) for a, b, c, d, e, f in found]
-    theirs = [
-        (path, line)
-        for path, line in places
-        if any(path == file or file.endswith(os.path.normpath("/" + path.lstrip("./"))) for file in files)
-    ]
+    theirs = [(file, line) for path, line in places for file in files if _is_end_of(path, file)]
     others = [(path, line) for path, line in places if "numba" not in path and not path.endswith("loops.py")]
+    name = re.search(r"name '(\w+)' is not defined", text)
+    if not theirs and not others and name:  # nobody says where: where it is written
+        theirs = [(file, line) for file in files for line in _lines_with(name.group(1), file)]
+    function = re.search(r"\b(reset|step|observe)\(s\b", text)
+    if not theirs and not others and function:
+        code = functions[function.group(1)]
+        theirs = [(code.co_filename, code.co_firstlineno)]
     if not theirs and not others:
-        return f"in {', '.join(sorted(files))}"
+        return f"in {', '.join(files)}"
     path, line = (theirs or others)[-1]
-    full = next((file for file in files if file.endswith(path.lstrip("./"))), path)
-    code = linecache.getline(full, line).strip()
-    return f"{path}, line {line}: `{code}`" if code else f"{path}, line {line}"
+    source = linecache.getline(path, line).strip()
+    return f"{path}, line {line}: `{source}`" if source else f"{path}, line {line}"
+
+
+def _is_end_of(path: str, file: str) -> bool:
+    return path == file or file.endswith(os.path.normpath("/" + path.lstrip("./")))
+
+
+def _lines_with(name: str, file: str) -> list[int]:
+    lines = linecache.getlines(file)
+    return [number for number, line in enumerate(lines, 1) if re.search(rf"\b{name}\b", line)]

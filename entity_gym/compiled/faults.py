@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.compiled.codegen import Fault
-from entity_gym.compiled.layout import Layout
+from entity_gym.compiled.layout import Layout, Stream
 
 
 def raise_fault(err: NDArray[np.int64], layout: Layout, arrays: Mapping[str, NDArray[Any]], where: str) -> NoReturn:
@@ -24,25 +24,49 @@ def raise_fault(err: NDArray[np.int64], layout: Layout, arrays: Mapping[str, NDA
     fault, i, what, value = (int(number) for number in err)
     if fault == Fault.COUNT:
         raise ValueError(f"{where}: {_count(layout, (layout.counts.names or ())[what], value)}")
-    if fault == Fault.FEATURE:
-        raise ValueError(f"{where}: {_feature(layout, layout.streams[what].rows, arrays, i)}")
-    if fault == Fault.GLOBAL:
-        shown = arrays["g"][i]
-        column = int((~np.isfinite(shown)).argmax())
-        name = layout.global_features[column]
-        raise ValueError(f"{where}: global feature {name!r} is {shown[column]}; features must be finite numbers")
     if fault == Fault.REWARD:
         raise ValueError(f"{where}: step() returned the reward {arrays['reward'][i]}; it must be a finite number")
-    if fault == Fault.INDEX:
-        raise ValueError(
-            f"{where}: action {layout.actions[what].name!r} names entity {value} as an actor or actee; the frame has "
-            f"{sum(int(arrays['N'][i][name]) for name in layout.entities)} entities"
-        )
-    assert fault == Fault.MASK, f"unknown fault {fault}"
+    assert fault == Fault.INDEX, f"unknown fault {fault}"
     raise ValueError(
-        f"{where}: every choice of actor {value} of action {layout.actions[what].name!r} is masked; leave one open, or leave "
-        "the actor out"
+        f"{where}: action {layout.actions[what].name!r} names entity {value} as an actor or actee; the frame has "
+        f"{sum(int(arrays['N'][i][name]) for name in layout.entities)} entities"
     )
+
+
+def raise_packing_fault(
+    stream: Stream,
+    layout: Layout,
+    arrays: Mapping[str, NDArray[Any]],
+    ids: NDArray[np.int64],
+    where: Callable[[int], str],
+) -> NoReturn:
+    """Raise the ValueError for the first of the slots `ids` with a number that is not finite, or an actor without a choice."""
+    for i in ids.tolist():
+        if stream.slot == "g":
+            wrong = ~np.isfinite(arrays["g"][i])
+            if wrong.any():
+                name, value = layout.global_features[int(wrong.argmax())], arrays["g"][i][wrong][0]
+                raise ValueError(f"{where(i)}: global feature {name!r} is {value}; features must be finite numbers")
+        elif stream.slot.startswith("f_"):
+            shown = arrays[stream.slot][i][: int(arrays["N"][i][stream.rows])]
+            if not np.isfinite(shown).all():
+                raise ValueError(f"{where(i)}: {_feature(layout, stream.rows, shown)}")
+        else:
+            _check_mask(stream.slot[2:], layout, arrays, i, where(i))
+    raise AssertionError(f"nothing is wrong with {stream}")
+
+
+def _check_mask(attribute: str, layout: Layout, arrays: Mapping[str, NDArray[Any]], i: int, where: str) -> None:
+    action = next(action for action in layout.actions if action.attribute == attribute)
+    counts = arrays["N"][i]
+    columns = action.num_choices or int(counts[f"{attribute}_actees"])
+    shown = arrays[f"m_{attribute}"][i][: int(counts[attribute]), :columns]
+    closed = ~shown.any(axis=1)
+    if columns and closed.any():
+        raise ValueError(
+            f"{where}: every one of the {columns} choices of actor {int(closed.argmax())} of action {action.name!r} is masked; "
+            "leave one open, or leave the actor out"
+        )
 
 
 def _count(layout: Layout, name: str, value: int) -> str:
@@ -64,8 +88,7 @@ def _count(layout: Layout, name: str, value: int) -> str:
     return f"obs.n.{name} is {value}; allowed: 0 to max_num_players"
 
 
-def _feature(layout: Layout, name: str, arrays: Mapping[str, NDArray[Any]], i: int) -> str:
-    shown = arrays[f"f_{name}"][i][: int(arrays["N"][i][name])]
+def _feature(layout: Layout, name: str, shown: NDArray[np.float32]) -> str:
     row, column = (int(place) for place in np.argwhere(~np.isfinite(shown))[0])
     feature = layout.entities[name].features[column]
     return (

@@ -6,19 +6,30 @@ Shapes: N slots. Copies leave as `Stream`s; a slot's own arrays never do.
 from __future__ import annotations
 
 import functools
+import itertools
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from entity_gym.compiled.declare import Categorical, Entity, GlobalCategorical, SelectEntity, safe_name
+from entity_gym.compiled.declare import (
+    Array,
+    Categorical,
+    Entity,
+    GlobalCategorical,
+    SelectEntity,
+    at_least_one,
+    is_compilable,
+    safe_name,
+)
 from entity_gym.compiled.environment import CompiledEnvironment
 from entity_gym.errors import nearest
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps")
 ENGINE_COUNTS = ("players",)
+RESERVED = (*ENGINE_COUNTS, "n", "global_features", "visible", "arrays", "first")
 
 
 class SlotArray(NamedTuple):
@@ -30,7 +41,7 @@ class SlotArray(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Rows that leave the pool: the first so many of each slot's, or one of each."""
+    """Rows that compiled code packs: the first so many of each slot's, or one of each."""
 
     slot: str  # name of the `SlotArray`
     rows: str  # the count that says how many rows, or "<Action>_pairs"; "": exactly one
@@ -89,11 +100,17 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
     for function in ("reset", "step", "observe"):
         if not callable(getattr(env, function, None)):
             raise ValueError(f"{name} has no function {function}; a CompiledEnvironment needs reset, step and observe")
+    _check_kinds(name, "entities", env.entities, Entity, "Entity")
+    _check_kinds(name, "arrays", env.arrays, Array, "Array")
+    _check_kinds(
+        name, "actions", env.actions, Categorical | SelectEntity | GlobalCategorical, "Categorical, SelectEntity"
+    )
     entity_names = _attributes(env.entities, name, "entities")
     action_names = _attributes(env.actions, name, "actions")
     both = entity_names.keys() & action_names.keys()
     if both:
         raise ValueError(f"{name}: an entity type and an action are both called {sorted(both)}; rename one of them")
+    at_least_one(name, "max_num_players", env.max_num_players)
     env.obs_space(), env.action_space()  # check names and choices
     entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
     actions = tuple(_plan(name, env, attribute, original) for attribute, original in action_names.items())
@@ -102,7 +119,7 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
         name=name,
         record=record,
         parameters=tuple(env.parameters),
-        counts=_counts(entities, actions),
+        counts=_counts(name, entities, actions),
         entities=entities,
         entity_names=entity_names,
         global_features=tuple(env.global_features),
@@ -116,7 +133,13 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
     )
 
 
-def _attributes(names: Mapping[str, Any], owner: str, what: str) -> dict[str, str]:
+def _check_kinds(owner: str, what: str, given: Mapping[str, Any], kind: Any, names: str) -> None:
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"{owner}: {what}[{name!r}] is {value!r}; declare it with {names} of entity_gym.compiled")
+
+
+def _attributes(names: Iterable[str], owner: str, what: str) -> dict[str, str]:
     """Attribute -> name."""
     attributes: dict[str, str] = {}
     for name in names:
@@ -130,7 +153,7 @@ def _attributes(names: Mapping[str, Any], owner: str, what: str) -> dict[str, st
                 f"{owner}: {name!r} in {what} is written {attribute} in the functions, which is no Python name that can be used "
                 "there; it must begin with a letter and be no keyword"
             )
-        if attribute in (*ENGINE_COUNTS, "n", "global_features", "visible", "arrays", "first"):
+        if attribute in RESERVED:
             raise ValueError(f"{owner}: {name!r} in {what} is a name that the engine uses; choose another")
         attributes[attribute] = name
     return attributes
@@ -169,7 +192,7 @@ def _record(env: type[CompiledEnvironment]) -> np.dtype[Any]:
                 f"{env.__name__}: parameter {parameter!r} has the default {default!r}; it must be int, float or bool"
             )
         fields.append((parameter, kinds[type(default)]))
-    fields += [_storable(field) for field in env.state]
+    fields += [_storable(env.__name__, field) for field in env.state]
     names = [field[0] for field in fields]
     for name in names:
         if names.count(name) > 1:
@@ -177,22 +200,37 @@ def _record(env: type[CompiledEnvironment]) -> np.dtype[Any]:
             raise ValueError(f"{env.__name__}: the field {name!r} is declared by {by}; rename it")
         if not str(name).isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{env.__name__}: the field {name!r} is not a Python name")
+    return np.dtype(fields, align=True)
+
+
+def _storable(owner: str, field: Any) -> tuple[Any, ...]:
+    """A field as it is stored.
+
+    Numba knows no arrays of bool inside a record: they become uint8, whose 0 and 1 read and write the same.
+    """
+    expected = (
+        "expected (name, dtype) or (name, dtype, shape), with a dtype of numbers or bool that compiled code knows"
+    )
     try:
-        return np.dtype(fields, align=True)
+        name, given, *shape = field
+        dtype = np.dtype(given)
+        is_array = np.dtype([(str(name), dtype, *shape)])[0].shape != ()
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{env.__name__}: state is {list(env.state)!r}, which is no list of fields: {error}"
-        ) from error
-
-
-def _storable(field: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Numba knows no arrays of bool inside a record: they become uint8, whose 0 and 1 read and write the same."""
-    is_flags = len(field) == 3 and np.dtype(field[1]) == np.bool_
-    return (field[0], np.uint8, field[2]) if is_flags else field
+        raise ValueError(f"{owner}: state has the field {field!r}; {expected} ({error})") from error
+    if not is_compilable(dtype):
+        raise ValueError(f"{owner}: state has the field {field!r}; {expected}")
+    if is_array and dtype == np.bool_:
+        return (name, np.uint8, *shape)
+    return (name, dtype, *shape)
 
 
 def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dtype[Any], owner: str) -> dict[str, str]:
     reported = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+    for name, other in itertools.combinations(reported, 2):
+        if safe_name(name) == safe_name(other):
+            raise ValueError(
+                f"{owner}: {what} {name!r} and {other!r} are too alike, both {safe_name(name)}; rename one"
+            )
     assert record.fields is not None
     for field in reported.values():
         if field not in record.fields:
@@ -202,13 +240,18 @@ def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dt
     return reported
 
 
-def _counts(entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
-    names = list(entities)
+def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
+    names = [*entities, *ENGINE_COUNTS, *(action.attribute for action in actions)]
     for action in actions:
-        names.append(action.attribute)
         if action.num_choices == 0:
-            names.append(f"{action.attribute}_actees")
-    return np.dtype([(name, np.int64) for name in (*names, *ENGINE_COUNTS)])
+            actees = f"{action.attribute}_actees"
+            if actees in names:
+                raise ValueError(
+                    f"{owner}: obs.n.{actees} would be the number of {actees!r} and of those that {action.name!r} selects from; "
+                    "rename one of them"
+                )
+            names.append(actees)
+    return np.dtype([(name, np.int64) for name in names])
 
 
 def _slots(
@@ -248,9 +291,8 @@ def _streams(
             rows, width = (name, action.num_choices) if action.num_choices else (f"{name}_pairs", 1)
             streams.append(Stream(f"m_{name}", rows, flag, (width,)))
     for name, array in env.arrays.items():
-        rows = "players" if array.per_player else ""
-        streams.append(Stream(f"x_{safe_name(name)}", rows, array.dtype, array.item_shape))
+        if array.per_player:
+            streams.append(Stream(f"x_{safe_name(name)}", "players", array.dtype, array.item_shape))
     if env.global_features:
         streams.append(Stream("g", "", f32, (len(env.global_features),)))
-    streams += [Stream("reward", "", f32, ()), Stream("done", "", flag, ()), Stream("truncated", "", flag, ())]
     return streams

@@ -7,7 +7,7 @@ system hands it out page by page, which costs more than the steps themselves.
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class Recycler:
         self._blocks: list[Block] = []
 
     def take(self, size: int) -> Block:
-        """A block of at least `size` bytes that nothing else uses."""
+        """A block of at least `size` bytes that nothing else uses. Arrays over its memory keep it from being given out again."""
         for index, block in enumerate(self._blocks):
             if sys.getrefcount(block.memory) == _UNUSED:
                 if len(block.memory) < size:
@@ -49,8 +49,3 @@ class Recycler:
         if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many results: then each has its own memory
             self._blocks.append(block)
         return block
-
-
-def array_in(block: Block, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array over the bytes of `block` from `start` on; keeps the block from being given out again."""
-    return np.ndarray(shape, dtype, block.memory, start)

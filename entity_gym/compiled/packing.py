@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from entity_gym.compiled.build import Table
 from entity_gym.compiled.codegen import Fault, Mode, pair_actions
 from entity_gym.compiled.declare import safe_name
-from entity_gym.compiled.faults import raise_fault
+from entity_gym.compiled.faults import raise_packing_fault
 from entity_gym.compiled.layout import ActionPlan, Layout
-from entity_gym.compiled.memory import Block, Recycler, array_in
+from entity_gym.compiled.memory import Recycler
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.slots import EnvIds, Run
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -29,13 +30,13 @@ from entity_gym.vec_obs import (
 
 Arrays = Mapping[str, NDArray[Any]]
 _ALIGNMENT = 64  # bytes, a cache line
+_WORTH_SPLITTING = 4096  # slots; copying fewer takes less time than waking a thread
 
 
 class _Place(NamedTuple):
     """Where the rows of a stream are found."""
 
     slot: str
-    out: str
     column: int  # of the offsets; -1: one row a slot
     dtype: np.dtype[Any]
     row: tuple[int, ...]
@@ -45,28 +46,42 @@ class _Place(NamedTuple):
 class Packer:
     """Packs the slots of one table.
 
+    What there is a varying number of is packed by compiled code, the rest by NumPy.
+
     Args:
         layout: of the environment.
         table: whose slots are packed.
         slots: what is shown.
-        outcomes: where info and metrics are.
+        outcomes: where reward, done, info and metrics are.
         where: names a slot in messages.
+        num_workers: how many may copy at the same time.
     """
 
     def __init__(
-        self, layout: Layout, table: Table, slots: Arrays, outcomes: Arrays, where: Callable[[int], str]
+        self,
+        layout: Layout,
+        table: Table,
+        slots: Arrays,
+        outcomes: Arrays,
+        where: Callable[[int], str],
+        num_workers: int = 1,
     ) -> None:
+        self._num_workers = num_workers
         self._layout, self._table, self._where = layout, table, where
         self._outcomes = outcomes
-        self._is_final = slots is not outcomes
+        self._has_global = layout.has_global
         self._hideable = any(entity.hideable for entity in layout.entities.values())
         self._counts = [*(layout.counts.names or ()), *(f"{a.attribute}_pairs" for a in pair_actions(layout))]
         self._places = []
         for stream in layout.streams:
             row_bytes = stream.dtype.itemsize * math.prod(stream.row)
             column = self._counts.index(stream.rows) if stream.rows else -1
-            self._places.append(_Place(stream.slot, f"out_{stream.slot}", column, stream.dtype, stream.row, row_bytes))
-        self._plans, self._rows = Recycler(), Recycler()
+            self._places.append(_Place(stream.slot, column, stream.dtype, stream.row, row_bytes))
+        packed = {place.slot for place in self._places}
+        self._fixed = {name: slots[slot] for name, slot in layout.array_slots.items() if slot not in packed}
+        self._elapsed = slots["elapsed"]
+        self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
+        self._offsets, self._rows = Recycler(), Recycler()
 
     def pack(self, ids: EnvIds, run: Run) -> VecObs:
         """The slots `ids`, in that order, in arrays that nothing writes to later; `run` may split the copying.
@@ -75,46 +90,51 @@ class Packer:
             ValueError: for a number that is not finite, or an actor whose every choice is closed.
         """
         num_ids, table = len(ids), self._table
-        plan = self._plans.take(8 * (len(self._counts) + 2) * (num_ids + 1))
+        if ids is not self._everyone and num_ids == len(self._elapsed) and (np.diff(ids) == 1).all():
+            self._everyone = ids
         table.bind("ids", ids)
-        off, env_id, steps = self._bind_plan(plan, num_ids)
+        off = self._bind_offsets(num_ids)
         table.run(Mode.PLAN, 0, num_ids)
         rows = self._bind_rows([*off[:, -1].tolist(), num_ids])
         err = table.arrays["err"]
         err[0] = Fault.NONE
-        table.run(Mode.COPY, 0, num_ids)
+        parts = self._num_workers if num_ids >= _WORTH_SPLITTING else 1
+        if parts > 1:
+            run(lambda part: table.run(Mode.COPY, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
+        if parts == 1 or err[0] != Fault.NONE:  # several parts may have written to `err` at once: look again
+            table.run(Mode.COPY, 0, num_ids)
         if err[0] != Fault.NONE:
-            raise_fault(err, self._layout, table.arrays, self._where(int(err[1])))
+            raise_packing_fault(self._layout.streams[int(err[2])], self._layout, table.arrays, ids, self._where)
 
         layout, outcomes = self._layout, self._outcomes
         offsets = dict(zip(self._counts, off, strict=True))
-        done = rows["done"]
+        done = self._taken(outcomes["done"], ids)
         has_info = bool(layout.info) and np.count_nonzero(done) > 0
         return VecObs(
-            features=_features(layout, rows, offsets, num_ids),
+            features=self._features(rows, offsets, num_ids),
             action_masks={action.name: _mask(action, rows, offsets) for action in layout.actions},
-            reward=rows["reward"],
+            reward=self._taken(outcomes["reward"], ids),
             done=done,
-            truncated=rows["truncated"],
-            env_id=env_id,
-            elapsed_step=steps,
+            truncated=self._taken(outcomes["truncated"], ids),
+            env_id=ids.copy(),
+            elapsed_step=self._taken(self._elapsed, ids),
             visible=dict(_visible(layout, rows, offsets)) if self._hideable else {},
             end_of_episode_info=_EpisodeInfo(layout, outcomes, ids[done]) if has_info else {},
-            metrics=_metrics(layout, outcomes, ids) if layout.metrics and not self._is_final else {},
-            arrays=_arrays(layout, rows, offsets) if layout.array_slots else {},
+            metrics=_metrics(layout, outcomes, ids) if layout.metrics else {},
+            arrays=self._arrays(rows, offsets, ids) if layout.array_slots else {},
         )
 
-    def _bind_plan(self, block: Block, num_ids: int) -> _Plan:
-        """The arrays whose size is known beforehand."""
-        int64, columns = np.dtype(np.int64), len(self._counts)
-        off = array_in(block, 0, (columns, num_ids + 1), int64)
-        start = off.nbytes
-        env_id = array_in(block, start, (num_ids,), int64)
-        steps = array_in(block, start + 8 * num_ids, (num_ids,), int64)
+    def _taken(self, array: NDArray[Any], ids: EnvIds) -> NDArray[Any]:
+        """A copy of the rows `ids`."""
+        return array.copy() if ids is self._everyone else array.take(ids, 0)
+
+    def _bind_offsets(self, num_ids: int) -> NDArray[np.int64]:
+        """(counts, num_ids + 1), to be filled in."""
+        shape = (len(self._counts), num_ids + 1)
+        block = self._offsets.take(8 * shape[0] * shape[1])
+        off: NDArray[np.int64] = np.ndarray(shape, np.int64, block.memory)
         self._table.bind_at("off", off, block.address)
-        self._table.bind_at("out_ids", env_id, block.address + start)
-        self._table.bind_at("out_steps", steps, block.address + start + 8 * num_ids)
-        return _Plan(off, env_id, steps)
+        return off
 
     def _bind_rows(self, totals: list[int]) -> dict[str, NDArray[Any]]:
         """Room for the rows of each stream, all in one block. `totals` are by column; the last is the number of slots."""
@@ -123,38 +143,40 @@ class Packer:
         for place in self._places:
             starts.append(size)
             size += -(-totals[place.column] * place.row_bytes // _ALIGNMENT) * _ALIGNMENT
-        block = self._rows.take(size)
-        rows = {}
-        for place, start in zip(self._places, starts, strict=True):
-            array = array_in(block, start, (totals[place.column], *place.row), place.dtype)
-            rows[place.slot] = array
-            self._table.bind_at(place.out, array, block.address + start)
+        memory, address = self._rows.take(size)
+        rows: dict[str, NDArray[Any]] = {}
+        for (slot, column, dtype, row, _), start in zip(self._places, starts, strict=True):
+            rows[slot] = np.ndarray((totals[column], *row), dtype, memory, start)
+        self._table.bind_rows(rows, [address + start for start in starts])
         return rows
 
+    def _features(self, rows: Arrays, offsets: Arrays, num_ids: int) -> dict[str, RaggedBufferF32]:
+        features = {}
+        for attribute, name in self._layout.entity_names.items():
+            values = rows.get(f"f_{attribute}")
+            if values is None:  # featureless
+                values = np.empty((int(offsets[attribute][-1]), 0), dtype=np.float32)
+            features[name] = RaggedBufferF32._of(values, offsets[attribute])
+        if self._has_global:
+            values = rows["g"] if self._layout.global_features else np.empty((num_ids, 0), dtype=np.float32)
+            features[GLOBAL_ENTITY] = RaggedBufferF32._of(values, np.arange(num_ids + 1, dtype=np.int64))
+        return features
 
-class _Plan(NamedTuple):
-    off: NDArray[np.int64]  # (counts, n + 1)
-    env_id: NDArray[np.int64]  # (n,)
-    steps: NDArray[np.int64]  # (n,)
-
-
-def _features(layout: Layout, rows: Arrays, offsets: Arrays, num_ids: int) -> dict[str, RaggedBufferF32]:
-    features = {}
-    for attribute, name in layout.entity_names.items():
-        values = rows.get(f"f_{attribute}")
-        if values is None:  # featureless
-            values = np.empty((int(offsets[attribute][-1]), 0), dtype=np.float32)
-        features[name] = RaggedBufferF32._of(values, offsets[attribute])
-    if layout.has_global:
-        values = rows["g"] if layout.global_features else np.empty((num_ids, 0), dtype=np.float32)
-        features[GLOBAL_ENTITY] = RaggedBufferF32._of(values, np.arange(num_ids + 1, dtype=np.int64))
-    return features
+    def _arrays(self, rows: Arrays, offsets: Arrays, ids: EnvIds) -> dict[str, NDArray[Any] | RaggedArray]:
+        arrays: dict[str, NDArray[Any] | RaggedArray] = {}
+        for name, slot in self._layout.array_slots.items():
+            arrays[name] = (
+                RaggedArray(rows[slot], offsets["players"]) if slot in rows else self._taken(self._fixed[name], ids)
+            )
+        return arrays
 
 
 def _mask(action: ActionPlan, rows: Arrays, offsets: Arrays) -> VecActionMask:
     name = action.attribute
     actors = RaggedBufferI64._of(rows[f"w_{name}"], offsets[name])
     values = rows.get(f"m_{name}")
+    if values is not None and not len(values):
+        values = None  # as where no environment gives a mask
     if action.num_choices:
         mask = None if values is None else RaggedBufferBool._of(values, offsets[name])
         return VecCategoricalActionMask(actors, mask, action.num_choices)
@@ -179,20 +201,16 @@ def _metrics(layout: Layout, outcomes: Arrays, ids: EnvIds) -> dict[str, Metric]
     return metrics
 
 
-def _arrays(layout: Layout, rows: Arrays, offsets: Arrays) -> dict[str, NDArray[Any] | RaggedArray]:
-    per_player = {stream.slot for stream in layout.streams if stream.rows == "players"}
-    return {
-        name: RaggedArray(rows[slot], offsets["players"]) if slot in per_player else rows[slot]
-        for name, slot in layout.array_slots.items()
-    }
-
-
 class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
     """What finished episodes report; made into dictionaries only when somebody asks."""
 
     def __init__(self, layout: Layout, outcomes: Arrays, ids: EnvIds) -> None:
-        self._rows = {int(i): row for row, i in enumerate(ids)}
+        self._ids = ids
         self._columns = {name: outcomes[f"i_{safe_name(name)}"][ids] for name in layout.info}
+
+    @functools.cached_property
+    def _rows(self) -> dict[int, int]:
+        return {env_id: row for row, env_id in enumerate(self._ids.tolist())}
 
     def __getitem__(self, env_id: int) -> Mapping[str, Any]:
         row = self._rows[env_id]
@@ -203,7 +221,7 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
         return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._ids)
 
     def __repr__(self) -> str:
         return repr({env_id: self[env_id] for env_id in self})

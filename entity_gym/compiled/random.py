@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 #: Marks a module-level function that `reset`, `step` and `observe` may call: compiled there, ordinary Python elsewhere.
-kernel = register_jitable
+kernel = register_jitable(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -78,8 +78,10 @@ class CompiledSlots(EnvSlots):
         arrays["cfg"][control_index("keep_truncated")] = final_observations == "truncated"
         arrays["cfg"][control_index("keep_all")] = final_observations == "all"
         self._tables = [self._new_table(arrays) for _ in range(num_workers)]
-        self._packer = Packer(self.layout, self._tables[0], arrays, arrays, self.where)
+        self._packer = Packer(self.layout, self._tables[0], arrays, arrays, self.where, max(1, num_workers - 1))
         self._final: tuple[Table, Packer] | None = None
+        self._keeps_finals = autoreset and final_observations != "none"
+        self._checked: Mapping[str, RaggedBufferI64] | None = None
         for name, value in self.env.values.items():
             self.slots["S"][name] = value
         self.seed(0)
@@ -105,13 +107,16 @@ class CompiledSlots(EnvSlots):
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:  # noqa: D102
         records = self.slots["S"]
+        checked = []  # all before any is set
         for i, info in zip(ids.tolist(), env_info, strict=True):
             current = {name: records[name][i].item() for name in self.env.values}
+            current["max_steps"] = current["max_steps"] or None
             try:
-                values = self.env.check_values({**current, **info})
+                checked.append(self.env.check_values({**current, **info}))
             except ValueError as error:
                 error.add_note(f"in env_info of {self.where(i)}")
                 raise
+        for i, values in zip(ids.tolist(), checked, strict=True):
             for name, value in values.items():
                 records[name][i] = value
 
@@ -129,6 +134,7 @@ class CompiledSlots(EnvSlots):
             table.arrays["err"][0] = Fault.NONE
             table.run(Mode.CHECK, 0, len(ids))
             if table.arrays["err"][0] == Fault.NONE:
+                self._checked = actions
                 return
         shown = self._packer.pack(ids, _serial)
         check_actions(actions, shown.action_masks, self._reader, ids)  # says what is wrong
@@ -138,14 +144,16 @@ class CompiledSlots(EnvSlots):
         self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0
     ) -> None:
         table = self._tables[worker]
-        self._bind_actions(table, actions, len(ids))
+        if worker or self._checked is not actions:  # else they are bound already
+            self._bind_actions(table, actions, len(ids))
         self._run(table, Mode.STEP, ids, lo, hi)
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:  # noqa: D102
         obs = self._packer.pack(ids, run)
-        ended = self.slots["fin"][ids]
-        if np.count_nonzero(ended):
-            obs.final = self._collect_final(ids[ended])
+        if self._keeps_finals and np.count_nonzero(obs.done):
+            ended = ids[self.slots["fin"][ids]]
+            if len(ended):
+                obs.final = self._collect_final(ended)
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:  # noqa: D102
@@ -167,19 +175,20 @@ class CompiledSlots(EnvSlots):
     def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
         if state["num_envs"] != len(self):
             raise ValueError(f"the saved state has {state['num_envs']} environments; this pool has {len(self)}")
-        records, saved = self.slots["S"], state["fields"]
-        if saved.keys() != set(self.layout.record.names or ()):
-            differing = sorted(saved.keys() ^ set(self.layout.record.names or ()))
-            raise ValueError(f"the saved state is of another version of {self.layout.name}: fields {differing} differ")
-        for name, values in saved.items():
-            if values.shape != records[name].shape:
-                raise ValueError(
-                    f"the saved state is of another version of {self.layout.name}: {name} was {values.shape[1:]} and is "
-                    f"{records[name].shape[1:]}"
-                )
-            records[name] = values
-        for name in self._saved():
-            self.slots[name][...] = state["shown"][name]
+        records = self.slots["S"]
+        fields = {name: records[name] for name in self.layout.record.names or ()}
+        shown = {name: self.slots[name] for name in self._saved()}
+        parts = ((fields, state["fields"]), (shown, state["shown"]))
+        other = f"the saved state is of another version of {self.layout.name}"
+        for own, saved in parts:
+            if saved.keys() != own.keys():
+                raise ValueError(f"{other}: fields {sorted(saved.keys() ^ own.keys())} differ")
+            for name, values in own.items():
+                if saved[name].shape != values.shape:
+                    raise ValueError(f"{other}: {name} was {saved[name].shape[1:]} and is {values.shape[1:]}")
+        for own, saved in parts:
+            for name, values in own.items():
+                values[...] = saved[name]
         self.slots["fin"][:] = False
 
     def clone(self) -> Self:  # noqa: D102
@@ -216,6 +225,7 @@ class CompiledSlots(EnvSlots):
             "reward": np.zeros(many, dtype=np.float32),
             "done": np.zeros(many, dtype=np.bool_),
             "truncated": np.zeros(many, dtype=np.bool_),
+            "elapsed": np.zeros(many, dtype=np.int64),
             "fin": np.zeros(many, dtype=np.bool_),
         }
         for slot in layout.slots:
@@ -264,7 +274,6 @@ class CompiledSlots(EnvSlots):
         """The last observations of episodes: the same code shows the records as they were before the reset."""
         if self._final is None:
             arrays = self._new_slots()
-            arrays |= {name: self.slots[name] for name in ("reward", "done", "truncated")}
             arrays["S"] = self.slots["FS"]
             arrays["cfg"][control_index("drop_actions")] = 1
             table = self._new_table(arrays)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from entity_gym.compiled.environment import CompiledEnvironment
@@ -51,6 +51,7 @@ def _problems(
     tree: ast.AST, function: str, arguments: Mapping[str, str], layout: Layout
 ) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     record = list(layout.record.names or ())
+    definition = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and function == "step":
             values = node.value.elts if isinstance(node.value, ast.Tuple) else None
@@ -69,11 +70,20 @@ def _problems(
                 yield node, f"there is no action {path[1]!r}; {nearest(path[1], allowed)}"
             elif len(path) == 3 and path[1] == "first" and path[2] not in layout.entities:
                 yield node, f"there is no entity type {path[2]!r}; {nearest(path[2], layout.entities)}"
-    if function == "step" and not any(isinstance(node, ast.Return) for node in ast.walk(tree)):
-        yield (
-            next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)),
-            ("step returns nothing; it returns reward, terminated, truncated"),
-        )
+    if function == "step" and not _always_returns(definition.body):
+        last = definition.body[-1] if any(isinstance(node, ast.Return) for node in ast.walk(tree)) else definition
+        yield last, "step returns three values on every path, reward, terminated, truncated; one path ends without"
+
+
+def _always_returns(body: Sequence[ast.stmt]) -> bool:
+    """Whether control never falls off the end of `body`."""
+    last = body[-1]
+    if isinstance(last, ast.If):
+        return bool(last.orelse) and _always_returns(last.body) and _always_returns(last.orelse)
+    if isinstance(last, ast.While):  # only one that goes on for ever
+        forever = isinstance(last.test, ast.Constant) and bool(last.test.value)
+        return forever and not any(isinstance(node, ast.Break) for node in ast.walk(last))
+    return not isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Pass | ast.For | ast.Assert)
 
 
 def _record_problems(
@@ -110,10 +120,18 @@ def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Itera
                 else f"the declared {part} are filled in for you"
             )
             yield node, f"{action.name!r} has no {part} to write: {hint}"
+    elif len(path) == 2 and path[0] == "arrays":
+        arrays = [slot.removeprefix("x_") for slot in layout.array_slots.values()]
+        if path[1] not in arrays:
+            yield node, f"there is no array {path[1]!r}; {nearest(path[1], arrays)}"
     elif len(path) == 1:
-        known = ["n", "global_features", "visible", "arrays", *layout.entities, *actions]
-        if path[0] not in known:
+        known = ["n", "visible", "arrays", *layout.entities, *actions]
+        if path[0] == "global_features" and not layout.global_features:
+            yield node, "there are no global features: declare `global_features`"
+        elif path[0] not in (*known, "global_features"):
             yield node, f"the observation has no {path[0]!r}; {nearest(path[0], known)}"
+        elif path[0] in layout.entities and not layout.entities[path[0]].features:
+            yield node, f"entities of type {layout.entity_names[path[0]]!r} have no features to write"
 
 
 def _path(node: ast.AST) -> list[str]:

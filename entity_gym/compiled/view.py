@@ -48,6 +48,7 @@ class CompiledView(Environment):
         self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, check=False)
         self._layout = self._slots.layout
         self._seeded_by: np.random.Generator | None = None
+        self._in_episode = False
 
     @property
     def record(self) -> Record:
@@ -71,14 +72,17 @@ class CompiledView(Environment):
             assert isinstance(sequence, np.random.SeedSequence)
             self.record["rng"] = random_state(sequence)
         self._slots.reset(ONLY)
+        self._in_episode = True
         return self.show()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         """Take one step.
 
         Raises:
-            ValueError: for actions that were not offered.
+            ValueError: for actions that were not offered, or outside an episode: before `reset`, or after `done`.
         """
+        if not self._in_episode:
+            raise ValueError(f"{self._layout.name}.act() was called outside an episode; call reset() first")
         for name in actions:
             if name not in self._slots.action_space:
                 raise ValueError(
@@ -87,11 +91,13 @@ class CompiledView(Environment):
         batch = {plan.name: self._values(plan, actions.get(plan.name)) for plan in self._layout.actions}
         self._slots.check(batch, ONLY)
         self._slots.step(batch, ONLY, 0, 1)
+        self._in_episode = not self._slots.slots["done"][0]
         return self.show()
 
     def observe(self) -> Observation:
         """What there is to see now, for example after writing to `record`."""
         self._slots.observe(ONLY)
+        self._in_episode = True
         return self.show()
 
     def render(self) -> NDArray[np.uint8]:  # noqa: D102
@@ -106,6 +112,7 @@ class CompiledView(Environment):
     def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
         self._slots.load_state(state)
         self._seeded_by = self.rng  # the record has its own random state
+        self._in_episode = not self._slots.slots["done"][0]
 
     def show(self) -> Observation:
         """What was shown last."""

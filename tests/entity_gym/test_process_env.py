@@ -18,17 +18,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entity_gym import Environment, process_env, process_pickling, process_pool
+from entity_gym import process_env, process_pickling, process_pool
+from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
 from entity_gym.process_handle import WorkerDied
+from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_obs import VecObs
 from tests.entity_gym.fragile import BrokenWorldError, Fragile, NeverMade, do, luck, processes, steps
 from tests.entity_gym.pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.worlds import Zoo, frame
 
-NUM_PROCESSES = [1, 2, 3]
 big_zoo = functools.partial(Zoo, 8)
 
 
@@ -41,6 +42,12 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def shared_memory(process: int | str = "self") -> set[str]:
+    """What is mapped under a name that tells of shared memory."""
+    mapped = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()}
+    return {name for name in mapped if "entity_gym (" in name or name.startswith("/dev/shm")}
+
+
 def is_running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -51,10 +58,23 @@ def is_running(process: int) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     gc.collect()
-    before, shared, open_files = children(), os.listdir("/dev/shm"), descriptors()
+    before = children(), shared_memory(), descriptors()
     yield
     gc.collect()
-    assert (children(), os.listdir("/dev/shm"), descriptors()) == (before, shared, open_files)
+    assert (children(), shared_memory(), descriptors()) == before
+
+
+@pytest.fixture(scope="module")
+def shared_pool() -> Iterator[ProcessVecEnv]:
+    with ProcessVecEnv(Fragile, 4, 2, batch_size=1) as env:
+        yield env
+
+
+@pytest.fixture
+def pool(shared_pool: ProcessVecEnv) -> ProcessVecEnv:
+    """Four fragile environments in two processes, just reset. Not for tests in which a worker dies."""
+    shared_pool.reset(seed=0, env_info={"size": [1] * 4})
+    return shared_pool
 
 
 @pytest.fixture
@@ -66,8 +86,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- The same, whoever does the work
 
 
-@pytest.mark.parametrize("num_processes", NUM_PROCESSES)
-@pytest.mark.parametrize("create_env", [big_zoo, PythonMineSweeper])
+@pytest.mark.parametrize(
+    ("create_env", "num_processes"), [(big_zoo, 1), (big_zoo, 2), (big_zoo, 3), (PythonMineSweeper, 3)]
+)
 def test_trajectories_do_not_depend_on_the_number_of_processes(create_env: object, num_processes: int) -> None:
     expected = contents(play_together(ListEnv(create_env, 7, seed=3, final_observations="all"), 15))
     with ProcessVecEnv(create_env, 7, num_processes, seed=3, final_observations="all") as env:
@@ -96,7 +117,7 @@ def trajectories(env: object, num_steps: int) -> list[list[dict]]:
     return [frames[: num_steps + 1] for frames in seen]
 
 
-@pytest.mark.parametrize(("num_processes", "batch_size"), [(1, 2), (2, 1), (3, 4)])
+@pytest.mark.parametrize(("num_processes", "batch_size"), [(2, 1), (3, 4)])
 def test_asynchronously_every_environment_goes_its_way(num_processes: int, batch_size: int) -> None:
     expected = trajectories(ListEnv(Zoo, 5, seed=4), 12)
     with ProcessVecEnv(Zoo, 5, num_processes, batch_size, seed=4) as env:
@@ -122,13 +143,25 @@ def test_some_of_the_environments_are_stepped_in_the_order_asked_for() -> None:
                 obs, expected = env.reset(), serial.reset()
 
 
-def test_two_seeds_differ() -> None:
-    with ProcessVecEnv(Fragile, 3, 2, seed=1) as env:
-        first, again, other = env.reset(), env.reset(seed=1), env.reset(seed=2)
-        assert luck(first) == luck(again)
-        assert set(luck(first)).isdisjoint(luck(other))
-        assert len(set(processes(first))) == 2  # and they are in different processes indeed
-        assert os.getpid() not in processes(first)
+def test_compiled_environments_play_the_same_in_processes() -> None:
+    description = MineSweeper(orbital_cannon=True, max_steps=6)
+    kwargs = {"seed": 3, "final_observations": "all", "compile": False}
+    with ThreadedVecEnv(description, 5, 1, **kwargs) as env:
+        expected = contents(play_together(env, 15))
+        state = env.state()
+        expected_later = content(env.load_state(state))
+    with ProcessVecEnv(description, 5, 2, **kwargs) as env:
+        assert contents(play_together(env, 15)) == expected
+        assert content(env.load_state(state)) == expected_later
+        assert content(env.state()) == content(state)
+
+
+def test_two_seeds_differ(pool: ProcessVecEnv) -> None:
+    first, again, other = pool.reset(seed=1), pool.reset(seed=1), pool.reset(seed=2)
+    assert luck(first) == luck(again)
+    assert set(luck(first)).isdisjoint(luck(other))
+    assert len(set(processes(first))) == 2  # and they are in different processes indeed
+    assert os.getpid() not in processes(first)
 
 
 def test_a_part_of_a_larger_pool_plays_the_same() -> None:
@@ -149,25 +182,21 @@ def test_no_array_that_was_returned_is_written_to_again() -> None:
     seen[0].reward[:] = 1  # they are writable
 
 
-def test_observations_may_grow_by_orders_of_magnitude() -> None:
-    with ProcessVecEnv(Fragile, 3, 2) as env:
-        env.reset()
-        for size in (30, 900, 27_000):
-            obs = env.act(do("grow", "live", "live"))
-            assert obs.features["It"].size1().tolist() == [size, 1, 1]
-        assert steps(env.act(do("live", "live", "live"))) == [4, 4, 4]
+def test_observations_may_grow_by_orders_of_magnitude(pool: ProcessVecEnv) -> None:
+    for size in (30, 900, 27_000):
+        obs = pool.act(do("grow", "live", "live", "live"))
+        assert obs.features["It"].size1().tolist() == [size, 1, 1, 1]
+    assert steps(pool.act(do(*["live"] * 4))) == [4] * 4
 
 
-def test_what_is_no_array_comes_along() -> None:
-    with ProcessVecEnv(Fragile, 2, 2) as env:
-        env.reset()
-        env.act(do("live", "live"))
-        obs = env.act(do("end", "metric"))
-        assert obs.end_of_episode_info.keys() == {0}
-        assert obs.end_of_episode_info[0]["path"].tolist() == [0, 1]
-        assert obs.end_of_episode_info[0]["of"] is Fragile
-        assert (obs.metrics["tenths"].count, obs.metrics["tenths"].sum) == (1, 0.2)
-        assert obs.final is not None and obs.final.env_id.tolist() == [0]
+def test_what_is_no_array_comes_along(pool: ProcessVecEnv) -> None:
+    pool.act(do(*["live"] * 4))
+    obs = pool.act(do("end", "live", "metric", "live"))
+    assert obs.end_of_episode_info.keys() == {0}
+    assert obs.end_of_episode_info[0]["path"].tolist() == [0, 1]
+    assert obs.end_of_episode_info[0]["of"] is Fragile
+    assert (obs.metrics["tenths"].count, obs.metrics["tenths"].sum) == (1, 0.2)
+    assert obs.final is not None and obs.final.env_id.tolist() == [0]
 
 
 # --- Saving, parameters, drawing
@@ -221,25 +250,25 @@ def test_what_cannot_be_saved_says_so() -> None:
         assert steps(env.act(do("live", "live"))) == [1, 1]
 
 
-def test_episodes_can_differ_in_their_parameters() -> None:
-    with ProcessVecEnv(Fragile, 3, 2) as env:
-        assert env.reset(env_info=[{"size": 2}, {}, {"size": 3}]).features["It"].size1().tolist() == [2, 1, 3]
-        assert env.reset(env_info={"size": [1, 2, 1]}).features["It"].size1().tolist() == [1, 2, 1]
-        with pytest.raises(ValueError, match="unknown parameters") as info:
-            env.reset(env_info=[{}, {}, {"colour": "red"}])
-        assert info.value.__notes__[0] == "raised by Fragile (environment 2) in configure()"
-        assert env.reset().features["It"].size1().tolist() == [1, 2, 1]
+def test_episodes_can_differ_in_their_parameters(pool: ProcessVecEnv) -> None:
+    sizes = [{"size": 2}, {}, {"size": 3}, {}]
+    assert pool.reset(env_info=sizes).features["It"].size1().tolist() == [2, 1, 3, 1]
+    assert pool.reset(env_info={"size": [1, 2, 1, 1]}).features["It"].size1().tolist() == [1, 2, 1, 1]
+    with pytest.raises(ValueError, match="unknown parameters") as info:
+        pool.reset(env_info=[{}, {}, {"colour": "red"}, {}])
+    assert info.value.__notes__[0] == "raised by Fragile (environment 2) in configure()"
+    with pytest.raises(ValueError, match="env_info has 1 entries for 4 environments"):
+        pool.reset(env_info=[{}])
+    assert pool.reset().features["It"].size1().tolist() == [1, 2, 1, 1]
 
 
-def test_some_environments_are_drawn() -> None:
-    with ProcessVecEnv(Fragile, 3, 2) as env:
-        env.reset()
-        env.act(do("live"), [2])
-        images = env.render([2, 0, 2])
-        assert [image[0, 0, 0] for image in images] == [1, 0, 1]
-        assert images[0].shape == (2, 2, 3) and images[0].dtype == np.uint8
-        with pytest.raises(ValueError, match="env_id names environment 3; there are 0 to 2"):
-            env.render([3])
+def test_some_environments_are_drawn(pool: ProcessVecEnv) -> None:
+    pool.act(do("live"), [2])
+    images = pool.render([2, 0, 2])
+    assert [image[0, 0, 0] for image in images] == [1, 0, 1]
+    assert images[0].shape == (2, 2, 3) and images[0].dtype == np.uint8
+    with pytest.raises(ValueError, match="env_id names environment 4; there are 0 to 3"):
+        pool.render([4])
 
 
 # --- Mistakes
@@ -278,16 +307,14 @@ def test_waiting_for_more_than_is_under_way_is_a_mistake_and_no_hang() -> None:
         assert totals(env.recv()) == [1, 1, 1]
 
 
-def test_a_reset_forgets_what_was_under_way() -> None:
-    with ProcessVecEnv(Fragile, 3, 2, batch_size=1) as env:
-        env.reset()
-        env.send(do("live", "raise", "live"))
-        assert steps(env.reset()) == [0, 0, 0]
-        with pytest.raises(ValueError, match="0 are under way"):
-            env.recv()
-        env.async_reset()
-        env.async_reset()
-        assert sorted(i for _ in range(3) for i in env.recv().env_id.tolist()) == [0, 1, 2]
+def test_a_reset_forgets_what_was_under_way(pool: ProcessVecEnv) -> None:
+    pool.send(do("live", "raise", "live", "live"))
+    assert steps(pool.reset()) == [0] * 4
+    with pytest.raises(ValueError, match="0 are under way"):
+        pool.recv()
+    pool.async_reset()
+    pool.async_reset()
+    assert sorted(i for _ in range(4) for i in pool.recv().env_id.tolist()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -335,34 +362,32 @@ def test_an_exception_arrives_as_it_was_with_the_environment_and_the_workers_tra
         assert steps(env.act(do(*["live"] * 40))) == [1] * 40
 
 
-def test_asynchronously_the_others_go_on() -> None:
-    with ProcessVecEnv(Fragile, 4, 2, batch_size=1) as env:
-        env.reset()
-        env.send(do("live", "raise", "live", "live"))
-        seen = []
-        with pytest.raises(BrokenWorldError) as info:
-            while True:
-                seen += env.recv().env_id.tolist()
-        assert info.value.__notes__[0] == "raised by Fragile (environment 1) in act()"
-        while len(seen) < 3:
-            seen += env.recv().env_id.tolist()
-        assert sorted(seen) == [0, 2, 3]
-        assert steps(env.act(do("live", "live"), [0, 3])) == [2, 2]
-        with pytest.raises(ValueError, match=r"Fragile \(environment 1\) showed last was lost to an error"):
-            env.send(do("live"), [1])
+def test_asynchronously_the_others_go_on(pool: ProcessVecEnv) -> None:
+    pool.send(do("live", "raise", "live", "live"))
+    seen = []
+    with pytest.raises(BrokenWorldError) as info:
+        while True:
+            seen += pool.recv().env_id.tolist()
+    assert info.value.__notes__[0] == "raised by Fragile (environment 1) in act()"
+    while len(seen) < 3:
+        seen += pool.recv().env_id.tolist()
+    assert sorted(seen) == [0, 2, 3]
+    assert steps(pool.act(do("live", "live"), [0, 3])) == [2, 2]
+    with pytest.raises(ValueError, match=r"Fragile \(environment 1\) showed last was lost to an error"):
+        pool.send(do("live"), [1])
 
 
-def test_an_exception_that_cannot_travel_is_described() -> None:
-    with ProcessVecEnv(Fragile, 2, 2) as env:
-        env.reset()
-        with pytest.raises(RuntimeError, match="OddError: no words for it") as info:
-            env.act(do("live", "raise odd"))
-        assert info.value.__notes__[0] == "raised by Fragile (environment 1) in act()"
-        env.reset()
-        with pytest.raises(ValueError, match="cannot be sent .*: cannot pickle '_thread.lock' object") as lock:
-            env.act(do("live", "strange info"))
-        assert lock.value.__notes__[0] == "raised while sending what environments [1] returned to the main process"
-        assert steps(env.reset()) == [0, 0]
+def test_an_exception_that_cannot_travel_is_described(pool: ProcessVecEnv) -> None:
+    with pytest.raises(RuntimeError, match="OddError: no words for it") as info:
+        pool.act(do("live", "raise odd", "live", "live"))
+    assert info.value.__notes__[0] == "raised by Fragile (environment 1) in act()"
+
+
+def test_a_value_that_cannot_travel_is_described(pool: ProcessVecEnv) -> None:
+    with pytest.raises(ValueError, match="cannot be sent .*: cannot pickle '_thread.lock' object") as info:
+        pool.act(do("strange info"), [1])
+    assert info.value.__notes__[0] == "raised while sending what environments [1] returned to the main process"
+    assert steps(pool.reset()) == [0] * 4
 
 
 def test_a_start_that_fails_is_reported_and_no_hang() -> None:
@@ -496,13 +521,14 @@ class DiesAtOnce(Fragile):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_again_and_again_is_not_restarted_forever() -> None:
+def test_a_worker_that_dies_again_and_again_is_not_restarted_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_env, "MAX_DEATHS_IN_A_ROW", 2)
     with ProcessVecEnv(Fragile, 2, 1, on_crash="restart") as env:
         env.reset()
         with pytest.raises(WorkerDied, match="was killed by SIGKILL"):
             for _ in range(100):
                 env.act(do("live", "kill"))
-        assert env.num_restarts == process_env.MAX_DEATHS_IN_A_ROW
+        assert env.num_restarts == 2
     with ProcessVecEnv(DiesAtOnce, 2, 2, on_crash="restart") as env, pytest.raises(WorkerDied, match="was killed"):
         env.reset()
 
@@ -561,11 +587,23 @@ def test_a_worker_that_is_stuck_in_a_step_does_not_hold_up_the_end(impatient: No
     assert not any(map(is_running, workers))
 
 
-def test_interrupts_are_the_main_processs_business() -> None:
-    with ProcessVecEnv(Fragile, 2, 2) as env:
-        for worker in processes(env.reset()):
-            os.kill(worker, signal.SIGINT)
-        assert steps(env.act(do("live", "live"))) == [1, 1]
+def test_a_forked_process_leaves_the_pool_alone(pool: ProcessVecEnv) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.act(do(*["live"] * 4))
+        except ValueError as error:
+            pool.close()
+            os._exit(0 if "made in another process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert steps(pool.act(do(*["live"] * 4))) == [1] * 4
+
+
+def test_interrupts_are_the_main_processs_business(pool: ProcessVecEnv) -> None:
+    for worker in processes(pool.reset()):
+        os.kill(worker, signal.SIGINT)
+    assert steps(pool.act(do(*["live"] * 4))) == [1] * 4
 
 
 class Surroundings(Fragile):
@@ -630,6 +668,13 @@ def test_nothing_outlives_the_interpreter_and_a_script_needs_no_precautions(
     assert ran.stderr == ""
     while any(is_running(int(worker)) for worker in workers.split()):  # a hang is the test's failure
         time.sleep(0.05)
+
+
+def test_shared_memory_has_no_name_that_could_be_left_behind() -> None:
+    with ProcessVecEnv(Fragile, 1, 1) as env:
+        (worker,) = processes(env.reset())
+        assert shared_memory() == shared_memory(worker) == {"/memfd:entity_gym (deleted)"}
+    assert shared_memory() == set()
 
 
 def test_environments_are_closed_in_the_end(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.registry import ENVIRONMENTS, find_environment
+from entity_gym.registry import find_environment
 
 
 @pytest.fixture
@@ -22,7 +22,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_minesweeper_is_known_by_name() -> None:
     assert find_environment("MineSweeper") is PythonMineSweeper
-    assert ENVIRONMENTS["MineSweeper"] is PythonMineSweeper
 
 
 def test_a_class_or_a_factory_is_found_in_its_module(module: str) -> None:

@@ -21,12 +21,23 @@ from tests.entity_gym.compiled import rules
 MAX_CATS, MAX_DOGS, MAX_ROCKS, MAX_PLAYERS = 4, 3, 2, 3
 NO_VALUE = float("nan")
 
+# What `Everything` does in every step of an environment whose parameter `fault` says so.
+NOTHING, TOO_MANY, NEGATIVE, NAN_FEATURE, INF_GLOBAL, BAD_ACTOR, BAD_ACTEE, TOO_MANY_ACTORS, TOO_MANY_ACTEES = range(9)
+SET_DECLARED, SET_GLOBAL, ALL_CLOSED, NO_PAIR, TOO_MANY_PLAYERS, NAN_REWARD, HUGE_REWARD, RAISE, RAISE_IN_RESET = range(
+    9, 18
+)
+
+
+class MadeUpError(Exception):
+    """A type of exception that nobody else raises."""
+
 
 class Everything(CompiledEnvironment):
     """Cats and dogs that come and go at random, and everything that can be declared.
 
     What is offered, masked, hidden and shown depends on the state, so that every step has another shape. Rewards, metrics
     and random draws depend on the actions. Episodes end when no cat is left, are cut by bad luck, or by `max_steps`.
+    With `fault`, something is wrong.
     """
 
     entities = {
@@ -42,7 +53,7 @@ class Everything(CompiledEnvironment):
         "Throw Rock": SelectEntity(max_actors=2, max_actees=MAX_CATS + MAX_DOGS),
         "Weather": GlobalCategorical(["sun", "rain", "snow"], masked=True),
     }
-    parameters = {"num_dogs": 2, "gravity": 0.5, "windy": True}
+    parameters = {"num_dogs": 2, "gravity": 0.3, "windy": True, "fault": NOTHING}
     max_steps = 9
     state = [
         ("cats", np.int64),
@@ -74,6 +85,8 @@ class Everything(CompiledEnvironment):
             raise ValueError(f"Everything: num_dogs is {p.num_dogs}; allowed: 0 to {MAX_DOGS}")
 
     def reset(s: Any) -> None:
+        if s.fault == RAISE_IN_RESET:
+            raise MadeUpError("no start today")
         s.episodes += 1
         s.cats = 1 + rand_int(s, MAX_CATS)
         s.dogs = s.num_dogs
@@ -125,6 +138,12 @@ class Everything(CompiledEnvironment):
         for i in range(s.dogs):
             s.dog[i, 2] = rules.clamp(s.dog[i, 2] + 0.1 * rand_normal(s), -2.0, 2.0)
         s.score += reward
+        if s.fault == RAISE:
+            raise MadeUpError("the bridge is out")
+        if s.fault == NAN_REWARD:
+            reward = np.nan
+        elif s.fault == HUGE_REWARD:
+            reward = 1e300  # infinite as float32
         return reward, s.cats == 0, rand_int(s, 16) == 0
 
     def observe(s: Any, obs: Any) -> None:
@@ -181,6 +200,8 @@ class Everything(CompiledEnvironment):
             obs.arrays.info_players_hand[p, 1] = -s.steps
         obs.arrays.info_flags[0] = s.lucky
         obs.arrays.info_flags[1] = s.windy
+        if s.fault != NOTHING and s.steps > 0:
+            show_nonsense(s.fault, obs)
 
     def render(s: Any) -> np.ndarray:
         image = np.zeros((4, 8, 3), np.uint8)
@@ -211,98 +232,45 @@ def walked(move: int) -> float:
     return -1.0 if move == 1 else 1.0
 
 
-class MadeUpError(Exception):
-    """A type of exception that nobody else raises."""
-
-
-# What `Faulty` does from its second step on, if its parameter `fault` says so.
-(
-    NOTHING,
-    TOO_MANY,
-    NEGATIVE,
-    NAN_FEATURE,
-    NAN_GLOBAL,
-    NAN_REWARD,
-    HUGE_REWARD,
-    BAD_ACTOR,
-    TOO_MANY_ACTORS,
-    SET_ACTORS,
-    ALL_CLOSED,
-    NO_PAIR,
-    RAISE,
-    RAISE_IN_RESET,
-    WRITE_OUTSIDE,
-) = range(15)
-
-
-class Faulty(CompiledEnvironment):
-    """Two units that do nothing, until `fault` says otherwise."""
-
-    entities = {"Foot Soldier": Entity(["x", "strength"], max=3), "Enemy": Entity(["hp"], max=2)}
-    global_features = ["light", "heat"]
-    actions = {
-        "Go": Categorical(["here", "there"], actors="Foot Soldier", masked=True),
-        "Point": Categorical(["left", "right"], max_actors=2),
-        "Shoot": SelectEntity(actors="Foot Soldier", actees="Enemy", masked=True),
-        "Call": GlobalCategorical(["help", "nothing"], masked=True),
-    }
-    parameters = {"fault": 0}
-    max_steps = 50
-    state = [("total", np.int64), ("cell", np.int64, (4,)), ("bad", np.int64)]
-    info = ["total"]
-
-    def reset(s: Any) -> None:
-        if s.fault == RAISE_IN_RESET:
-            raise MadeUpError("no start today")
-        s.total = 0
-        s.bad = 0
-
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
-        s.total += act.Go[0] + act.Go[1]
-        if s.steps < 2:
-            return float(s.total), False, False
-        s.bad = s.fault
-        if s.fault == RAISE:
-            raise MadeUpError("the bridge is out")
-        if s.fault == WRITE_OUTSIDE:
-            s.cell[s.steps + 3] = 1
-        if s.fault == NAN_REWARD:
-            return np.nan, False, False
-        if s.fault == HUGE_REWARD:
-            return 1e300, False, False
-        return float(s.total), False, False
-
-    def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldier = 2
-        obs.n.Enemy = 1
-        for i in range(2):
-            obs.Foot_Soldier[i, 0] = i
-            obs.Foot_Soldier[i, 1] = s.total
-        obs.Enemy[0, 0] = 3
-        obs.global_features[0] = 1
-        obs.global_features[1] = s.steps
-        obs.Go.mask[1, 1] = s.steps % 2 == 0
-        obs.n.Point = 1
-        obs.Point.actors[0] = 2
-        if s.bad == TOO_MANY:
-            obs.n.Foot_Soldier = 4
-        elif s.bad == NEGATIVE:
-            obs.n.Enemy = -3
-        elif s.bad == NAN_FEATURE:
-            obs.Foot_Soldier[1, 1] = np.nan
-        elif s.bad == NAN_GLOBAL:
-            obs.global_features[1] = np.inf
-        elif s.bad == BAD_ACTOR:
-            obs.Point.actors[0] = 3
-        elif s.bad == TOO_MANY_ACTORS:
-            obs.n.Point = 3
-        elif s.bad == SET_ACTORS:
-            obs.n.Go = 2
-        elif s.bad == ALL_CLOSED:
-            obs.Go.mask[1, 0] = False
-            obs.Go.mask[1, 1] = False
-        elif s.bad == NO_PAIR:
-            obs.Shoot.mask[1, 0] = False
+@kernel
+def show_nonsense(fault: int, obs: Any) -> None:
+    if fault == TOO_MANY:
+        obs.n.Cat = MAX_CATS + 1
+    elif fault == NEGATIVE:
+        obs.n.Guard_Dog = -3
+    elif fault == NAN_FEATURE:
+        obs.Guard_Dog[1, 2] = np.nan
+    elif fault == INF_GLOBAL:
+        obs.global_features[1] = np.inf
+    elif fault == BAD_ACTOR:
+        obs.n.Sniff = 1
+        obs.Sniff.actors[0] = 99
+    elif fault == BAD_ACTEE:
+        obs.n.Throw_Rock = 1
+        obs.Throw_Rock.actors[0] = 0
+        obs.n.Throw_Rock_actees = 1
+        obs.Throw_Rock.actees[0] = -1
+    elif fault == TOO_MANY_ACTORS:
+        obs.n.Sniff = 20
+    elif fault == TOO_MANY_ACTEES:
+        obs.n.Throw_Rock = 1
+        obs.Throw_Rock.actors[0] = 0
+        obs.n.Throw_Rock_actees = 30
+    elif fault == SET_DECLARED:
+        obs.n.Walk = 2
+    elif fault == SET_GLOBAL:
+        obs.n.Weather = 2
+    elif fault == ALL_CLOSED:
+        obs.n.Sniff = 1
+        obs.Sniff.actors[0] = 0
+        obs.Sniff.mask[0, 0] = False
+        obs.Sniff.mask[0, 1] = False
+    elif fault == NO_PAIR:
+        obs.n.Chase = -1
+        for j in range(MAX_CATS + MAX_ROCKS):
+            obs.Chase.mask[1, j] = False
+    elif fault == TOO_MANY_PLAYERS:
+        obs.n.players = MAX_PLAYERS + 1
 
 
 class Bare(CompiledEnvironment):
@@ -340,3 +308,26 @@ class Watching(CompiledEnvironment):
         obs.n.Star = s.t % 3
         for i in range(s.t % 3):
             obs.Star[i, 0] = s.t
+
+
+class Ledge(CompiledEnvironment):
+    """Walks towards an index that is not there, and falls silently where nobody looks."""
+
+    entities = {"Walker": Entity(["place"], max=1)}
+    actions = {"walk": Categorical(["stay", "on"], actors="Walker")}
+    parameters = {"safe": True}
+    state = [("place", np.int64), ("visits", np.int64, (4,)), ("other", np.int64, (64,))]
+
+    def reset(s: Any) -> None:
+        s.place = 0
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.place += act.walk[0]
+        if s.safe:
+            s.place = s.place % 4
+        s.visits[s.place] += 1
+        return float(s.place), False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Walker = 1
+        obs.Walker[0, 0] = s.place

@@ -1,0 +1,125 @@
+"""Watch a checkpoint's policy play, step by step in the terminal, with how likely it finds each choice.
+
+    python -m enn_ppo.play outputs/my_run
+    python -m enn_ppo.play checkpoint=outputs/my_run --greedy --seed 3
+    python -m enn_ppo.play outputs/my_run --temperature 0.5 --set width=8
+
+Exit codes: 0 you stopped, 1 the environment raised something, 2 a mistake in the command, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoint import Checkpoint, load_checkpoint
+from enn_ppo.config import EnvConfig, from_dict
+from enn_ppo.policy import load_policy
+from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
+from entity_gym.play import add_options, broken, run, style_of, usage_error
+from entity_gym.playing.loop import Advice, Decision
+from entity_gym.saving import spaces_difference, spaces_to_dict
+from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
+from rogue_net import ObsBatch, RogueNet
+
+
+class NetPolicy:
+    """A network as it is watched.
+
+    Args:
+        net: the network.
+        temperature: logits are divided by it: below 1 the likeliest choices are taken more often, above 1 less often.
+        greedy: the likeliest choice is always taken.
+        seed: of the sampling.
+    """
+
+    def __init__(self, net: RogueNet, temperature: float = 1.0, greedy: bool = False, seed: int = 0) -> None:
+        self.net = net
+        self.temperature = temperature
+        self.greedy = greedy
+        self._rng = np.random.default_rng(seed)
+
+    @torch.no_grad()
+    def __call__(self, obs: VecObs) -> Advice:
+        """What to do in the one frame of `obs`, and the value of that frame."""
+        batch = ObsBatch.from_vec_obs(obs)
+        evaluation = self.net.evaluate(batch, self.net.act(batch, greedy=True).actions)
+        decisions = {}
+        for name, mask in obs.action_masks.items():
+            num_actors = mask.actors.items()
+            # Select-entity's logits are those of all pairs, actor by actor; in one frame all have the same actees.
+            logits = evaluation.logits[name].double().numpy().reshape(num_actors, -1 if num_actors else 0)
+            values = mask.actees.values[:, 0] if isinstance(mask, VecSelectEntityActionMask) else None
+            decisions[name] = [self._decide(row, values) for row in logits]
+        return Advice(decisions, float(evaluation.values[0]))
+
+    def _decide(self, logits: NDArray[np.float64], values: NDArray[np.int64] | None) -> Decision:
+        """Args: logits, (C,); values, (C,) what the choices stand for, None for 0, 1, ..."""
+        if not len(logits):
+            return Decision(-1, [])
+        scaled = np.exp((logits - logits.max()) / self.temperature)
+        probabilities = scaled / scaled.sum()
+        chosen = int(probabilities.argmax() if self.greedy else self._rng.choice(len(logits), p=probabilities))
+        return Decision(chosen if values is None else int(values[chosen]), probabilities.tolist())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Watch what the command line names, and return the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
+        found = _find(checkpoint, options.set)
+        net = load_policy(checkpoint, torch.device("cpu"))
+    except ValueError as error:
+        return usage_error(error)
+    except Exception as error:
+        return broken(error)
+    policy = NetPolicy(net, options.temperature, options.greedy, options.seed or 0)
+    return run(found, options.seed, style_of(options), policy)
+
+
+def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> Found:
+    """The environment that the checkpoint was trained in, with other settings where they are given.
+
+    Raises:
+        ValueError: if it is not there, or has other spaces than the policy knows.
+    """
+    config = from_dict(EnvConfig, checkpoint.config["env"], "env")
+    found = find_source(config.id, {**config.kwargs, **parse_settings(settings)})
+    env = make_plain(found.source, found.parameters)
+    difference = spaces_difference(checkpoint.spaces, spaces_to_dict(env.obs_space(), env.action_space()))
+    env.close()
+    if difference:
+        raise ValueError(f"checkpoint {checkpoint.path} belongs to another environment than {config.id}: {difference}")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m enn_ppo.play", description="Watch a trained policy play.")
+    parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
+    add_options(parser)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--greedy", action="store_true", help="take the likeliest choice; otherwise choices are sampled")
+    how.add_argument("--temperature", type=_temperature, default=1.0, help="below 1 is bolder, above 1 more random (1)")
+    return parser
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number greater than 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Watching a checkpoint play: what it does, and how likely it finds each choice."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, train
+from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.play import NetPolicy, main
+from enn_ppo.policy import load_policy
+from entity_gym.playing.session import Session
+from entity_gym.vec_obs import VecObs
+from rogue_net import ObsBatch, RogueNet
+from tests.enn_ppo.worlds import tiny_config
+from tests.entity_gym import broken
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("walk")
+    env = EnvConfig(id="tests.entity_gym.broken:Walk", kwargs={"size": 5})
+    train(tiny_config(folder, env=env, total_timesteps=32))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def net(run_dir: str) -> RogueNet:
+    return load_policy(load_checkpoint(Path(run_dir)), torch.device("cpu"))
+
+
+@pytest.fixture
+def obs() -> VecObs:
+    """The walker stands at x = 1, where it cannot go left, nor look at the right wall."""
+    return Session(lambda: broken.Walk(5), 11, "Walk").vec_obs()
+
+
+def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    typed = iter(lines)
+
+    def ask(prompt: str) -> str:
+        print(prompt)
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr("builtins.input", ask)
+
+
+def test_probabilities_are_those_of_the_network_and_0_where_a_choice_is_closed(net: RogueNet, obs: VecObs) -> None:
+    advice = NetPolicy(net)(obs)
+    (step,), (look,) = advice.decisions["step"], advice.decisions["look at"]
+    assert step.probabilities[0] == 0.0
+    assert sum(step.probabilities) == pytest.approx(1.0)
+    assert look.probabilities == [1.0, 0.0]
+    assert look.value == 1  # the left wall's index in the frame
+    batch = ObsBatch.from_vec_obs(obs)
+    evaluation = net.evaluate(batch, net.act(batch).actions)
+    assert np.allclose(step.probabilities, evaluation.logits["step"][0].exp().detach().numpy(), atol=1e-6)
+    assert advice.value == pytest.approx(evaluation.values[0].item())
+
+
+def test_choices_are_drawn_by_their_probabilities_and_the_same_seed_draws_the_same(net: RogueNet, obs: VecObs) -> None:
+    policy, again, other = NetPolicy(net, seed=1), NetPolicy(net, seed=1), NetPolicy(net, seed=2)
+    values = [[each(obs).decisions["step"][0].value for _ in range(20)] for each in (policy, again, other)]
+    assert values[0] == values[1] != values[2]
+    drawn = [policy(obs).decisions["step"][0] for _ in range(200)]
+    shares = np.bincount([decision.value for decision in drawn], minlength=3) / 200
+    assert np.abs(shares - drawn[0].probabilities).max() < 0.15  # four standard deviations
+
+
+def test_greedy_takes_the_likeliest_choice(net: RogueNet, obs: VecObs) -> None:
+    policy = NetPolicy(net, greedy=True)
+    decisions = [policy(obs).decisions["step"][0] for _ in range(20)]
+    assert {decision.value for decision in decisions} == {int(np.argmax(decisions[0].probabilities))}
+
+
+def test_temperature_sharpens_and_flattens(net: RogueNet, obs: VecObs) -> None:
+    _, second, third = NetPolicy(net)(obs).decisions["step"][0].probabilities
+    _, colder, _ = NetPolicy(net, temperature=0.5)(obs).decisions["step"][0].probabilities
+    _, hotter, _ = NetPolicy(net, temperature=1e6)(obs).decisions["step"][0].probabilities
+    assert colder == pytest.approx(second**2 / (second**2 + third**2))
+    assert hotter == pytest.approx(0.5, abs=1e-4)
+
+
+def test_an_actor_without_anybody_to_select_selects_nobody(net: RogueNet) -> None:
+    decision = NetPolicy(net)._decide(np.zeros(0), np.zeros(0, np.int64))
+    assert (decision.value, list(decision.probabilities)) == (-1, [])
+
+
+def test_an_action_that_nobody_takes_has_no_decisions(net: RogueNet) -> None:
+    class Blind(broken.Walk):
+        def observe(self):
+            obs = super().observe()
+            del obs.actions["look at"]
+            return obs
+
+    advice = NetPolicy(net)(Session(Blind, 0, "Blind").vec_obs())
+    assert advice.decisions["look at"] == []
+    assert len(advice.decisions["step"]) == 1
+
+
+def test_a_checkpoint_is_watched_step_by_step_and_run_on(run_dir: str, monkeypatch, capsys) -> None:
+    type_lines(monkeypatch, "", "a", "")
+    assert main([f"checkpoint={run_dir}", "--seed", "11", "--set", "max_steps=4"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"Walk, episode 1, step 0, expected from here on -?\d", out)
+    assert re.search(r"  0 left \(closed\) +0\.0%\n. 1 right +█+ +\d+\.\d%\n. 2 stay +█+ +\d+\.\d%\n", out)
+    assert "The episode ended after " in out
+    assert "Walk, episode 2, step 0" in out
+
+
+def test_the_same_seed_is_watched_in_the_same_way(run_dir: str, monkeypatch, capsys) -> None:
+    shown = []
+    for _ in range(2):
+        type_lines(monkeypatch, "a", "q")
+        assert main([run_dir, "--seed", "3"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/run"], "error: no checkpoint nowhere/run"),
+        (["{run_dir}", "--set", "sise=3"], "error: .* has no parameter 'sise'.*did you mean 'size'"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, run_dir: str, capsys) -> None:
+    assert main([argument.format(run_dir=run_dir) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert re.match(message, captured.err), captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(broken.Walk, "action_space", broken.NoActions.action_space)
+    assert main([run_dir]) == 2
+    assert re.match(
+        r"error: checkpoint .* belongs to another environment than .*Walk: actions", capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--temperature", "0"], ["--temperature", "hot"], ["--greedy", "--temperature", "2"]]
+)
+def test_options_that_cannot_be_are_refused(arguments: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", *arguments])
+    assert exit_.value.code == 2
+    assert "--temperature" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_it_runs_as_a_program(run_dir: str) -> None:
+    command = [sys.executable, "-m", "enn_ppo.play", run_dir, "--seed", "0", "--greedy"]
+    done = subprocess.run(command, cwd=ROOT, input="\nq\n", capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("seed 0; ? for help, q to quit\n\nWalk, episode 1, step 0, expected from here on")

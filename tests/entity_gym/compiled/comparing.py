@@ -1,0 +1,89 @@
+"""What pools showed, in forms that can be compared."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.ragged import RaggedBuffer
+from entity_gym.slots import EnvSlots
+from entity_gym.vec_obs import VecObs
+from tests.worlds import actions_of_each, frame, frames
+
+
+def exactly(value: Any) -> Any:
+    """All of it, down to the bytes of arrays."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, RaggedBuffer):
+        return (exactly(value.values), exactly(value.offsets))
+    if isinstance(value, Mapping):
+        return {key: exactly(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [exactly(item) for item in value]
+    if is_dataclass(value):
+        return {field.name: exactly(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def meaning(obs: VecObs) -> dict[str, Any]:
+    """What an agent learns from it: a mask that closes nothing is as good as none. Without `arrays`."""
+    return {
+        "frames": frames(obs),
+        "types": {name: (buffer.values.dtype, buffer.values.shape[1]) for name, buffer in obs.features.items()},
+        "env_id": obs.env_id.tolist(),
+        "elapsed_step": obs.elapsed_step.tolist(),
+        "metrics": {name: (m.count, m.sum, m.min, m.max) for name, m in obs.metrics.items()},
+        "info": {i: dict(info) for i, info in obs.end_of_episode_info.items()},
+        "final": None if obs.final is None else meaning(obs.final),
+    }
+
+
+def of_environment(obs: VecObs, env_id: int) -> dict[str, Any]:
+    """What one environment shows in a batch of any environments, its last observation included."""
+    place = obs.env_id.tolist().index(env_id)
+    seen = frame(obs, place) | {"elapsed_step": int(obs.elapsed_step[place])}
+    if obs.final is not None and env_id in obs.final.env_id:
+        seen["final"] = of_environment(obs.final, env_id)
+    return seen
+
+
+def serially(fn: Any, n: int) -> None:
+    for k in range(n):
+        fn(k)
+
+
+class Playing:
+    """Slots, stepped together with random actions."""
+
+    def __init__(self, slots: EnvSlots, seed: int = 0) -> None:
+        self.slots = slots
+        self.ids = np.arange(len(slots), dtype=np.int64)
+        self.rngs = [np.random.default_rng((seed, i)) for i in range(len(slots))]
+        self.obs = self.reset(self.ids)
+
+    def reset(self, ids: Any) -> VecObs:
+        ids = np.asarray(ids, dtype=np.int64)
+        self.slots.reset(ids)
+        self.obs = self.show(self.ids if len(ids) == len(self.slots) else ids)
+        return self.obs
+
+    def show(self, ids: Any) -> VecObs:
+        return self.slots.collect(np.asarray(ids, dtype=np.int64), serially)
+
+    def step(self, ids: Any = None) -> VecObs:
+        ids = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
+        shown = self.show(ids)
+        actions = actions_of_each(shown, self.slots.action_space, [self.rngs[i] for i in ids])
+        self.slots.check(actions, ids)
+        self.slots.step(actions, ids, 0, len(ids))
+        self.obs = self.show(ids)
+        return self.obs
+
+
+def ordinary(env: CompiledEnvironment | type[CompiledEnvironment], num_envs: int, **options: Any) -> CompiledSlots:
+    """The same source as ordinary Python."""
+    return CompiledSlots(env, num_envs, compile=False, **options)

@@ -1,0 +1,319 @@
+"""Environments that cannot be compiled, and ones that the check before the first use finds out. `# here` marks the line."""
+
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
+
+WIDTH = 6
+NAMES = ["a", "b"]
+
+
+class Sound(CompiledEnvironment):
+    """Nothing is wrong here; the others differ in one function."""
+
+    entities = {"Foot Soldier": Entity(["x"], max=2), "Enemy": Entity(["x"], max=2)}
+    global_features = ["time"]
+    actions = {
+        "Move": Categorical(["left", "right"], actors="Foot Soldier"),
+        "Shoot Enemy": SelectEntity(actors="Foot Soldier", actees="Enemy"),
+    }
+    parameters = {"width": 6}
+    state = [("pos", np.int64), ("speed", np.float64), ("grid", np.int64, (4,)), ("seen", np.int64)]
+    max_steps = 20
+
+    def reset(s: Any) -> None:
+        s.pos = rand_int(s, s.width)
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.pos = (s.pos + act.Move[0]) % s.width
+        return 1.0, False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.global_features[0] = s.steps
+
+
+# --- Seen in the source
+
+
+class MisspeltField(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.pos = s.pos + s.spede  # here
+        return 1.0, False, False
+
+
+class MisspeltFieldWritten(Sound):
+    def reset(s: Any) -> None:
+        s.poss = 1  # here
+
+
+class MisspeltAction(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.pos += act.Mov[0]  # here
+        return 1.0, False, False
+
+
+class MisspeltFirst(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.pos += act.first.Soldier  # here
+        return 1.0, False, False
+
+
+class MisspeltCount(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldiers = 1  # here
+
+
+class MisspeltEntity(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.FootSoldier[0, 0] = 1  # here
+
+
+class NoMask(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Move.mask[0, 0] = False  # here
+
+
+class DeclaredActors(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Move.actors[0] = 0  # here
+
+
+class DeclaredActees(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.Shoot_Enemy.actees[0] = 0  # here
+
+
+class NotHideable(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.visible.Foot_Soldier[0] = False  # here
+
+
+class NoSuchArray(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.arrays.board[0] = 1  # here
+
+
+class WritesParameter(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.width = 3  # here
+        return 1.0, False, False
+
+
+class AddsToParameter(Sound):
+    def reset(s: Any) -> None:
+        s.width += 1  # here
+
+
+class WritesSteps(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.steps = 0  # here
+        return 1.0, False, False
+
+
+class WritesInObserve(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        s.seen += 1  # here
+
+
+class EmptyReturn(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        if s.pos == 2:
+            return  # here
+        return 1.0, False, False
+
+
+class TwoValues(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool]:
+        return 1.0, False  # here
+
+
+class NoReturn(Sound):
+    def step(s: Any, act: Any) -> None:  # here
+        s.pos = 1
+
+
+class WithSelf(Sound):
+    def reset(self, s: Any) -> None:
+        s.pos = 1
+
+
+# --- Found by the compiler
+
+
+@kernel
+def misspelt(s: Any) -> None:
+    s.pso = 1  # here
+
+
+@kernel
+def rule_of_ends(s: Any) -> float:
+    if s.pos > 2:
+        return 1.0  # here
+
+
+def not_a_kernel(s: Any) -> int:
+    return s.pos + 1
+
+
+@kernel
+def ends_in_two_ways(s: Any) -> Any:
+    if s.pos == 2:
+        return 1.0, False
+    return 1.0, False, False
+
+
+class MisspeltInHelper(Sound):
+    def reset(s: Any) -> None:
+        misspelt(s)
+
+
+class UnknownName(Sound):
+    def reset(s: Any) -> None:
+        s.pos = WIDHT  # noqa: F821  # here
+
+
+class NotAKernel(Sound):
+    def reset(s: Any) -> None:
+        s.pos = not_a_kernel(s)  # here
+
+
+class ListConstant(Sound):
+    def reset(s: Any) -> None:
+        s.pos = len(NAMES[s.pos]) + {"a": 1}["a"]  # here
+
+
+class OneBranchReturnsNothing(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # type: ignore[return]
+        if s.pos != 2:
+            return 1.0, False, False
+
+
+class TwoTypes(Sound):
+    def reset(s: Any) -> None:
+        if s.width > 3:
+            start = 1
+        else:
+            start = (1, 2)  # here
+        s.pos = start  # type: ignore[assignment]
+
+
+class ArrayForNumber(Sound):
+    def reset(s: Any) -> None:
+        s.pos = s.grid  # here
+
+
+class Unsupported(Sound):
+    def reset(s: Any) -> None:
+        with open("file") as file:  # here
+            s.pos = int(file.read())
+
+
+class ReturnsTwo(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        pair = 1.0, False
+        return pair  # type: ignore[return-value]  # here
+
+
+# --- Found by playing
+
+
+@kernel
+def write_width(s: Any) -> None:
+    s.width = 7
+
+
+@kernel
+def look(s: Any) -> None:
+    s.seen += 1
+
+
+class WritesOutside(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.pos = (s.pos + act.Move[0]) % s.width
+        s.grid[s.pos] = 1  # here: 0 to 5
+        return 1.0, False, False
+
+
+class ShowsTooMany(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = s.pos
+
+
+class ObserveWritesThroughHelper(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        look(s)
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.global_features[0] = s.steps
+
+
+class ObserveWritesArray(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        s.grid[0] += 1
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.global_features[0] = s.steps
+
+
+class ObserveDraws(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = rand_int(s, 6)
+        obs.global_features[0] = s.steps
+
+
+class ParameterChangedByHelper(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        if s.steps == 9:
+            write_width(s)
+        return 1.0, False, False
+
+
+class ParameterChangedByReset(Sound):
+    def reset(s: Any) -> None:
+        write_width(s)
+
+
+class HalfShown(Sound):
+    """Leaves the second soldier's feature as it was in an earlier step, or an earlier episode."""
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 2
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.global_features[0] = s.steps
+
+
+class TimeNotShown(Sound):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = s.pos
+
+
+class ListedTwice(Sound):
+    actions = {"Move": Categorical(["left", "right"], max_actors=2)}
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        return 1.0, False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.global_features[0] = s.steps
+        obs.n.Move = 2
+        obs.Move.actors[0] = 0
+        obs.Move.actors[1] = 0
+
+
+class Divides(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        if s.steps == 7:
+            raise ZeroDivisionError("seven")
+        return 1.0, False, False

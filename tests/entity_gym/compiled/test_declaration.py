@@ -1,0 +1,259 @@
+"""What a class may declare and what its constructor takes; whatever does not fit is said before anything runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import spaces
+from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, GlobalCategorical, SelectEntity
+from entity_gym.compiled.build import cache_dir
+from entity_gym.envs import minesweeper
+from tests.entity_gym.compiled.comparing import Playing, ordinary
+from tests.entity_gym.compiled.worlds import Everything, Watching
+
+
+def declared(**attributes: Any) -> type[CompiledEnvironment]:
+    """`Watching` with other declarations."""
+    return type("World", (Watching,), attributes)
+
+
+# --- The description
+
+
+def test_a_description_is_the_class_and_its_parameters() -> None:
+    env = Everything(num_dogs=3, max_steps=5)
+    assert env.values == {"max_steps": 5, "num_dogs": 3, "gravity": 0.3, "windy": True, "fault": 0}
+    assert repr(env) == "Everything(max_steps=5, num_dogs=3, gravity=0.3, windy=True, fault=0)"
+    assert Everything().values == Everything.defaults()
+
+
+def test_the_spaces_are_the_declarations_without_capacities() -> None:
+    assert Everything.obs_space() == spaces.ObsSpace(
+        {
+            "Rock": spaces.Entity([]),
+            "Cat": spaces.Entity(["x", "y"]),
+            "Guard Dog": spaces.Entity(["x", "age", "mood"]),
+        },
+        ["time left", "wind"],
+    )
+    assert Everything.action_space() == {
+        "Walk": spaces.CategoricalActionSpace(["stay", "left", "right"]),
+        "Sniff": spaces.CategoricalActionSpace(["hold", "sniff"]),
+        "Chase": spaces.SelectEntityActionSpace(),
+        "Throw Rock": spaces.SelectEntityActionSpace(),
+        "Weather": spaces.GlobalCategoricalActionSpace(["sun", "rain", "snow"]),
+    }
+
+
+def test_describing_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
+    assert cache_dir() == tmp_path
+    Everything(num_dogs=1).obs_space()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ({"gravity": 2}, 2.0),
+        ({"gravity": np.float32(0.5)}, 0.5),
+        ({"num_dogs": np.int64(1)}, 1),
+        ({"windy": np.bool_(False)}, False),
+        ({"max_steps": 7}, 7),
+        ({"max_steps": None}, 0),
+    ],
+)
+def test_parameters_become_the_type_of_their_default(given: dict[str, Any], value: Any) -> None:
+    (name,) = given
+    stored = Everything(**given).values[name]
+    assert stored == value and type(stored) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_dog": 1}, r"Everything has no parameter 'num_dog'; allowed: 'max_steps', .*; did you mean 'num_dogs'\?"),
+        ({"num_dogs": 1.0}, r"Everything: num_dogs is 1.0; it must be a whole number"),
+        ({"num_dogs": True}, r"num_dogs is True; it must be a whole number"),
+        ({"num_dogs": "2"}, r"num_dogs is '2'; it must be a whole number"),
+        ({"num_dogs": 2**63}, r"num_dogs is 9223372036854775808; it must be a whole number of 64 bits"),
+        ({"gravity": "low"}, r"gravity is 'low'; it must be a finite number"),
+        ({"gravity": float("inf")}, r"gravity is inf; it must be a finite number"),
+        ({"gravity": 10**400}, r"gravity is 10+; it must be a finite number"),
+        ({"gravity": True}, r"gravity is True; it must be a finite number"),
+        ({"windy": 1}, r"windy is 1; it must be True or False"),
+        ({"max_steps": 0}, r"max_steps is 0; it must be a whole number of at least 1, or None for no limit"),
+        ({"max_steps": -1}, r"max_steps is -1; it must be a whole number of at least 1"),
+        ({"max_steps": 2.0}, r"max_steps is 2.0; it must be a whole number of at least 1"),
+        ({"max_steps": True}, r"max_steps is True; it must be a whole number of at least 1"),
+        ({"num_dogs": 4}, r"Everything: num_dogs is 4; allowed: 0 to 3"),  # its own check
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Everything(**given)
+
+
+def test_a_check_of_parameters_sees_all_of_them() -> None:
+    seen = []
+    world = declared(
+        parameters={"a": 1, "b": 0.5, "c": False},
+        max_steps=3,
+        check_parameters=staticmethod(lambda p: seen.append(vars(p))),
+    )
+    world(b=2)
+    assert seen[-1] == {"max_steps": 3, "a": 1, "b": 2.0, "c": False}
+
+
+def test_zoo_classes_describe_themselves() -> None:
+    env = minesweeper.MineSweeper(width=8)
+    assert env.values["width"] == 8 and env.values["max_steps"] == 100
+    assert env.action_space()["Move"] == spaces.CategoricalActionSpace(list(minesweeper.CHOICES))
+
+
+# --- Declarations that cannot be
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Entity(["x"], max=0), r"Entity: max is 0; it must be a whole number of at least 1"),
+        (lambda: Entity(["x"], max=True), r"Entity: max is True"),
+        (lambda: Entity(["x", "x"], max=1), r"'x'"),
+        (lambda: Categorical(["a"]), r"Categorical: actors=None and max_actors=None; give one of them"),
+        (lambda: Categorical(["a"], actors="A", max_actors=2), r"actors='A' and max_actors=2; give one of them"),
+        (lambda: Categorical(["a"], max_actors=0), r"Categorical: max_actors is 0; it must be a whole number"),
+        (lambda: Categorical([], actors="A"), r"choices"),
+        (lambda: GlobalCategorical([]), r"choices"),
+        (lambda: SelectEntity(actors="A"), r"SelectEntity: actees=None and max_actees=None; give one of them"),
+        (lambda: SelectEntity(actees="A"), r"SelectEntity: actors=None and max_actors=None; give one of them"),
+        (lambda: SelectEntity(max_actors=1, actees="A", max_actees=3), r"actees='A' and max_actees=3"),
+        (lambda: Array((2, -1)), r"Array: shape is \(2, -1\); only its first number may be -1"),
+        (lambda: Array((-2,)), r"Array: shape is \(-2,\); only its first number may be -1"),
+        (lambda: Array((2,), dtype="U3"), r"Array: dtype is <U3; it must be of numbers or bool"),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+STAR = Watching.entities["Star"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"actions": {"go": Categorical(["a"], actors="Stars")}}, r"World: action 'go': actors names the unknown entity type 'Stars'; allowed: 'Star'; did you mean 'Star'\?"),  # noqa: E501
+        ({"actions": {"go": SelectEntity(actors="Star", actees=["Star", "Sun"])}}, r"action 'go': actees names the unknown entity type 'Sun'"),  # noqa: E501
+        ({"actions": {"Star": GlobalCategorical(["a"])}}, r"an entity type and an action are both called \['Star'\]"),
+        ({"entities": {"a b": STAR, "a_b": STAR}}, r"entities 'a b' and 'a_b' are both written a_b; rename one"),
+        ({"actions": {"a b": GlobalCategorical(["x"]), "a-b": GlobalCategorical(["x"])}}, r"'a b' and 'a-b' are both"),
+        ({"entities": {"players": STAR}}, r"'players' in entities is a name that the engine uses; choose another"),
+        ({"actions": {"visible": GlobalCategorical(["x"])}}, r"'visible' in actions is a name that the engine uses"),
+        ({"state": [("t", np.int64), ("t", np.float64)]}, r"World: the field 't' is declared by parameters and state, or twice"),
+        ({"state": [("steps", np.int64)]}, r"World: the field 'steps' is declared by the engine; rename it"),
+        ({"parameters": {"t": 1}}, r"World: the field 't' is declared"),
+        ({"parameters": {"name": "x"}}, r"parameter 'name' has the default 'x'; it must be int, float or bool"),
+        ({"state": [("my field", np.int64)]}, r"the field 'my field' is not a Python name"),
+        ({"state": [("t", "nonsense")]}, r"World: state has the field \('t', 'nonsense'\); expected \(name, dtype\)"),
+        ({"info": ["tt"]}, r"World: info names the field 'tt'; allowed: .*'t'"),
+        ({"metrics": {"x": "T"}}, r"World: metrics names the field 'T'; .*did you mean 't'\?"),
+        ({"state": [("t", np.int64), ("many", np.int64, (3,))], "info": ["many"]}, r"info names 'many', which is an array"),
+        ({"reset": None}, r"World has no function reset; a CompiledEnvironment needs reset, step and observe"),
+        ({"global_features": ["a", "a"]}, r"'a'"),
+    ],
+)  # fmt: skip
+def test_a_class_that_cannot_be_is_refused_when_it_is_first_described(attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        declared(**attributes)()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"entities": {"3D Star": STAR}}, "3D Star"),
+        ({"entities": {"class": STAR}}, "class"),
+        ({"entities": {"_hidden": STAR}}, "_hidden"),
+        ({"actions": {"1st": GlobalCategorical(["x"])}}, "1st"),
+        ({"actions": {"import": GlobalCategorical(["x"])}}, "import"),
+        ({"state": [("class", np.int64)]}, "class"),
+        ({"arrays": {"1:2": Array((2,))}}, "1:2"),
+    ],
+)
+def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str, Any], message: str) -> None:
+    """Attributes begin with a letter and are no keywords: the record and the observation are written by attribute."""
+    with pytest.raises(ValueError, match=rf"World: .*{message!r}"):
+        declared(**attributes)()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {
+            "entities": {"Star": STAR, "aim_actees": STAR},
+            "actions": {"aim": SelectEntity(actors="Star", actees="Star")},
+        },
+        {"actions": {"aim": SelectEntity(actors="Star", actees="Star"), "aim_actees": GlobalCategorical(["x"])}},
+        {"info": {"a b": "t", "a_b": "t"}},
+        {"metrics": {"a b": "t", "a:b": "t"}},
+        {"arrays": {"obs:a": Array(()), "obs.a": Array(())}},
+        {"state": [("t",)]},
+        {"state": [("t", np.int64), 5]},
+        {"state": [("t", object)]},
+        {"state": [("t", "U5")]},
+        {"state": [("t", np.float16)]},
+        {"state": [("t", ">i8")]},
+        {"state": [("t", np.int64, "many")]},
+        {"state": [("t", np.int64, -1)]},
+        {"arrays": {"obs:a": np.float32}},
+        {"entities": {"Star": spaces.Entity(["x"])}},
+        {"actions": {"go": spaces.CategoricalActionSpace(["x"])}},
+        {"max_steps": -4},
+        {"max_steps": 2.5},
+        {"max_num_players": 0, "arrays": {"obs:hand": Array((-1, 2))}},
+    ],
+)
+def test_whatever_else_cannot_be_is_refused_by_name_and_not_by_the_machinery(attributes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"World"):
+        declared(**attributes)()
+
+
+@pytest.mark.parametrize(
+    "name", ["size", "data", "T", "item", "all", "max", "round", "copy", "fill", "dtype", "count", "index"]
+)
+def test_any_other_name_will_do_for_a_field_an_entity_or_an_action(name: str) -> None:
+    """Also those that NumPy uses for its own methods."""
+    attributes = {
+        "entities": {name: STAR},
+        "state": [(name, np.int64)],
+        "info": [name],
+        "metrics": [name],
+        "max_steps": 4,
+    }
+    source = (
+        f"def reset(s):\n    s.{name} = 2\n"
+        f"def step(s, act):\n    s.{name} += 1\n    return s.{name}, False, False\n"
+        f"def observe(s, obs):\n    obs.n.{name} = 1\n    obs.{name}[0, 0] = s.{name}\n"
+    )
+    functions: dict[str, Any] = {}
+    exec(source, functions)
+    world = declared(**attributes, **{f: functions[f] for f in ("reset", "step", "observe")})
+    playing = Playing(ordinary(world, 1))
+    playing.step()
+    assert playing.obs.features[name].values.tolist() == [[3.0]]
+    assert playing.obs.metrics[name].sum == 3.0 and playing.obs.reward.tolist() == [3.0]
+    for _ in range(3):
+        playing.step()
+    assert dict(playing.obs.end_of_episode_info) == {0: {name: 6}}
+
+
+def test_a_choice_of_types_may_be_one_name_or_several() -> None:
+    assert Categorical(["a"], actors="Cat") == Categorical(["a"], actors=["Cat"]) == Categorical(["a"], actors=("Cat",))
+
+
+def test_an_array_of_one_number_has_the_empty_shape() -> None:
+    assert Array(()).shape == () and not Array(()).per_player
+    assert Array((-1, 2)).per_player and Array((-1, 2)).item_shape == (2,)

@@ -1,0 +1,630 @@
+"""What compiled environments show: the same as ordinary Python, whoever steps them, in whatever order."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.list_env import ListEnv
+from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.slots import FinalObservations
+from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.vec_obs import RaggedArray, VecObs
+from tests.entity_gym.compiled.comparing import Playing, exactly, meaning, of_environment, ordinary, serially
+from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, Watching
+from tests.entity_gym.pools import Streams, play_together
+
+WORLDS = [Everything, Bare, Watching]
+KEPT: list[FinalObservations] = ["truncated", "all", "none"]
+
+
+def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> list[VecObs]:
+    with ThreadedVecEnv(env, num_envs, **options) as pool:
+        return play_together(pool, steps)
+
+
+# --- The same as ordinary Python, and as Python objects
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_compiled_form_shows_the_same_as_ordinary_python_bit_for_bit(world: type[CompiledEnvironment]) -> None:
+    compiled = play_pool(world, steps=300, seed=3, final_observations="all")
+    python = play_pool(world, steps=300, seed=3, final_observations="all", compile=False)
+    for step, (one, other) in enumerate(zip(compiled, python, strict=True)):
+        assert exactly(one) == exactly(other), f"step {step}"
+    if world is Everything:
+        seen = VecObs.cat(compiled)
+        assert (
+            seen.done.sum() > 200 and 100 < seen.truncated.sum() < seen.done.sum() and len(np.unique(seen.reward)) > 100
+        )
+
+
+def test_numbas_own_switch_gives_the_same_without_compiling() -> None:
+    script = (
+        "from tests.entity_gym.compiled.test_engine import digest, play_pool, Everything;"
+        "print(digest(play_pool(Everything, steps=60, seed=4)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == digest(play_pool(Everything, steps=60, seed=4)), run.stderr
+
+
+def digest(seen: Sequence[VecObs]) -> str:
+    return hashlib.sha256(repr([exactly(obs) for obs in seen]).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("final_observations", KEPT)
+def test_a_pool_shows_what_a_list_of_plain_environments_shows(final_observations: FinalObservations) -> None:
+    compiled = play_pool(Everything, steps=150, seed=5, final_observations=final_observations)
+    listed = play_together(ListEnv(Everything().as_environment, 6, seed=5, final_observations=final_observations), 150)
+    for step, (one, other) in enumerate(zip(compiled, listed, strict=True)):
+        assert meaning(one) == meaning(other), f"step {step}"
+
+
+@pytest.mark.parametrize("world", [Bare, Watching])
+def test_the_smallest_worlds_show_what_a_list_of_them_shows(world: type[CompiledEnvironment]) -> None:
+    listed = play_together(ListEnv(world(max_steps=7).as_environment, 3, seed=5), 40)
+    compiled = play_pool(world(max_steps=7), 3, 40, seed=5)
+    assert [meaning(obs) for obs in compiled] == [meaning(obs) for obs in listed]
+
+
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_trajectories_do_not_depend_on_the_number_of_threads(num_threads: int) -> None:
+    alone = play_pool(Everything, 7, 60, seed=6, final_observations="all")
+    shared = play_pool(Everything, 7, 60, seed=6, final_observations="all", num_threads=num_threads)
+    assert [exactly(obs) for obs in shared] == [exactly(obs) for obs in alone]
+
+
+# --- Any environments, in any order
+
+
+def test_environments_can_be_stepped_in_any_subsets_and_any_order() -> None:
+    together = play_pool(Everything, 5, 40, seed=7, final_observations="all")
+    with ThreadedVecEnv(Everything, 5, seed=7, final_observations="all") as pool:
+        streams, order = Streams(pool), np.random.default_rng(0)
+        last = [pool.reset()] * 5
+        taken = [0] * 5
+        while min(taken) < 40:
+            ids = [i for i in order.permutation(5).tolist() if order.random() < 0.6 and taken[i] < 40]
+            if not ids:
+                continue
+            env_id = np.array(ids)[::-1] if order.random() < 0.5 else ids  # a view backwards is a list as well
+            shown = [last[i] for i in env_id]
+            obs = pool.act(actions_for(streams, shown, env_id), env_id)
+            assert obs.env_id.tolist() == list(env_id)
+            for i in ids:
+                last[i] = obs
+                taken[i] += 1
+                assert of_environment(obs, i) == of_environment(together[taken[i]], i)
+
+
+def actions_for(streams: Streams, shown: Sequence[VecObs], env_id: Any) -> dict[str, RaggedBufferI64]:
+    """Actions for environments that were last seen in different batches."""
+    parts: dict[str, list[RaggedBufferI64]] = {name: [] for name in streams.action_space}
+    for obs, i in zip(shown, env_id, strict=True):
+        place = obs.env_id.tolist().index(i)
+        for name, given in streams_for(streams, obs, place, i).items():
+            parts[name].append(given)
+    return {name: RaggedBufferI64.cat(buffers) for name, buffers in parts.items()}
+
+
+def streams_for(streams: Streams, obs: VecObs, place: int, i: int) -> dict[str, RaggedBufferI64]:
+    from tests.worlds import open_choices
+
+    actions = {}
+    for name, space in streams.action_space.items():
+        choices = [streams.rngs[i].choice(open_) for open_ in open_choices(obs, name, space)[place]]
+        values = np.array(choices, np.int64).reshape(-1, 1)
+        actions[name] = RaggedBufferI64.from_flattened(values, [len(values)])
+    return actions
+
+
+def test_a_part_of_a_pool_shows_its_rows_of_the_whole() -> None:
+    whole = play_together_from(Everything, 0, 7)
+    part = play_together_from(Everything, 3, 3)
+    for one, other in zip(part, whole, strict=True):
+        for i in range(3):
+            assert of_environment(one, i) == of_environment(other, 3 + i)
+
+
+def play_together_from(env: Any, first_env: int, num_envs: int) -> list[VecObs]:
+    with ThreadedVecEnv(env, num_envs, seed=8, first_env=first_env, final_observations="all") as pool:
+        streams = Streams(pool)
+        streams.rngs = [np.random.default_rng((0, first_env + i)) for i in range(num_envs)]
+        seen = [pool.reset()]
+        for _ in range(30):
+            seen.append(pool.act(streams.actions(seen[-1])))
+        return seen
+
+
+def test_a_seed_can_be_given_again_and_another_one_differs() -> None:
+    """In ordinary Python, of a world whose `reset` writes all that it uses."""
+    slots = ordinary(Bare, 4)
+    first, again, other = [], [], []
+    for seed, seen in ((1, first), (1, again), (2, other)):
+        slots.seed(seed)
+        playing = Playing(slots)
+        for _ in range(20):
+            seen.append(exactly(playing.step().reward))
+    assert first == again != other
+
+
+def test_environments_of_one_pool_differ() -> None:
+    obs = play_pool(Everything, steps=0)[0]
+    assert len({repr(of_environment(obs, i)["features"]) for i in range(6)}) == 6
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed is -1; it must not be negative"):
+        ordinary(Bare, 2).seed(-1)
+
+
+# --- Episodes
+
+
+def test_a_step_limit_truncates_in_exactly_that_step() -> None:
+    playing = Playing(ordinary(Watching(max_steps=3), 2))
+    seen = [playing.step() for _ in range(7)]
+    assert [obs.truncated.tolist() for obs in seen] == [[k % 3 == 2] * 2 for k in range(7)]
+    assert [obs.done.tolist() for obs in seen] == [obs.truncated.tolist() for obs in seen]
+    assert [obs.elapsed_step.tolist() for obs in seen] == [[(k + 1) % 3] * 2 for k in range(7)]
+    assert [obs.reward.tolist() for obs in seen] == [[0.5, 0.5]] * 7
+
+
+def test_without_a_limit_nothing_is_cut() -> None:
+    playing = Playing(ordinary(Watching, 1))
+    assert not any(playing.step().done.any() for _ in range(200))
+
+
+class Ending(Watching):
+    """Ends by itself in its third step."""
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.t += 1
+        return 0.0, s.t == 3, s.t == 3
+
+
+def test_an_end_of_its_own_in_the_last_step_is_no_truncation() -> None:
+    playing = Playing(ordinary(Ending(max_steps=3), 1, final_observations="all"))
+    seen = [playing.step() for _ in range(3)][-1]
+    assert seen.done.tolist() == [True] and seen.truncated.tolist() == [False]
+    assert seen.final is not None and seen.final.truncated.tolist() == [False]
+
+
+def test_after_the_end_the_first_observation_of_the_next_episode_is_shown_with_the_reward_of_the_last() -> None:
+    playing = Playing(ordinary(Watching(max_steps=4), 1, final_observations="all"))
+    obs = [playing.step() for _ in range(4)][-1]
+    assert obs.reward.tolist() == [0.5] and obs.features["Star"].size1(0) == 0
+    assert obs.elapsed_step.tolist() == [0]
+    assert obs.final is not None
+    assert obs.final.elapsed_step.tolist() == [4] and obs.final.env_id.tolist() == [0]
+    assert obs.final.features["Star"].values.tolist() == [[4.0]]
+    assert obs.final.reward.tolist() == [0.5] and obs.final.done.tolist() == [True]
+
+
+@pytest.mark.parametrize("final_observations", KEPT)
+def test_last_observations_are_kept_as_asked_and_offer_nothing(final_observations: FinalObservations) -> None:
+    for obs in play_pool(Everything, steps=80, final_observations=final_observations):
+        wanted = {"truncated": obs.truncated, "all": obs.done, "none": np.zeros(6, np.bool_)}[final_observations]
+        if not wanted.any():
+            assert obs.final is None
+            continue
+        assert obs.final is not None
+        assert obs.final.env_id.tolist() == np.flatnonzero(wanted).tolist()
+        assert obs.final.reward.tolist() == obs.reward[wanted].tolist()
+        assert obs.final.done.all() and obs.final.truncated.tolist() == obs.truncated[wanted].tolist()
+        assert (obs.final.elapsed_step > 0).all() and obs.final.elapsed_step.max() <= 9
+        assert all(mask.actors.items() == 0 for mask in obs.final.action_masks.values())
+
+
+def test_without_autoreset_the_last_observation_stays_until_reset() -> None:
+    kept = Playing(CompiledSlots(Everything, 6, autoreset=True, final_observations="all"))
+    bare = Playing(CompiledSlots(Everything, 6, autoreset=False, final_observations="all"))
+    ended = 0
+    for _ in range(40):
+        with_reset, without = kept.step(), bare.step()
+        assert without.final is None
+        assert without.reward.tolist() == with_reset.reward.tolist()
+        assert without.done.tolist() == with_reset.done.tolist()
+        assert dict(without.end_of_episode_info) == dict(with_reset.end_of_episode_info)
+        done = np.flatnonzero(without.done)
+        ended += len(done)
+        for i in done.tolist():
+            last = of_environment(with_reset, i)["final"]
+            assert of_environment(without, i) == last
+        if len(done):
+            assert exactly(bare.show(bare.ids)) == exactly(without)  # and so it stays
+            first = bare.reset(done)
+            assert not first.done.any() and first.reward.tolist() == [0.0] * len(done)
+            assert dict(first.end_of_episode_info) == {} and first.elapsed_step.tolist() == [0] * len(done)
+            for i in done.tolist():
+                expected = of_environment(with_reset, i)
+                assert of_environment(first, i)["features"] == expected["features"]
+                assert of_environment(first, i)["actions"] == expected["actions"]
+    assert ended > 20
+
+
+def test_info_is_given_with_the_end_in_python_types_under_its_names() -> None:
+    kinds = set()
+    for obs in play_pool(Everything, steps=80):
+        assert list(obs.end_of_episode_info) == np.flatnonzero(obs.done).tolist()
+        for info in obs.end_of_episode_info.values():
+            assert list(info) == ["score", "cats left", "was lucky"]
+            assert [type(value) for value in info.values()] == [float, int, bool]
+            kinds.add(info["was lucky"])
+    assert kinds == {False, True}
+
+
+def test_the_score_that_is_reported_is_the_sum_of_the_rewards() -> None:
+    scores = np.zeros(6)
+    for obs in play_pool(Everything, steps=80)[1:]:
+        scores += obs.reward
+        for i, info in obs.end_of_episode_info.items():
+            assert info["score"] == pytest.approx(scores[i])
+            scores[i] = 0
+
+
+def test_metrics_count_every_step_except_where_they_are_nan() -> None:
+    first, *seen = play_pool(Everything, steps=80)
+    assert first.metrics == {}
+    assert all(obs.metrics["cats"].count == 6 for obs in seen)
+    noise = [obs.metrics["noise"] for obs in seen if "noise" in obs.metrics]
+    assert 250 < sum(metric.count for metric in noise) < 420  # 480 steps, a quarter of them NaN
+    assert all(0 <= metric.min <= metric.sum / metric.count <= metric.max <= 3 for metric in noise)
+
+
+def test_a_reset_reports_no_metrics() -> None:
+    with ThreadedVecEnv(Everything, 3) as pool:
+        play_together(pool, 5)
+        assert pool.reset().metrics == {}
+
+
+# --- Shapes and types
+
+
+def test_what_is_seen_has_the_types_and_shapes_of_the_spaces() -> None:
+    obs = VecObs.cat(play_pool(Everything, steps=30))
+    assert list(obs.features) == ["Rock", "Cat", "Guard Dog", "__global__"]
+    assert [buffer.values.shape[1] for buffer in obs.features.values()] == [0, 2, 3, 2]
+    assert all(buffer.values.dtype == np.float32 for buffer in obs.features.values())
+    assert list(obs.action_masks) == list(Everything.actions)
+    assert obs.reward.dtype == np.float32 and obs.done.dtype == np.bool_ and obs.truncated.dtype == np.bool_
+    assert obs.env_id.dtype == np.int64 and obs.elapsed_step.dtype == np.int64
+    assert list(obs.visible) == ["Cat"]
+
+
+def test_declared_actors_are_filled_in_in_the_order_of_their_declaration() -> None:
+    for obs in play_pool(Everything, steps=30):
+        for i in range(6):
+            rocks, cats, dogs = (obs.features[name].size1(i) for name in ("Rock", "Cat", "Guard Dog"))
+            walkers = obs.action_masks["Walk"].actors[i].values[:, 0].tolist()
+            everybody = [*range(rocks + cats, rocks + cats + dogs), *range(rocks, rocks + cats)]
+            assert walkers == ([] if obs.elapsed_step[i] % 5 == 4 else everybody)
+            chase = obs.action_masks["Chase"]
+            hunted = chase.actees[i].values[:, 0].tolist()
+            resting = obs.elapsed_step[i] % 3 == 2
+            assert hunted == ([] if resting or dogs == 0 else [*range(rocks, rocks + cats), *range(rocks)])
+
+
+def test_fixed_arrays_come_in_their_shapes_and_types() -> None:
+    for obs in play_pool(Everything, steps=30, final_observations="all"):
+        for part in (obs, obs.final):
+            if part is not None:
+                check_arrays(part)
+
+
+def check_arrays(obs: VecObs) -> None:
+    board, clock, hands, flags = (obs.arrays[name] for name in Everything.arrays)
+    n = len(obs)
+    assert isinstance(board, np.ndarray) and board.shape == (n, 2, 3) and board.dtype == np.uint8
+    expected = (obs.elapsed_step[:, None, None] + 3 * np.arange(2)[:, None] + np.arange(3)) % 10
+    assert board.tolist() == expected.tolist()
+    assert isinstance(clock, np.ndarray) and clock.shape == (n,) and clock.dtype == np.float32
+    assert clock.tolist() == obs.elapsed_step.tolist()
+    assert isinstance(flags, np.ndarray) and flags.shape == (n, 2) and flags.dtype == np.bool_ and flags[:, 1].all()
+    assert isinstance(hands, RaggedArray) and hands.values.dtype == np.int32 and hands.values.shape[1:] == (2,)
+    players = obs.features["Cat"].size1() % (MAX_PLAYERS + 1)
+    assert np.diff(hands.offsets).tolist() == players.tolist()
+    for i in range(n):
+        rows = hands.values[hands.offsets[i] : hands.offsets[i + 1]]
+        assert rows.tolist() == [[p, -int(obs.elapsed_step[i])] for p in range(players[i])]
+
+
+def test_no_environments_can_be_asked_for() -> None:
+    playing = Playing(CompiledSlots(Everything, 3))
+    obs = playing.show([])
+    assert len(obs) == 0 and obs.final is None and list(obs.features) == ["Rock", "Cat", "Guard Dog", "__global__"]
+
+
+def test_a_world_without_entities_has_only_the_global_one() -> None:
+    obs = play_pool(Bare, 3, 1)[1]
+    assert {name: buffer.values.shape for name, buffer in obs.features.items()} == {"__global__": (3, 0)}
+    assert obs.action_masks["bet"].actors.values.tolist() == [[0], [0], [0]]
+    assert set(obs.reward.tolist()) <= {0.0, 1.0}
+
+
+def test_an_environment_is_drawn() -> None:
+    with ThreadedVecEnv(Everything, 2) as pool:
+        obs = pool.reset()
+        images = pool.render([1, 0])
+    for image, cats in zip(images, reversed(obs.features["Cat"].size1().tolist()), strict=True):
+        assert image.shape == (4, 8, 3) and image.dtype == np.uint8 and image[..., 0].sum() == 255 * cats
+    with ThreadedVecEnv(Bare, 1) as pool, pytest.raises(NotImplementedError, match=r"Bare does not implement render"):
+        pool.reset()
+        pool.render([0])
+
+
+# --- Results belong to the caller
+
+
+def memory(value: Any) -> Iterator[np.ndarray]:
+    """Every array in a `VecObs`."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, RaggedBuffer):
+        yield value.values
+        yield value.offsets
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from memory(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from memory(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from memory(getattr(value, name))
+
+
+def test_what_was_returned_is_never_written_to_again() -> None:
+    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
+        streams, obs = Streams(pool), pool.reset()
+        seen, copies = [obs], [exactly(obs)]
+        for _ in range(50):
+            obs = pool.act(streams.actions(obs))
+            seen.append(obs)
+            copies.append(exactly(obs))
+        pool.reset(seed=9)
+    assert [exactly(obs) for obs in seen] == copies
+
+
+def test_no_two_results_share_memory() -> None:
+    seen = play_pool(Everything, steps=6, final_observations="all")
+    for k, obs in enumerate(seen):
+        arrays = [array for array in memory(obs) if array.size]
+        for other in seen[k + 1 :]:
+            assert not any(np.may_share_memory(a, b) for a in arrays for b in memory(other) if b.size)
+
+
+@pytest.mark.parametrize("period", [1, 3, 11])
+def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) -> None:
+    """Whatever is dropped may be used again; a tensor, a slice or one offset array that somebody keeps may not."""
+    kept: list[tuple[Any, bytes]] = []
+    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
+        streams, obs = Streams(pool), pool.reset()
+        for step in range(60):
+            if step % period == 0:
+                arrays = [array for array in memory(obs) if array.size]
+                array = arrays[step // period % len(arrays)]
+                kept.append((torch.from_numpy(array), array.tobytes()))
+                kept.append((array[-1:], array[-1:].tobytes()))
+                kept.append((memoryview(array), array.tobytes()))
+                del arrays, array
+            obs = pool.act(streams.actions(obs))
+    for part, content in kept:
+        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == content
+
+
+def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
+    expected = play_pool(Everything, steps=20)
+    with ThreadedVecEnv(Everything, 6) as pool:
+        streams, obs = Streams(pool), pool.reset()
+        for step in range(20):
+            assert exactly(obs) == exactly(expected[step])
+            actions = streams.actions(obs)
+            for array in memory(obs):
+                array.fill(1)
+            obs = pool.act(actions)
+
+
+def test_actions_may_come_in_memory_that_cannot_be_written_to() -> None:
+    with ThreadedVecEnv(Everything, 3) as pool, ThreadedVecEnv(Everything, 3) as other:
+        streams, obs = Streams(pool), pool.reset()
+        other.reset()
+        for _ in range(5):
+            actions = streams.actions(obs)
+            frozen = {name: RaggedBufferI64.from_offsets(*read_only(buffer)) for name, buffer in actions.items()}
+            obs = pool.act(actions)
+            assert exactly(other.act(frozen)) == exactly(obs)
+
+
+def read_only(buffer: RaggedBufferI64) -> tuple[np.ndarray, np.ndarray]:
+    """Values as they arrive from a file or another process, and every second number of other offsets."""
+    values = np.frombuffer(buffer.values.tobytes(), np.int64).reshape(-1, 1)
+    offsets = np.repeat(buffer.offsets, 2)[::2]
+    offsets.flags.writeable = False
+    return values, offsets
+
+
+# --- Saved, loaded, copied
+
+
+def advanced(steps: int, num_envs: int = 4, **options: Any) -> Playing:
+    playing = Playing(CompiledSlots(Everything, num_envs, final_observations="all", **options))
+    for _ in range(steps):
+        playing.step()
+    return playing
+
+
+def states_of(rngs: Sequence[np.random.Generator]) -> list[Any]:
+    return [rng.bit_generator.state for rng in rngs]
+
+
+def continue_from(playing: Playing, slots: CompiledSlots, streams: list[Any]) -> list[Any]:
+    """Thirty more steps of `slots`, acted on as `playing` was when its streams were as given."""
+    other = object.__new__(Playing)
+    other.slots, other.ids = slots, playing.ids
+    other.rngs = [np.random.default_rng() for _ in streams]
+    for rng, state in zip(other.rngs, streams, strict=True):
+        rng.bit_generator.state = state
+    return [exactly(other.step()) for _ in range(30)]
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_a_saved_pool_continues_exactly_in_itself_and_in_a_fresh_one(num_envs: int) -> None:
+    playing = advanced(17, num_envs)
+    state, streams = playing.slots.state(), states_of(playing.rngs)
+    copy = exactly(state)
+    expected = continue_from(playing, playing.slots, streams)
+    assert exactly(state) == copy  # what was saved does not go on
+    for slots in (
+        playing.slots,
+        CompiledSlots(Everything, num_envs, final_observations="all"),
+        ordinary(Everything, num_envs),
+    ):
+        slots.final_observations = "all"
+    fresh = CompiledSlots(Everything, num_envs, final_observations="all")
+    unjitted = ordinary(Everything, num_envs, final_observations="all")
+    for slots in (playing.slots, fresh, unjitted):
+        slots.load_state(state)
+        assert continue_from(playing, slots, streams) == expected
+
+
+def test_a_state_shows_again_what_was_shown_when_it_was_saved() -> None:
+    playing = advanced(0)
+    while not playing.step().done.any():
+        pass
+    shown, state = playing.show(playing.ids), playing.slots.state()
+    for _ in range(3):
+        playing.step()
+    playing.slots.load_state(state)
+    again = playing.show(playing.ids)
+    again.final = shown.final  # not kept: it belongs to a step
+    assert exactly(again) == exactly(shown)
+
+
+def test_a_pool_can_be_saved_before_its_first_episode() -> None:
+    slots = CompiledSlots(Everything(gravity=0.75), 2, check=False)
+    slots.seed(5)
+    other = CompiledSlots(Everything, 2)
+    other.load_state(slots.state())
+    assert exactly(Playing(other).step()) == exactly(Playing(slots).step())
+
+
+def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
+    playing = advanced(0)
+    while playing.obs.final is None:
+        playing.step()
+    streams = states_of(playing.rngs)
+    clone = playing.slots.clone()
+    untouched = clone.clone()
+    assert exactly(clone.collect(playing.ids, serially)) == exactly(playing.obs)  # with its last observations
+    expected = continue_from(playing, playing.slots, streams)
+    assert continue_from(playing, clone, streams) == expected
+    assert continue_from(playing, untouched, streams) == expected
+
+
+def test_a_copy_is_the_same_pool_in_everything_else() -> None:
+    slots = CompiledSlots(Everything(gravity=2.0), 3, first_env=5, autoreset=False, check=False)
+    clone = slots.clone()
+    assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
+    assert clone.autoreset is False and clone.env.values == slots.env.values
+    slots.seed(3), clone.seed(3)
+    assert exactly(Playing(clone).step()) == exactly(Playing(slots).step())
+
+
+def test_a_state_of_another_pool_is_refused() -> None:
+    state = advanced(1, 3).slots.state()
+    with pytest.raises(ValueError, match="the saved state has 3 environments; this pool has 2"):
+        CompiledSlots(Everything, 2).load_state(state)
+    with pytest.raises(ValueError, match="another version of Watching"):
+        ordinary(Watching, 3).load_state(state)
+
+
+class Wider(Watching):
+    """A later version of `Watching`, with room for more."""
+
+    __qualname__ = __name__ = "Watching"
+    entities = {"Star": Watching.entities["Star"].__class__(["brightness"], max=5)}
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(Watching, Wider), (Wider, Watching)])
+def test_a_state_of_other_capacities_is_refused(saved: Any, loaded: Any) -> None:
+    state = Playing(ordinary(saved, 2)).slots.state()
+    slots = ordinary(loaded, 2)
+    before = exactly(slots.state())
+    with pytest.raises(ValueError, match="another version"):
+        slots.load_state(state)
+    assert exactly(slots.state()) == before
+
+
+# --- Parameters
+
+
+def test_parameters_are_set_for_each_environment() -> None:
+    slots = ordinary(Everything(num_dogs=1), 4)
+    slots.configure(np.array([1, 3]), [{"num_dogs": 3}, {"num_dogs": 0, "windy": False, "max_steps": 2}])
+    playing = Playing(slots)
+    assert playing.obs.features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
+    wind = playing.obs.features["__global__"].values[:, 1]
+    assert (wind > 0).tolist() == [True, True, True, False]
+    left = playing.obs.features["__global__"].values[:, 0]
+    assert left.tolist() == [9, 9, 9, 2]
+    slots.configure(np.array([1]), [{"gravity": 4.0}])  # what is not named stays
+    slots.reset(playing.ids)
+    assert playing.show(playing.ids).features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
+
+
+def test_parameters_stay_over_the_episodes_of_an_environment() -> None:
+    slots = ordinary(Everything, 1)
+    slots.configure(np.array([0]), [{"num_dogs": 3}])
+    playing = Playing(slots)
+    seen = [playing.step() for _ in range(40)]
+    assert sum(obs.done.sum() for obs in seen) > 3
+    assert all(obs.features["Guard Dog"].size1().tolist() == [3] for obs in seen)
+
+
+def test_a_pool_takes_env_info_at_reset() -> None:
+    with ThreadedVecEnv(Everything, 3) as pool:
+        obs = pool.reset(env_info=[{"num_dogs": k} for k in (0, 3, 1)])
+        assert obs.features["Guard Dog"].size1().tolist() == [0, 3, 1]
+
+
+def test_a_limit_can_be_set_and_lifted() -> None:
+    slots = ordinary(Watching(max_steps=2), 2)
+    slots.configure(np.array([1]), [{"max_steps": None}])
+    playing = Playing(slots)
+    seen = [playing.step().truncated.tolist() for _ in range(4)]
+    assert seen == [[False, False], [True, False]] * 2
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"num_dogs": 9}, r"num_dogs is 9; allowed: 0 to 3"),
+        ({"num_dog": 1}, r"Everything has no parameter 'num_dog'; .*did you mean 'num_dogs'"),
+        ({"windy": 2}, r"windy is 2; it must be True or False"),
+        ({"gravity": float("nan")}, r"gravity is nan; it must be a finite number"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[str, Any], message: str) -> None:
+    slots = ordinary(Everything, 4, first_env=10)
+    before = exactly(slots.state())
+    with pytest.raises(ValueError, match=message) as caught:
+        slots.configure(np.array([0, 2]), [{"num_dogs": 1}, info])
+    assert "Everything (environment 12)" in "".join(caught.value.__notes__)
+    assert exactly(slots.state()) == before  # not even the first was set
+
+
+def test_other_parameters_are_the_same_compiled_code() -> None:
+    one = CompiledSlots(Everything, 1)
+    other = CompiledSlots(Everything(gravity=3.0, windy=False, max_steps=None), 1, check=False)
+    assert one.program is other.program

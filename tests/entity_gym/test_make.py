@@ -1,0 +1,360 @@
+"""`make`, `make_spec`, `register` and `list_envs`."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import registry
+from entity_gym.envs.cart_pole import CartPole
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.list_env import ListEnv
+from entity_gym.process_env import ProcessVecEnv
+from entity_gym.registry import find_environment, list_envs, make, make_spec, register
+from entity_gym.sampling import random_actions
+from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.vec_env import VecEnv
+from tests.entity_gym.form_worlds import Crowd, Hall
+from tests.entity_gym.pools import Counter, content, play_together
+
+ZOO = [
+    "CartPole-v0",
+    "CartPole-v1",
+    "CherryPick",
+    "Count",
+    "FloorIsLava",
+    "Minefield",
+    "MineSweeper",
+    "MoveToOrigin",
+    "MultiArmedBandit",
+    "MultiSnake",
+    "NotHotdog",
+    "PickMatchingBalls",
+    "RockPaperScissors",
+    "TreasureHunt",
+    "Xor",
+]
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+@pytest.fixture
+def closing() -> Iterator[list[VecEnv]]:
+    pools: list[VecEnv] = []
+    yield pools
+    for pool in pools:
+        pool.close()
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- names
+
+
+def test_the_zoo_is_known_by_name() -> None:
+    assert set(ZOO) <= set(list_envs())
+    assert list_envs() == sorted(list_envs(), key=str.lower)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_name_makes_a_pool_that_plays(name: str) -> None:
+    with make(name, 3, seed=1, compile=False) as pool:
+        obs = pool.reset()
+        for _ in range(3):
+            obs = pool.act(random_actions(obs, np.random.default_rng(0)))
+        assert len(obs) == 3
+        assert make_spec(name).obs_space == pool.obs_space()
+        assert make_spec(name).action_space == pool.action_space()
+
+
+@pytest.mark.parametrize(("name", "limit", "threshold"), [("CartPole-v0", 200, 195.0), ("CartPole-v1", 500, 475.0)])
+def test_the_two_cart_poles_differ_in_their_limits(name: str, limit: int, threshold: float) -> None:
+    spec = make_spec(name)
+    assert (spec.config.max_episode_steps, spec.reward_threshold) == (limit, threshold)
+
+
+def test_a_class_a_description_and_its_place_make_the_same() -> None:
+    place = "entity_gym.envs.minesweeper:MineSweeper"
+    seen = []
+    for env in ("MineSweeper", place, MineSweeper, MineSweeper(width=4)):
+        with make(env, 2, seed=5, compile=False, width=4) as pool:
+            seen.append([content(obs) for obs in play_together(pool, 10)])
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(
+        ValueError, match=r"'Minesweper', which is no known one; allowed: .*did you mean 'MineSweeper'\?"
+    ):
+        make("Minesweper")
+    with pytest.raises(ValueError, match="there is no module 'no_such_module' to import"):
+        make_spec("no_such_module:World")
+
+
+@pytest.mark.parametrize(("given", "meant"), [("num_env", "num_envs"), ("widht", "width"), ("max_step", "max_steps")])
+def test_an_unknown_keyword_is_answered_with_the_nearest_option_or_parameter(given: str, meant: str) -> None:
+    for function in (make, make_spec):
+        with pytest.raises(ValueError, match=rf"has no parameter '{given}'.*did you mean '{meant}'\?"):
+            function("MineSweeper", **{given: 3})
+
+
+def test_a_python_environments_keywords_are_looked_at_too() -> None:
+    with pytest.raises(
+        ValueError, match=r"Counter has no parameter 'limits'.*'limit', 'error'.*did you mean 'limit'\?"
+    ):
+        make(Counter, limits=3)
+
+
+def test_what_is_no_environment_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 is no environment"):
+        make(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one object; give what makes one, such as the class Counter"):
+        make(Counter())  # type: ignore[arg-type]
+
+
+# ---- options
+
+
+def test_the_pool_is_the_same_as_made_by_hand() -> None:
+    with (
+        make(
+            "MineSweeper", 5, seed=3, max_episode_steps=7, num_mines=2, final_observations="all", compile=False
+        ) as made,
+        ThreadedVecEnv(
+            MineSweeper(num_mines=2, max_steps=7), 5, seed=3, final_observations="all", compile=False
+        ) as by_hand,
+    ):
+        assert [content(obs) for obs in play_together(made, 20)] == [content(obs) for obs in play_together(by_hand, 20)]
+
+
+def test_episodes_are_truncated_after_max_episode_steps() -> None:
+    with make("MultiArmedBandit", max_episode_steps=2, compile=False) as pool:
+        ends = [obs.truncated.tolist() for obs in play_together(pool, 4)]
+    assert ends == [[False], [False], [True], [False], [True]]
+
+
+def limited(max_steps: int = 5) -> Counter:
+    return Counter(limit=max_steps)
+
+
+def test_max_episode_steps_is_a_python_environments_max_steps() -> None:
+    with make(limited, max_episode_steps=2) as pool:
+        assert pool.envs[0].limit == 2
+    assert make_spec(limited).config.max_episode_steps == 5
+    with pytest.raises(ValueError, match="max_episode_steps is 2, but Counter has no parameter 'max_steps'"):
+        make(Counter, max_episode_steps=2)
+
+
+def test_two_different_limits_are_refused() -> None:
+    for env in ("MineSweeper", limited):
+        with pytest.raises(ValueError, match="max_steps=3 and max_episode_steps=4: give one of them"):
+            make(env, max_steps=3, max_episode_steps=4)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "kind"),
+    [
+        (Hall, {}, ThreadedVecEnv),
+        (Hall, {"executor": "list"}, ListEnv),
+        (Counter, {}, ListEnv),
+        (Counter, {"num_threads": 2}, ThreadedVecEnv),
+        (Counter, {"num_processes": 2}, ProcessVecEnv),
+    ],
+)
+def test_the_executor_is_chosen_by_what_is_asked_for(
+    env: Any, options: dict[str, Any], kind: type[VecEnv], closing: list[VecEnv]
+) -> None:
+    pool = make(env, 2, compile=False, **options)
+    closing.append(pool)
+    assert type(pool) is kind
+    assert len(pool.reset()) == 2
+
+
+def test_processes_play_the_same_episodes_as_threads(closing: list[VecEnv]) -> None:
+    processes = make(Hall, 3, executor="process", num_processes=2, compile=False, guests=2)
+    threads = make(Hall, 3, num_threads=2, compile=False, guests=2)
+    closing += [processes, threads]
+    assert [content(obs) for obs in play_together(processes, 5)] == [content(obs) for obs in play_together(threads, 5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"batch_size": 3, "num_envs": 2}, "batch_size is 3; it must be a whole number from 1 to num_envs=2"),
+        ({"num_threads": 0}, "num_threads is 0"),
+        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"max_episode_steps": 0}, "max_episode_steps is 0; it must be a whole number of at least 1"),
+        ({"env_type": "gym"}, "env_type is 'gym'; allowed: 'entity', 'gymnasium', 'dm'"),
+        ({"executor": "threads"}, "executor is 'threads'; allowed: None, 'thread', 'process', 'list'"),
+        ({"executor": "list", "num_threads": 2}, "are for executor='thread'; it is 'list'"),
+        ({"executor": "thread", "num_processes": 2}, "num_processes is 2, which is for executor='process'"),
+        ({"executor": "list", "env_type": "dm"}, "env_type='dm' of a compiled environment needs executor='thread' or"),
+        ({"final_observations": "none", "env_type": "gymnasium"}, "env_type='gymnasium' needs 'all'"),
+        ({"final_observations": "some"}, "final_observations is 'some'"),
+        ({"render_mode": "rgb_array"}, "which is for env_type='gymnasium'"),
+        ({"max_num_players": 2}, "MineSweeper has no arrays with a row a player"),
+        ({"width": 0}, "width=0"),
+        ({"max_entities": {"Mine": 3}}, "max_entities is for env_type='gymnasium' and 'dm'"),
+        ({"invalid_actions": "replace"}, "which is for env_type='gymnasium' and 'dm'; entity pools raise"),
+        ({"invalid_actions": "ignore", "env_type": "dm"}, "invalid_actions is 'ignore'; allowed"),
+        ({"env_type": "dm", "max_entities": {"Mines": 3}}, "max_entities names 'Mines'; .*did you mean 'Mine'"),
+        (
+            {"env_type": "dm", "max_actors": {"Move": 0}},
+            "max_actors\\['Move'\\] is 0; it must be a whole number of at least 1",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_spec("MineSweeper", **options)
+
+
+def test_make_refuses_what_make_spec_refuses() -> None:
+    with pytest.raises(ValueError, match="num_processes is 2, which is for executor='process'"):
+        make("MineSweeper", executor="thread", num_processes=2)
+
+
+# ---- registering
+
+
+def test_a_registered_environment_has_the_given_defaults() -> None:
+    register("TinyField", MineSweeper, max_episode_steps=9, reward_threshold=0.5, aliases=["Tiny"], width=3, height=3)
+    for name in ("TinyField", "Tiny"):
+        spec = make_spec(name, height=4)
+        assert (spec.config.max_episode_steps, spec.reward_threshold) == (9, 0.5)
+        assert (spec.config.parameters["width"], spec.config.parameters["height"]) == (3, 4)
+    assert make_spec("Tiny", max_steps=4).config.max_episode_steps == 4
+    assert make_spec("Tiny", max_episode_steps=4, reward_threshold=666).reward_threshold == 666
+    assert find_environment("TinyField") is MineSweeper
+
+
+def test_a_registered_place_is_imported_when_it_is_made() -> None:
+    register("Nowhere", "no_such_package.module:World")
+    with pytest.raises(ValueError, match="there is no module 'no_such_package.module' to import"):
+        make("Nowhere")
+
+
+def test_a_taken_name_is_refused_unless_it_is_for_the_same() -> None:
+    register("Mine", Counter, limit=2)
+    register("Mine", Counter, limit=2)
+    for name, aliases in (("Mine", ()), ("Other", ["Mine"]), ("CartPole-v1", ())):
+        with pytest.raises(ValueError, match="is taken by"):
+            register(name, Counter, aliases=aliases, limit=3)
+    assert "Other" not in list_envs()
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "message"),
+    [("a:b", Counter, "without ':'"), ("", Counter, "without ':'"), ("A", 3, "env is 3"), ("A", "B", "my_package")],
+)
+def test_what_cannot_be_registered_is_refused(name: str, env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        register(name, env)
+
+
+# ---- specs
+
+
+def test_a_spec_shows_configuration_observation_and_actions() -> None:
+    shown = " ".join(
+        repr(make_spec("MineSweeper", num_envs=4, batch_size=2, seed=7, reward_threshold=3, width=8)).split()
+    )
+    for part in (
+        "num_envs=4, batch_size=2, num_threads=1",
+        "thread_affinity_offset=-1, seed=7, max_episode_steps=100, reward_threshold=3, max_num_players=1",
+        "width=8, height=6",
+        "Mine: at most 64, features [x, y]",
+        "Move: categorical, 0 to 4 (x+1, x-1, y+1, y-1, Defuse Mines), at most 16 actor(s), masked",
+        "Fire Orbital Cannon: select entity, 0 to 80, at most 1 actor(s)",
+    ):
+        assert part in shown
+    assert "array 'obs': (4,) float32, [-4.8" in repr(make_spec("CartPole-v1"))
+
+
+def test_a_spec_can_be_used_in_code() -> None:
+    spec = make_spec("CartPole-v1")
+    assert spec.config.num_envs == 1
+    assert list(spec.obs_space.entities) == ["Cart"]
+    assert (spec.actions["Push"].low, spec.actions["Push"].high, spec.actions["Push"].max_actors) == (0, 1, 1)
+    assert spec.actions["Push"].choices == ("left", "right")
+    assert spec.arrays["obs"].shape == (4,)
+    assert spec.arrays["obs"].high[0] == np.float32(4.8)
+
+
+def test_max_entities_decides_how_far_a_selection_can_reach() -> None:
+    # rows of 3 doors, 2 guests and a lamp: 0 to 5; with 1 guest, 0 to 4, and one actor
+    assert (make_spec(Hall).actions["enter"].high, make_spec(Hall).actions["enter"].max_actors) == (5, 2)
+    smaller = make_spec(Hall, env_type="dm", max_entities={"Guest": 1}).actions["enter"]
+    assert (smaller.high, smaller.max_actors) == (4, 1)
+
+
+def test_a_python_environment_has_a_spec_without_bounds_on_entities() -> None:
+    spec = make_spec(Counter, limit=4)
+    assert (spec.entities["Total"].max, spec.actions["add"].high, spec.actions["add"].max_actors) == (None, 2, None)
+    assert "Total: any number" in repr(spec)
+    assert spec.config.parameters["limit"] == 4
+
+
+def test_max_num_players_is_the_room_for_rows_of_players() -> None:
+    with make(Crowd, max_num_players=3, players=3, compile=False) as pool:
+        assert pool.reset().arrays["info:players.strength"].values.tolist() == [7, 8, 9]
+    with make(Crowd, max_num_players=2, players=3, compile=False) as pool, pytest.raises(IndexError, match="size 2"):
+        pool.reset()
+    assert make_spec(Crowd).config.max_num_players == 4
+    assert make_spec(Crowd, max_num_players=9).config.max_num_players == 9
+
+
+def test_a_pool_with_other_room_for_players_can_be_sent_to_processes(closing: list[VecEnv]) -> None:
+    pool = make(Crowd, 2, max_num_players=3, players=3, compile=False, num_processes=2)
+    closing.append(pool)
+    assert pool.reset().arrays["info:players.strength"].offsets.tolist() == [0, 3, 6]
+
+
+# ---- what is imported
+
+
+def test_importing_the_registry_imports_neither_the_compiler_nor_environments() -> None:
+    run(
+        "import sys, entity_gym.registry as r; r.list_envs(); "
+        "heavy = ('numba', 'gymnasium', 'dm_env', 'torch'); "
+        "bad = [m for m in sys.modules if m.partition('.')[0] in heavy or 'entity_gym.envs' in m]; "
+        "assert not bad, bad"
+    )
+
+
+def test_making_the_entity_form_imports_no_other_forms_libraries() -> None:
+    run(
+        "import sys; from entity_gym.registry import make, make_spec; "
+        "make('Xor', compile=False).reset(); print(make_spec('CartPole-v1')); "
+        "bad = sys.modules.keys() & {'gymnasium', 'dm_env', 'torch'}; assert not bad, bad"
+    )
+
+
+@pytest.mark.parametrize(
+    ("env_type", "library", "other", "extra"),
+    [("gymnasium", "gymnasium", "dm_env", "gymnasium"), ("dm", "dm_env", "gymnasium", "dm")],
+)
+def test_a_form_needs_only_its_own_library_and_says_how_to_get_it(
+    env_type: str, library: str, other: str, extra: str
+) -> None:
+    pytest.importorskip(library)
+    make_it = f"from entity_gym.registry import make; make('Xor', compile=False, env_type={env_type!r})"
+    run(f"import sys; sys.modules[{other!r}] = None; {make_it}.reset()")
+    refused = f"import sys; sys.modules[{library!r}] = None\ntry: {make_it}\nexcept ImportError as error: print(error)"
+    assert f"pip install enn-ppo[{extra}]" in run(refused)
+
+
+def test_the_compiled_classes_can_be_found_for_training() -> None:
+    assert find_environment("CartPole-v1") is CartPole
