@@ -13,7 +13,7 @@ from entity_gym.batch_env import BatchEnvironment
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
-from entity_gym.registry import find_environment
+from entity_gym.registry import look_up
 from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
@@ -73,20 +73,28 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
     Raises:
         ValueError: there is no such environment, or it does not take these arguments.
     """
-    factory: Any = find_environment(config.id) if env is None else env
+    kwargs = dict(config.kwargs)
+    factory: Any = env
+    if env is None:
+        registered = look_up(config.id, "env.id")
+        factory, kwargs = registered.load("env.id"), registered.arguments() | kwargs
     name = config.id if env is None else f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', repr(env))}"
-    bound = EnvConfig(id=name, kwargs=config.kwargs)
+    return BoundEnvironment(_bind(factory, name, kwargs), EnvConfig(id=name, kwargs=config.kwargs))
+
+
+def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
+    if isinstance(factory, CompiledEnvironment):
+        return type(factory)(**{**factory.values, **kwargs})
     if isinstance(factory, type) and issubclass(factory, CompiledEnvironment):
-        return BoundEnvironment(factory(**config.kwargs), bound)
+        return factory(**kwargs)
     if _is_vectorised(factory):
-        if config.kwargs:
-            raise ValueError(
-                f"env.kwargs {dict(config.kwargs)} cannot be given to {name}, which is vectorised by hand: give them in a subclass"
-            )
-        return BoundEnvironment(factory, bound)
-    _check_arguments(name, factory, config.kwargs)
-    create: Callable[[], Environment] = functools.partial(factory, **config.kwargs)
-    return BoundEnvironment(create, bound)
+        if kwargs:
+            raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is vectorised by hand: subclass it")
+        vectorised: type[BatchEnvironment] = factory
+        return vectorised
+    _check_arguments(name, factory, kwargs)
+    create: Callable[[], Environment] = functools.partial(factory, **kwargs)
+    return create
 
 
 def check_same_spaces(

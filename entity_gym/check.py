@@ -33,7 +33,7 @@ from entity_gym.checking.executors import (
     check_speed,
     check_threads,
 )
-from entity_gym.checking.find import parse_settings
+from entity_gym.checking.find import parse_settings, refuse_batches
 from entity_gym.checking.refusals import check_refusals
 from entity_gym.checking.report import Outcome, Report, Result, Status, failed, skipped
 from entity_gym.checking.subject import QUICK, SEED, Effort, Stopwatch, Subject, global_random
@@ -108,6 +108,7 @@ def check_environment(
     """
     if isinstance(env, Environment) or not callable(env) and not is_compiled(env):
         raise ValueError(f"check_environment was given {env!r:.200}; give what makes one, such as its class")
+    refuse_batches(env, getattr(env, "__name__", ""))
     run = _Run(env, parameters or {}, effort, time_limit, on_call)
     with run.watch.watching(), global_random(SEED):  # so that they go on as before
         for check in CHECKS:

@@ -45,6 +45,11 @@ class Registered:
         """
         return _import(self.env, option) if isinstance(self.env, str) else self.env
 
+    def arguments(self) -> dict[str, Any]:
+        """What to make it with: the registered defaults, and the step limit as the parameter `max_steps`."""
+        limit = {} if self.max_episode_steps is None else {"max_steps": self.max_episode_steps}
+        return {**limit, **self.defaults}
+
 
 _ENVS = "entity_gym.envs"
 _registered: dict[str, Registered] = {
@@ -67,10 +72,6 @@ _registered: dict[str, Registered] = {
         "Xor": "xor:Xor",
     }.items()
 }
-
-# TO BE DELETED with its use in `find_environment` as soon as the trainer makes its pools with `make`: until then it needs
-# environments that are plain Python.
-PLAIN_PYTHON = {"MineSweeper": f"{_ENVS}.minesweeper_python:PythonMineSweeper"}
 
 
 def list_envs() -> list[str]:
@@ -203,17 +204,6 @@ def make_spec(name: EnvSource | str, **config: Any) -> EnvSpec:
     from entity_gym.making import prepare, spec_of
 
     return spec_of(prepare(name, config))
-
-
-def find_environment(env_id: str) -> Callable[..., Any]:
-    """The environment class (or factory) called `env_id`: one of `list_envs()`, or `package.module:Name`.
-
-    Raises:
-        ValueError: if there is no such environment.
-    """
-    option = "env.id"  # as it is called where training is configured
-    found: Callable[..., Any] = look_up(PLAIN_PYTHON.get(env_id, env_id), option).load(option)
-    return found
 
 
 def look_up(name: str, option: str = "the environment") -> Registered:

@@ -27,12 +27,13 @@ def check_observe(subject: Subject) -> Outcome:
         return skipped("a Python environment")
     pool = subject.pool(1)
     view: Any = pool.envs[0]
-    records = view._slots.slots["S"]  # one; a record by itself cannot be copied
     obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
     for step in range(min(len(subject.trajectory), 100)):
-        before = records.copy()
+        before = view.state()["fields"]
         view.observe()
-        changed = [name for name in before.dtype.names or () if before[name].tobytes() != records[name].tobytes()]
+        changed = [
+            name for name, values in view.state()["fields"].items() if values.tobytes() != before[name].tobytes()
+        ]
         if changed:
             return failed(f"after {step} steps observe() changes {', '.join(changed)}; do that in reset() or step()")
         with subject.watch.call():

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from entity_gym.batch_env import BatchEnvironment
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.registry import look_up
@@ -38,6 +39,7 @@ def find_source(name: str, parameters: Mapping[str, Any]) -> Found:
     """
     registered = look_up(name)
     source = registered.load()
+    refuse_batches(source, name)
     known = _parameters(source)
     given = {**registered.defaults, **parameters}
     limit = next((each for each in LIMITS if known is not None and each in known), None)
@@ -47,6 +49,14 @@ def find_source(name: str, parameters: Mapping[str, Any]) -> Found:
         if known is not None and parameter not in known:
             raise ValueError(f"{name} has no parameter {parameter!r}; {nearest(parameter, known)}")
     return Found(source, given)
+
+
+def refuse_batches(source: Any, name: str) -> None:
+    """Raise a ValueError for environments that are written for arrays of them."""
+    if isinstance(source, type) and issubclass(source, BatchEnvironment):
+        raise ValueError(
+            f"{name} is a BatchEnvironment, which is many at once; only single environments can be looked at here"
+        )
 
 
 def _parameters(source: Any) -> list[str] | None:

@@ -68,8 +68,8 @@ _CAUSES = [
         "step returns three values: reward, terminated, truncated",
     ),
     _Cause(
-        r"(?:Use of unsupported|[Uu]nsupported|not supported|not yet supported)([^.\n]*)",
-        "something here is not available in compiled code:{0}",
+        r"([^\n]*(?:[Uu]nsupported|not (?:yet )?supported)[^\n.]*)",
+        "not available in compiled code: {0}",
         "use numbers, tuples, NumPy arrays, for and while loops, and functions marked with @kernel",
     ),
     _Cause(
@@ -98,7 +98,8 @@ def _cause(text: str, layout: Layout) -> tuple[str, str]:
     for cause in _CAUSES:
         match = re.search(cause.pattern, text)
         if match:
-            said = cause.said.format(*(group.strip() for group in match.groups()))
+            groups = [re.sub(r"Function\(<.*?function (\w+).*?>\)", r"\1", group.strip()) for group in match.groups()]
+            said = cause.said.format(*groups)
             hint = cause.hint
             if cause.said.startswith("there is no"):
                 known = [*(layout.record.names or ()), *(layout.counts.names or ())]

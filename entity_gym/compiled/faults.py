@@ -85,7 +85,7 @@ def _count(layout: Layout, name: str, value: int) -> str:
                     f"obs.n.{name} is {value}; the {role} of {action.name!r} are declared, so it can only be set to 0"
                 )
             return f"obs.n.{name} is {value}; allowed: 0 to max_{role}={most}"
-    return f"obs.n.{name} is {value}; allowed: 0 to max_num_players"
+    return f"obs.n.{name} is {value}; allowed: 0 to max_num_players={layout.max_num_players}"
 
 
 def _feature(layout: Layout, name: str, shown: NDArray[np.float32]) -> str:

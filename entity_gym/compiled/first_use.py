@@ -6,12 +6,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from entity_gym.compiled.declare import safe_name
 from entity_gym.frame import FrameReader
 
 if TYPE_CHECKING:
     from entity_gym.compiled.build import Program
     from entity_gym.compiled.environment import CompiledEnvironment
+    from entity_gym.compiled.slots import CompiledSlots
 
 STEPS = 1000
 
@@ -30,7 +33,7 @@ def check_first_use(env: CompiledEnvironment, program: Program) -> None:
     except Exception as error:
         error.add_note(
             f"found by the check of {type(env).__name__} before its first use, which runs it as ordinary Python for {STEPS} "
-            "random steps; nothing has been compiled with this mistake"
+            "random steps"
         )
         raise
     with suppress(OSError):  # a cache that cannot be written means checking again
@@ -47,13 +50,16 @@ def _play(env: CompiledEnvironment) -> None:
     reader = FrameReader(view.obs_space(), view.action_space(), name)
     ids = np.zeros(1, dtype=np.int64)
     rng = np.random.default_rng(0)
-    slots.reset(ids)
     records = slots.slots["S"]
     before = {name: records[name].copy() for name in env.values}
+    slots.reset(ids)
     for _ in range(STEPS):
+        for field in before:
+            if (records[field] != before[field]).any():
+                raise ValueError(f"{name}: the parameter {field!r} was changed; parameters are read-only")
         obs = slots.collect(ids, lambda fn, n: fn(0))
         seen = records.copy()
-        slots.observe(ids)
+        _check_all_is_written(slots, ids)
         fields = records.dtype.names or ()
         changed = [field for field in fields if records[field].tobytes() != seen[field].tobytes()]  # NaN is not itself
         if changed:
@@ -64,6 +70,39 @@ def _play(env: CompiledEnvironment) -> None:
         actions = random_actions(obs, rng)
         slots.check(actions, ids)
         slots.step(actions, ids, 0, 1)
-        for field in before:
-            if (records[field] != before[field]).any():
-                raise ValueError(f"{name}: the parameter {field!r} was changed; parameters are read-only")
+
+
+def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
+    """Observe over two different backgrounds: what differs is left from an earlier step, or from another episode."""
+    layout, arrays = slots.layout, slots.slots
+    shown = []
+    for background in (0, 1):
+        for slot in layout.slots:
+            if slot.name[:2] in ("f_", "g", "x_"):
+                arrays[slot.name].fill(background)
+            elif slot.name[:2] in ("w_", "t_"):
+                arrays[slot.name].fill(-1)  # refused by `observe` itself
+        slots.observe(ids)
+        shown.append({slot.name: arrays[slot.name][0].copy() for slot in layout.slots})
+    counts = {f"f_{name}": int(arrays["N"][0][name]) for name in layout.entities}
+    counts |= {
+        f"x_{safe_name(name)}": int(arrays["N"][0].players) for name, a in slots.env.arrays.items() if a.per_player
+    }
+    for slot in layout.slots:
+        first, second = (each[slot.name][: counts.get(slot.name)] if slot.shape else each[slot.name] for each in shown)
+        if first.tobytes() != second.tobytes():
+            raise ValueError(
+                f"{layout.name}: observe() leaves {_part(slots, slot.name, first != second)} as it was in an earlier step, or in "
+                "an earlier episode; write everything that it shows"
+            )
+
+
+def _part(slots: CompiledSlots, slot: str, differs: NDArray[np.bool_]) -> str:
+    layout, place = slots.layout, np.argwhere(differs)[0].tolist()
+    if slot == "g":
+        return f"global feature {layout.global_features[place[0]]!r}"
+    if slot.startswith("x_"):
+        name = next(name for name in slots.env.arrays if f"x_{safe_name(name)}" == slot)
+        return f"array {name!r}{place if place else ''}"
+    name, feature = layout.entity_names[slot[2:]], layout.entities[slot[2:]].features[place[1]]
+    return f"feature {feature!r} of entity {place[0]} of type {name!r}"

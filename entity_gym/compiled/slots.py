@@ -40,6 +40,7 @@ class CompiledSlots(EnvSlots):
         boundscheck: compile these checks in.
         num_workers: threads that may call `reset` and `step` at the same time.
         check: before a source is used for the first time, play it for 1,000 steps as ordinary Python.
+        numbered: whether messages number the environments; otherwise somebody else does.
 
     Raises:
         CompileError: if the source cannot be compiled.
@@ -60,12 +61,18 @@ class CompiledSlots(EnvSlots):
         boundscheck: bool = False,
         num_workers: int = 1,
         check: bool = True,
+        numbered: bool = True,
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
         self.env = describe(env)
         self.autoreset, self.final_observations = autoreset, final_observations
-        self._arguments: dict[str, Any] = {"compile": compile, "boundscheck": boundscheck, "num_workers": num_workers}
+        self._arguments: dict[str, Any] = {
+            "compile": compile,
+            "boundscheck": boundscheck,
+            "num_workers": num_workers,
+            "numbered": numbered,
+        }
         self._first_env, self._num_envs = first_env, num_envs
         self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
         self.layout = self.program.layout
@@ -98,7 +105,7 @@ class CompiledSlots(EnvSlots):
         return self._num_envs
 
     def where(self, i: int) -> str:  # noqa: D102
-        return self._reader.where(i)
+        return self._reader.where(i) if self._arguments["numbered"] else self.layout.name
 
     def seed(self, seed: int) -> None:  # noqa: D102
         if seed < 0:

@@ -31,7 +31,8 @@ def check_source(env: type[CompiledEnvironment], layout: Layout) -> None:
         if len(given) != len(roles):
             raise CompileError(
                 f"{env.__name__}.{name}({', '.join(given)}) takes {len(given)} arguments; it is written "
-                f"{name}({', '.join(roles)}), without self"
+                f"{name}({', '.join(roles)}), without self "
+                f"({function.__code__.co_filename}, line {function.__code__.co_firstlineno})"
             )
         try:
             lines, start = inspect.getsourcelines(function)

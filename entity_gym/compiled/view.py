@@ -45,7 +45,7 @@ class CompiledView(Environment):
         from entity_gym.compiled.slots import CompiledSlots
 
         self.env = env
-        self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, check=False)
+        self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, check=False, numbered=False)
         self._layout = self._slots.layout
         self._seeded_by: np.random.Generator | None = None
         self._in_episode = False

@@ -172,9 +172,9 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["env=Foo"], r"env=Foo .*'MineSweeper', 'custom'.*env=custom env\.id="),
+        (["env=Foo"], r"env=Foo .*'MineSweeper', .*'custom'.*env=custom env\.id="),
         (["env=MineSweper"], r"env=MineSweper .*did you mean 'MineSweeper'\?"),
-        (["--multirun", "env=MineSweeper,Foo"], r"env=Foo .*'MineSweeper', 'custom'"),
+        (["--multirun", "env=MineSweeper,Foo"], r"env=Foo .*'MineSweeper', .*'custom'"),
         (["experiment=qick"], r"experiment=qick .*did you mean 'quick'\?"),
         (["optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
         (["+optim.lrr=1"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entity_gym.batch_env import BatchEnvironment
 from entity_gym.check import CHECKS, check_environment, main
 from entity_gym.checking import supervise
 from entity_gym.checking.report import Report, Result, Status
@@ -87,6 +88,8 @@ def test_something_that_makes_no_environment_is_refused() -> None:
         check_environment(broken.Walk())
     with pytest.raises(ValueError, match="'Walk'; give what makes one"):
         check_environment("Walk")
+    with pytest.raises(ValueError, match="Many is a BatchEnvironment, which is many at once"):
+        check_environment(type("Many", (BatchEnvironment,), {}))
 
 
 # --- What is wrong. (environment, check, reason): that check fails first, for that reason

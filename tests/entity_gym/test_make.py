@@ -13,7 +13,7 @@ from entity_gym.envs.cart_pole import CartPole
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
-from entity_gym.registry import find_environment, list_envs, make, make_spec, register
+from entity_gym.registry import list_envs, look_up, make, make_spec, register
 from entity_gym.sampling import random_actions
 from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_env import VecEnv
@@ -237,7 +237,7 @@ def test_a_registered_environment_has_the_given_defaults() -> None:
         assert (spec.config.parameters["width"], spec.config.parameters["height"]) == (3, 4)
     assert make_spec("Tiny", max_steps=4).config.max_episode_steps == 4
     assert make_spec("Tiny", max_episode_steps=4, reward_threshold=666).reward_threshold == 666
-    assert find_environment("TinyField") is MineSweeper
+    assert look_up("TinyField").load() is MineSweeper
 
 
 def test_a_registered_place_is_imported_when_it_is_made() -> None:
@@ -357,4 +357,4 @@ def test_a_form_needs_only_its_own_library_and_says_how_to_get_it(
 
 
 def test_the_compiled_classes_can_be_found_for_training() -> None:
-    assert find_environment("CartPole-v1") is CartPole
+    assert look_up("CartPole-v1").load() is CartPole

@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.registry import find_environment
+from entity_gym.registry import look_up
 
 
 @pytest.fixture
@@ -20,8 +22,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "my_worlds"
 
 
+def find_environment(env_id: str) -> Any:
+    return look_up(env_id, "env.id").load("env.id")
+
+
 def test_minesweeper_is_known_by_name() -> None:
-    assert find_environment("MineSweeper") is PythonMineSweeper
+    assert find_environment("MineSweeper") is MineSweeper
 
 
 def test_a_class_or_a_factory_is_found_in_its_module(module: str) -> None:

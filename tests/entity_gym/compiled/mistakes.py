@@ -6,9 +6,6 @@ import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
 
-WIDTH = 6
-NAMES = ["a", "b"]
-
 
 class Sound(CompiledEnvironment):
     """Nothing is wrong here; the others differ in one function."""
@@ -140,6 +137,34 @@ class NoReturn(Sound):
         s.pos = 1
 
 
+class OneBranchReturnsNothing(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # type: ignore[return]
+        if s.pos != 2:  # here
+            return 1.0, False, False
+
+
+class NoGlobalFeatures(Sound):
+    global_features = []
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.global_features[0] = 1  # here
+
+
+class AlwaysReturns(Sound):
+    """On every path, however winding."""
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        while True:
+            s.pos += 1
+            if s.pos == 3:
+                return 1.0, False, False
+            elif s.pos > 5:
+                raise ValueError("too far")
+            else:
+                if s.pos < 0:
+                    return 0.0, True, False
+
+
 class WithSelf(Sound):
     def reset(self, s: Any) -> None:
         s.pos = 1
@@ -153,21 +178,8 @@ def misspelt(s: Any) -> None:
     s.pso = 1  # here
 
 
-@kernel
-def rule_of_ends(s: Any) -> float:
-    if s.pos > 2:
-        return 1.0  # here
-
-
 def not_a_kernel(s: Any) -> int:
     return s.pos + 1
-
-
-@kernel
-def ends_in_two_ways(s: Any) -> Any:
-    if s.pos == 2:
-        return 1.0, False
-    return 1.0, False, False
 
 
 class MisspeltInHelper(Sound):
@@ -185,41 +197,25 @@ class NotAKernel(Sound):
         s.pos = not_a_kernel(s)  # here
 
 
-class ListConstant(Sound):
-    def reset(s: Any) -> None:
-        s.pos = len(NAMES[s.pos]) + {"a": 1}["a"]  # here
-
-
-class OneBranchReturnsNothing(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # type: ignore[return]
-        if s.pos != 2:
-            return 1.0, False, False
-
-
 class TwoTypes(Sound):
     def reset(s: Any) -> None:
         if s.width > 3:
             start = 1
         else:
-            start = (1, 2)  # here
-        s.pos = start  # type: ignore[assignment]
-
-
-class ArrayForNumber(Sound):
-    def reset(s: Any) -> None:
-        s.pos = s.grid  # here
+            start = (1, 2)
+        s.pos = start  # type: ignore[assignment]  # here
 
 
 class Unsupported(Sound):
-    def reset(s: Any) -> None:
-        with open("file") as file:  # here
+    def reset(s: Any) -> None:  # here
+        with open("file") as file:
             s.pos = int(file.read())
 
 
 class ReturnsTwo(Sound):
-    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # here
         pair = 1.0, False
-        return pair  # type: ignore[return-value]  # here
+        return pair  # type: ignore[return-value]
 
 
 # --- Found by playing
@@ -238,13 +234,16 @@ def look(s: Any) -> None:
 class WritesOutside(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         s.pos = (s.pos + act.Move[0]) % s.width
-        s.grid[s.pos] = 1  # here: 0 to 5
+        s.grid[s.pos] = 1  # 0 to 5
         return 1.0, False, False
 
 
 class ShowsTooMany(Sound):
     def observe(s: Any, obs: Any) -> None:
-        obs.n.Foot_Soldier = s.pos
+        obs.n.Foot_Soldier = s.pos + 1
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.Foot_Soldier[1, 0] = s.pos
+        obs.global_features[0] = s.steps
 
 
 class ObserveWritesThroughHelper(Sound):
@@ -312,7 +311,7 @@ class ListedTwice(Sound):
         obs.Move.actors[1] = 0
 
 
-class Divides(Sound):
+class Raises(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         if s.steps == 7:
             raise ZeroDivisionError("seven")

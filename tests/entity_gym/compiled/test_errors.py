@@ -1,0 +1,383 @@
+"""Mistakes: where they are, what is wrong there, and which environment it was."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from entity_gym.compiled import CompiledEnvironment, CompileError
+from entity_gym.compiled.build import build
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.list_env import ListEnv
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.slot_vec_env import SlotVecEnv
+from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.vec_obs import VecObs
+from tests.entity_gym.compiled import mistakes, worlds
+from tests.entity_gym.compiled.comparing import exactly, ordinary
+from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError, Watching
+from tests.worlds import random_actions
+
+FILE = Path(mistakes.__file__)
+
+
+def line_of_mistake(thing: Any) -> int:
+    """The line marked with `# here`."""
+    lines, start = inspect.getsourcelines(thing)
+    return next(start + k for k, line in enumerate(lines) if line.rstrip().endswith("# here"))
+
+
+def failed(world: type[CompiledEnvironment], **options: Any) -> str:
+    with pytest.raises(CompileError) as caught:
+        build(world, **options)
+    return str(caught.value)
+
+
+# --- Mistakes that can be seen in the source: no need to wait for the compiler
+
+SEEN = {
+    mistakes.MisspeltField: r"step: there is no field 'spede'; allowed: .*; did you mean 'speed'\?",
+    mistakes.MisspeltFieldWritten: r"reset: there is no field 'poss'; .*did you mean 'pos'\?",
+    mistakes.MisspeltAction: r"step: there is no action 'Mov'; .*did you mean 'Move'\?",
+    mistakes.MisspeltFirst: r"step: there is no entity type 'Soldier'; .*did you mean 'Foot_Soldier'\?",
+    mistakes.MisspeltCount: r"observe: there is nothing called 'Foot_Soldiers' to count; .*did you mean 'Foot_Soldier'\?",
+    mistakes.MisspeltEntity: r"observe: the observation has no 'FootSoldier'; .*did you mean 'Foot_Soldier'\?",
+    mistakes.NoMask: r"observe: 'Move' has no mask to write: declare the action with masked=True",
+    mistakes.DeclaredActors: r"observe: 'Move' has no actors to write: the declared actors are filled in for you",
+    mistakes.DeclaredActees: r"observe: 'Shoot Enemy' has no actees to write: the declared actees are filled in for you",
+    mistakes.NotHideable: r"observe: 'Foot_Soldier' cannot be hidden: declare it with Entity\(\.\.\., hideable=True\)",
+    mistakes.NoSuchArray: r"observe: there is no array 'board'",
+    mistakes.NoGlobalFeatures: r"observe: there are no global features: declare `global_features`",
+    mistakes.WritesParameter: r"step: 'width' is read-only: it is a parameter",
+    mistakes.AddsToParameter: r"reset: 'width' is read-only: it is a parameter",
+    mistakes.WritesSteps: r"step: 'steps' is read-only: it is a parameter, or the engine's",
+    mistakes.WritesInObserve: r"observe: observe must not change the state, and writes 'seen'",
+    mistakes.EmptyReturn: r"step: step returns three values on every path: reward, terminated, truncated",
+    mistakes.TwoValues: r"step: step returns three values on every path: reward, terminated, truncated",
+    mistakes.NoReturn: r"step: step returns three values on every path.*one path ends without",
+    mistakes.OneBranchReturnsNothing: r"step: step returns three values on every path.*one path ends without",
+}
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("world", SEEN, ids=lambda world: world.__name__)
+def test_a_mistake_in_the_source_is_named_with_its_file_line_and_text(world: Any, compile: bool) -> None:
+    message = failed(world, compile=compile)
+    assert re.match(world.__name__ + r"\." + SEEN[world], message) and "\n" not in message
+    line = line_of_mistake(world)
+    assert f"({FILE}, line {line}: `{FILE.read_text().splitlines()[line - 1].strip()}`)" in message
+
+
+def test_functions_are_written_without_self() -> None:
+    message = failed(mistakes.WithSelf)
+    assert message == (
+        "WithSelf.reset(self, s) takes 2 arguments; it is written reset(s), without self "
+        f"({FILE}, line {inspect.getsourcelines(mistakes.WithSelf.reset)[1]})"
+    )
+
+
+@pytest.mark.parametrize("world", [mistakes.Sound, mistakes.AlwaysReturns, worlds.Bare, Watching, Everything, Ledge])
+def test_no_mistake_is_seen_where_there_is_none(world: type[CompiledEnvironment]) -> None:
+    build(world, compile=False)
+
+
+# --- Mistakes that the compiler finds
+
+FOUND = {
+    mistakes.MisspeltInHelper: (mistakes.misspelt, r"there is no pso .*did you mean 'pos'\?"),
+    mistakes.UnknownName: (mistakes.UnknownName, r"the name WIDHT is not defined .*misspelt"),
+    mistakes.NotAKernel: (mistakes.NotAKernel, r"not_a_kernel cannot be used in compiled code .*mark functions .* with @kernel"),
+    mistakes.TwoTypes: (mistakes.TwoTypes, r"the variable start is .* on one path and .* on another .*one type"),
+    mistakes.Unsupported: (mistakes.Unsupported, r"not available in compiled code: .*with \(context manager\)"),
+    mistakes.ReturnsTwo: (mistakes.ReturnsTwo, r".*step returns three values: reward, terminated, truncated"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("world", FOUND, ids=lambda world: world.__name__)
+def test_a_compile_error_is_one_paragraph_with_file_line_and_likely_cause(world: type[CompiledEnvironment]) -> None:
+    message = failed(world)
+    where, expected = FOUND[world]  # type: ignore[index]
+    assert re.match(rf"{world.__name__} does not compile: {expected}", message), message
+    assert "\n" not in message and "Likely cause: " in message and len(message) < 1000
+    assert (
+        "Set ENTITY_GYM_FULL_ERRORS=1 for the compiler's own text, or run it as ordinary Python with compile=False"
+        in message
+    )
+    named = re.search(rf"\({re.escape(str(FILE))}, line (\d+): `(.*?)`\)", message)
+    assert named is not None, message
+    assert named.group(2) == FILE.read_text().splitlines()[int(named.group(1)) - 1].strip()
+    assert int(named.group(1)) == line_of_mistake(where)
+
+
+def test_the_compilers_own_text_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENTITY_GYM_FULL_ERRORS", "1")
+    with pytest.raises(CompileError) as caught:
+        build(mistakes.NotAKernel)
+    assert str(caught.value) == caught.value.full_text
+    assert len(caught.value.full_text.splitlines()) > 10 and "not_a_kernel" in caught.value.full_text
+
+
+def test_ordinary_python_says_the_same_in_its_own_words() -> None:
+    slots = ordinary(mistakes.MisspeltInHelper, 1)
+    with pytest.raises(AttributeError, match=r"there is no field 'pso'; .*did you mean 'pos'\?") as caught:
+        slots.reset(np.zeros(1, np.int64))
+    assert "MisspeltInHelper (environment 0)" in caught.value.__notes__[0]
+
+
+# --- Faults while it runs: compiled, as ordinary Python, and in a list of plain environments
+
+FAULTS = {
+    worlds.TOO_MANY: r"observe\(\) shows 5 entities of type 'Cat'; allowed: 0 to max=4",
+    worlds.NEGATIVE: r"observe\(\) shows -3 entities of type 'Guard Dog'; allowed: 0 to max=3",
+    worlds.NAN_FEATURE: r"feature 'mood' of entity 1 of type 'Guard Dog' is nan; features must be finite numbers",
+    worlds.INF_GLOBAL: r"global feature 'wind' is inf; features must be finite numbers",
+    worlds.BAD_ACTOR: r"action 'Sniff' names entity 99 as an actor or actee; the frame has \d entities",
+    worlds.BAD_ACTEE: r"action 'Throw Rock' names entity -1 as an actor or actee; the frame has \d entities",
+    worlds.TOO_MANY_ACTORS: r"obs.n.Sniff is 20; allowed: 0 to max_actors=7",
+    worlds.TOO_MANY_ACTEES: r"obs.n.Throw_Rock_actees is 30; allowed: 0 to max_actees=7",
+    worlds.SET_DECLARED: r"obs.n.Walk is 2; the actors of 'Walk' are declared, so it can only be set to 0",
+    worlds.SET_GLOBAL: r"obs.n.Weather is 2; .*it can only be set to 0",
+    worlds.ALL_CLOSED: r"every one of the 2 choices of actor 0 of action 'Sniff' is masked; leave one open, or leave the actor out",
+    worlds.NO_PAIR: r"every one of the \d choices of actor 1 of action 'Chase' is masked; leave one open, or leave the actor out",
+    worlds.TOO_MANY_PLAYERS: r"obs.n.players is 4; allowed: 0 to max_num_players=3",
+    worlds.NAN_REWARD: r"step\(\) returned the reward nan; it must be a finite number",
+    worlds.HUGE_REWARD: r"step\(\) returned the reward inf; it must be a finite number",
+}
+
+
+def play_with_fault(pool: SlotVecEnv, fault: int, culprit: int) -> None:
+    rng = np.random.default_rng(0)
+    infos: list[Mapping[str, Any]] = [{"fault": fault if i == culprit else 0, "num_dogs": 2} for i in range(len(pool))]
+    obs = pool.reset(env_info=infos)
+    for _ in range(3):  # what is not seen at once is seen after an episode that was cut in its first step
+        obs = pool.act(random_actions(obs, pool.action_space(), rng))
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_names_the_environment_and_what_was_wrong(fault: int, compile: bool) -> None:
+    with ThreadedVecEnv(Everything, 5, compile=compile) as pool:
+        with pytest.raises(ValueError, match=rf"^Everything \(environment 3\): {FAULTS[fault]}"):
+            play_with_fault(pool, fault, culprit=3)
+        obs = pool.reset(env_info=[{"fault": 0}] * 5)  # and it goes on
+        pool.act(random_actions(obs, pool.action_space(), np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_a_list_of_plain_environments_a_fault_names_the_right_one(fault: int) -> None:
+    pool = ListEnv(Everything().as_environment, 5, first_env=10)
+    with pytest.raises(ValueError) as caught:
+        play_with_fault(pool, fault, culprit=3)
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert set(re.findall(r"environment (\d+)", said)) == {"13"}, said
+
+
+def test_a_fault_in_a_part_of_a_pool_counts_from_its_first_environment() -> None:
+    with ThreadedVecEnv(Everything, 5, first_env=10) as pool, pytest.raises(ValueError, match=r"\(environment 13\)"):
+        play_with_fault(pool, worlds.NEGATIVE, culprit=3)
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "message", "function"),
+    [(worlds.RAISE, "the bridge is out", "act"), (worlds.RAISE_IN_RESET, "no start today", "reset")],
+)
+def test_an_exception_keeps_its_type_and_says_which_environment(
+    fault: int, message: str, function: str, compile: bool
+) -> None:
+    with ThreadedVecEnv(Everything, 5, compile=compile, first_env=10) as pool:
+        with pytest.raises(MadeUpError) as caught:
+            play_with_fault(pool, fault, culprit=3)
+        assert str(caught.value) == message
+        assert caught.value.__notes__ == [f"raised by Everything (environment 13) in {function}()"]
+
+
+def test_an_exception_in_a_thread_arrives_in_the_same_way() -> None:
+    with ThreadedVecEnv(Everything, 5, num_threads=2) as pool:
+        with pytest.raises(MadeUpError, match="the bridge is out") as caught:
+            play_with_fault(pool, worlds.RAISE, culprit=4)
+        assert caught.value.__notes__ == ["raised by Everything (environment 4) in act()"]
+
+
+def test_bounds_can_be_checked_in_compiled_code_as_well() -> None:
+    with ThreadedVecEnv(Ledge, 3, boundscheck=True, first_env=20) as pool:
+        obs = pool.reset(env_info=[{"safe": True}, {"safe": True}, {"safe": False}])
+        on = {"walk": RaggedBufferI64.from_array(np.ones((3, 1, 1), np.int64))}
+        with pytest.raises(IndexError) as caught:
+            for _ in range(4):
+                obs = pool.act(on)
+        assert obs.features["Walker"].values.tolist() == [[3.0]] * 3  # up to the edge all goes well
+        assert caught.value.__notes__ == ["raised by Ledge (environment 22) in act()"]
+
+
+def test_ordinary_python_checks_bounds_always() -> None:
+    slots = ordinary(Ledge(safe=False), 1)
+    ids = np.zeros(1, np.int64)
+    slots.reset(ids)
+    with pytest.raises(IndexError, match="index 4 is out of bounds"):
+        for _ in range(4):
+            slots.step({"walk": RaggedBufferI64.from_array(np.ones((1, 1, 1), np.int64))}, ids, 0, 1)
+
+
+# --- Actions that were not offered
+
+
+def wrong(actions: dict[str, RaggedBufferI64], name: str, change: Any) -> dict[str, Any]:
+    """The same actions with other values or lengths in one of them."""
+    buffer = actions[name]
+    values, offsets = change(buffer.values.copy(), buffer.offsets.copy())
+    return {**actions, name: RaggedBufferI64.from_offsets(values, offsets)}
+
+
+def first_row_becomes(value: int) -> Any:
+    def change(values: Any, offsets: Any) -> Any:
+        values[0] = value
+        return values, offsets
+
+    return change
+
+
+def last_is_left_out(values: Any, offsets: Any) -> Any:
+    offsets[-1] -= 1
+    return values[:-1].copy(), offsets
+
+
+def one_environment_less(values: Any, offsets: Any) -> Any:
+    return values[: offsets[-2]].copy(), offsets[:-1].copy()
+
+
+def refusals(obs: VecObs, actions: dict[str, RaggedBufferI64]) -> dict[str, dict[str, Any]]:
+    sniff = obs.action_masks["Sniff"]
+    assert sniff.mask is not None
+    closed = next(k for k, row in enumerate(sniff.mask.values) if not row.all())
+
+    def close(values: Any, offsets: Any) -> Any:
+        values[closed] = int(sniff.mask.values[closed].argmin())
+        return values, offsets
+
+    return {
+        "too few": wrong(actions, "Walk", last_is_left_out),
+        "an environment less": wrong(actions, "Walk", one_environment_less),
+        "no such choice": wrong(actions, "Walk", first_row_becomes(3)),
+        "negative": wrong(actions, "Weather", first_row_becomes(-1)),
+        "masked": wrong(actions, "Sniff", close),
+        "no such entity": wrong(actions, "Chase", first_row_becomes(77)),
+        "nobody where there is somebody": wrong(actions, "Chase", first_row_becomes(-1)),
+        "missing": {name: buffer for name, buffer in actions.items() if name != "Walk"},
+        "unknown": {**actions, "Wlak": actions["Walk"]},
+        "no buffer": {**actions, "Walk": actions["Walk"].values},
+    }
+
+
+KINDS = [
+    "too few",
+    "an environment less",
+    "no such choice",
+    "negative",
+    "masked",
+    "no such entity",
+    "nobody where there is somebody",
+    "missing",
+    "unknown",
+    "no buffer",
+]
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_actions_that_were_not_offered_are_refused_as_a_list_does_and_nothing_is_stepped(
+    kind: str, compile: bool
+) -> None:
+    listed = ListEnv(Everything().as_environment, 4, seed=2, first_env=30)
+    with ThreadedVecEnv(Everything, 4, seed=2, first_env=30, compile=compile) as pool:
+        expected, obs = listed.reset(), pool.reset()
+        actions = random_actions(obs, pool.action_space(), np.random.default_rng(1))
+        bad = refusals(obs, actions)[kind]
+        with pytest.raises(ValueError) as by_list:
+            listed.act(bad)
+        before = exactly(pool.slots.state())
+        with pytest.raises(ValueError) as refused:
+            pool.act(bad)
+        assert str(refused.value) == str(by_list.value)
+        assert exactly(pool.slots.state()) == before
+        assert exactly(pool.act(actions).reward) == exactly(listed.act(actions).reward)  # and all can go on
+        assert len(expected) == 4
+
+
+def test_a_refusal_names_the_environment_and_not_its_place_in_a_subset() -> None:
+    with ThreadedVecEnv(Everything, 5, first_env=10, compile=False) as pool:
+        obs = pool.reset()
+        actions = random_actions(obs, pool.action_space(), np.random.default_rng(1))
+        subset = {name: RaggedBufferI64.cat([buffer[[4]], buffer[[2]]]) for name, buffer in actions.items()}
+        bad = wrong(
+            subset,
+            "Walk",
+            lambda values, offsets: (np.where(np.arange(len(values))[:, None] == len(values) - 1, 9, values), offsets),
+        )  # noqa: E501
+        with pytest.raises(ValueError, match=r"^Everything \(environment 12\): action 'Walk' of entity \d is 9"):
+            pool.act(bad, [4, 2])
+
+
+# --- The check before the first use
+
+
+@pytest.fixture
+def unjitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Compiling is not what is tested here, and takes its time. A fresh cache: nothing has been used before."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("entity_gym.compiled.build._programs", {})
+    return tmp_path
+
+
+PLAYED = {
+    mistakes.WritesOutside: (IndexError, r"index [45] is out of bounds for axis 0 with size 4"),
+    mistakes.ShowsTooMany: (ValueError, r"shows [3456] entities of type 'Foot Soldier'; allowed: 0 to max=2"),
+    mistakes.ObserveWritesThroughHelper: (ValueError, r"observe\(\) changes seen"),
+    mistakes.ObserveWritesArray: (ValueError, r"observe\(\) changes grid"),
+    mistakes.ObserveDraws: (ValueError, r"observe\(\) changes rng"),
+    mistakes.ParameterChangedByHelper: (ValueError, r"the parameter 'width' was changed; parameters are read-only"),
+    mistakes.ParameterChangedByReset: (ValueError, r"the parameter 'width' was changed; parameters are read-only"),
+    mistakes.HalfShown: (ValueError, r"observe\(\) .*feature 'x' of entity 1 of type 'Foot Soldier'"),
+    mistakes.TimeNotShown: (ValueError, r"observe\(\) .*global feature 'time'"),
+    mistakes.ListedTwice: (ValueError, r"action 'Move': actor_ids .* lists an entity twice"),
+    mistakes.Raises: (ZeroDivisionError, "seven"),
+}
+
+
+@pytest.mark.parametrize("world", PLAYED, ids=lambda world: world.__name__)
+def test_before_its_first_use_a_source_is_played_and_refused_for_what_it_does(world: Any, unjitted: Path) -> None:
+    kind, message = PLAYED[world]
+    for _ in range(2):  # a refusal is no use
+        with pytest.raises(kind, match=message) as caught:
+            CompiledSlots(world, 2)
+        assert f"found by the check of {world.__name__} before its first use" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("world", [mistakes.Sound, Everything, worlds.Bare, Watching, Ledge])
+def test_sound_worlds_pass(world: type[CompiledEnvironment], unjitted: Path) -> None:
+    CompiledSlots(world, 1)
+
+
+def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = []
+    monkeypatch.setattr("entity_gym.compiled.first_use._play", lambda env: played.append(env.values))
+    CompiledSlots(mistakes.Sound, 1)
+    CompiledSlots(mistakes.Sound, 5)
+    assert len(played) == 1
+    CompiledSlots(mistakes.Sound(width=4), 1)  # other parameters may take other paths
+    assert [values["width"] for values in played] == [6, 4]
+    monkeypatch.setattr("entity_gym.compiled.build._programs", {})
+    CompiledSlots(mistakes.Sound, 1)
+    assert len(played) == 2
+
+
+def test_debugging_and_plain_environments_go_without_the_check() -> None:
+    ordinary(mistakes.ObserveDraws, 1)
+    mistakes.ObserveDraws().as_environment()
+    CompiledSlots(mistakes.ObserveDraws, 1, compile=False, check=True)
