@@ -129,7 +129,10 @@ class Collector:
             return "the environment has no state() and load_state()"
         if num_envs != len(self.vec_env):
             return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(self.vec_env)}"
-        self._obs = self.vec_env.load_state(state["environments"])
+        try:
+            self._obs = self.vec_env.load_state(state["environments"])
+        except ValueError as error:  # the environment has changed since
+            return str(error)
         self.tracker.load_state(state["episodes"])
         return None
 

@@ -15,7 +15,15 @@ from entity_gym.frame import FrameReader
 from entity_gym.obs_rows import take
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import SlotVecEnv
-from entity_gym.slots import EnvIds, EnvSlots, FinalObservations, Run, check_final_observations, check_num_envs
+from entity_gym.slots import (
+    EnvIds,
+    EnvSlots,
+    FinalObservations,
+    Run,
+    check_final_observations,
+    check_num_envs,
+    check_state,
+)
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import Metric, VecActionMask, VecObs
 
@@ -161,6 +169,7 @@ class BatchSlots(EnvSlots):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        check_state(state, "num_envs", "arrays", "shown")
         if state["num_envs"] != len(self):
             raise ValueError(f"the saved state has {state['num_envs']} environments; this pool has {len(self)}")
         arrays = self.env.arrays()

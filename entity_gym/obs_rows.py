@@ -77,12 +77,13 @@ def take(obs: VecObs, rows: Rows) -> VecObs:
     )
 
 
-def take_sequences(buffer: RaggedBufferI64, rows: Rows) -> RaggedBufferI64:
-    """`buffer[rows]` for rows that increase; several times as fast where they follow one another."""
+def sequences(buffer: RaggedBufferI64, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Values and offsets of `buffer[rows]`, for rows that increase; several times as fast where they follow one another."""
     if len(rows) == 0 or rows[-1] - rows[0] + 1 != len(rows):
-        return buffer[rows]
+        chosen = buffer[rows]
+        return chosen.values, chosen.offsets
     offsets = buffer.offsets[rows[0] : rows[-1] + 2]
-    return RaggedBufferI64._of(buffer.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+    return buffer.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0]
 
 
 def crashed(first: VecObs, last: VecObs | None) -> VecObs:

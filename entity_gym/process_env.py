@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from entity_gym.dispatch import check_actions
 from entity_gym.env_status import Status, Statuses
 from entity_gym.frame import FrameReader
-from entity_gym.obs_rows import Shown, crashed, take, take_sequences
+from entity_gym.obs_rows import Shown, crashed, sequences, take
+from entity_gym.process_frames import Frames, flatten, joined
 from entity_gym.process_handle import Replies, Request, WorkerDied, WorkerProcess
 from entity_gym.process_pickling import pickled_for_worker
 from entity_gym.process_pool import OnCrash, WorkerPool, check_seed, check_workers, crash_seed
 from entity_gym.process_state import merge_states, split_state
-from entity_gym.process_worker import NOBODY, Hello, Op, Reset, Start, Step
+from entity_gym.process_worker import NOBODY, Hello, Op, Reset, Start
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import check_batch_size
 from entity_gym.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs
@@ -294,17 +295,20 @@ class ProcessVecEnv(VecEnv):
         for worker in self._pool.workers:
             rows = np.flatnonzero(owners == worker.index)
             if len(rows) or (worker.index == 0 and not len(ids)):  # nobody steps: that has an answer all the same
-                its = {name: take_sequences(buffer, rows) for name, buffer in actions.items()}
-                worker.ask(Op.STEP, Step(ids[rows], one_by_one, its), replies, ids[rows])
+                its = ids[rows]
+                arrays = [its]
+                for buffer in actions.values():
+                    arrays += sequences(buffer, rows)
+                worker.ask(Op.STEP, (one_by_one, list(actions)), replies, its, arrays)
 
     def _check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:
         """Refuse actions that were not offered here, where no worker has stepped anything yet."""
         if len(ids):
             check_actions(actions, self._shown.action_masks(ids), self._reader, ids)
 
-    def _show(self, parts: Iterable[VecObs], ids: EnvIds) -> VecObs:
+    def _show(self, parts: Sequence[Frames], ids: EnvIds) -> VecObs:
         """The frames of `parts`, in the order of `ids`."""
-        obs = VecObs.cat(list(parts))
+        obs = joined(parts)
         if not np.array_equal(obs.env_id, ids):
             row_of = np.argsort(obs.env_id)
             obs = take(obs, row_of[np.searchsorted(obs.env_id, ids, sorter=row_of)])
@@ -371,9 +375,10 @@ class ProcessVecEnv(VecEnv):
         for i in idle:  # it has shown something that nobody can act upon any more
             self._crashed[i] = take(first, np.array([i - first.env_id[0]]))
 
-    def _after_crash(self, first: VecObs) -> VecObs:
+    def _after_crash(self, first: VecObs) -> Frames:
         """The first frame of a new episode, with what belongs to the one that crashed."""
-        return crashed(first, None if self._final_observations == "none" else self._shown.last(int(first.env_id[0])))
+        last = None if self._final_observations == "none" else self._shown.last(int(first.env_id[0]))
+        return flatten(crashed(first, last))
 
     def _settle_for(self, method: str) -> None:
         """Wait until nothing is under way but what `recv` can return at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import select
 import signal
 import socket
@@ -12,16 +13,16 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.spawn import get_executable
 from typing import Any
 
-from entity_gym.process_pickling import worker_pickler
+from entity_gym.process_frames import Frames
+from entity_gym.process_pickling import pickled_for_worker
 from entity_gym.process_worker import NOBODY, Answer, Op, Start
-from entity_gym.shared_arena import ArrayPickler, Channel, Message, create_arena
+from entity_gym.shared_arena import Array, Channel, Message, create_arena
 from entity_gym.slots import EnvIds
-from entity_gym.vec_obs import VecObs
 
 DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 CHECK_INTERVAL = 1.0  # seconds between looks at whether a silent worker is alive
@@ -74,25 +75,25 @@ class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
 class Replies:
     """Where the answers to some requests are gathered."""
 
-    frames: deque[VecObs] = field(default_factory=deque)
+    frames: deque[Frames] = field(default_factory=deque)
     results: dict[int, Any] = field(default_factory=dict)  # by worker
     errors: list[Exception] = field(default_factory=list)
     lost: list[EnvIds] = field(default_factory=list)  # environments whose frames will not come, for each of the errors
     waiting: int = 0  # requests that are not answered yet, or not completely
     num_frames: int = 0  # in `frames`
 
-    def add(self, obs: VecObs) -> None:
+    def add(self, frames: Frames) -> None:
         """Gather frames."""
-        self.frames.append(obs)
-        self.num_frames += len(obs)
+        self.frames.append(frames)
+        self.num_frames += frames.num_frames
 
-    def pop(self, num_frames: int) -> list[VecObs]:
+    def pop(self, num_frames: int) -> list[Frames]:
         """Take out the first `num_frames` frames, or some more where several came together."""
         taken = []
         while num_frames > 0:
             taken.append(self.frames.popleft())
-            num_frames -= len(taken[-1])
-            self.num_frames -= len(taken[-1])
+            num_frames -= taken[-1].num_frames
+            self.num_frames -= taken[-1].num_frames
         return taken
 
     def fail(self, error: Exception, ids: EnvIds) -> None:
@@ -108,6 +109,7 @@ class Request:
     op: Op
     ids: EnvIds  # environments whose frames are still to come
     value: Any
+    arrays: Sequence[Array]
     replies: Replies | None  # None: nobody is interested any more
 
 
@@ -164,10 +166,12 @@ class WorkerProcess:
 
     # ---- asking
 
-    def ask(self, op: Op, value: Any, replies: Replies | None, ids: EnvIds = NOBODY) -> None:
+    def ask(
+        self, op: Op, value: Any, replies: Replies | None, ids: EnvIds = NOBODY, arrays: Sequence[Array] = ()
+    ) -> None:
         """Send a request. That the worker is gone is found out when the answer is waited for."""
         number, self._next_request = self._next_request, self._next_request + 1
-        self.requests[number] = Request(op, ids, value, replies)
+        self.requests[number] = Request(op, ids, value, arrays, replies)
         if replies is not None:
             replies.waiting += 1
         self._unsent.append(number)
@@ -210,7 +214,7 @@ class WorkerProcess:
         replies.waiting -= message.last
         if message.error is not None:
             message.error.add_note(f"raised while reading what {self} sent")
-            count = 1 if getattr(request.value, "one_by_one", False) else len(request.ids)
+            count = len(request.ids) if message.last else 1
             replies.fail(message.error, request.ids[:count])
             request.ids = request.ids[count:]
         elif message.kind == Answer.ERROR:
@@ -218,8 +222,9 @@ class WorkerProcess:
             replies.fail(report.exception(str(self)), ids)
             request.ids = request.ids[len(ids) :]
         elif message.kind == Answer.FRAMES:
-            replies.add(message.value)
-            request.ids = request.ids[len(message.value) :]
+            frames = Frames.put_together(message.value, message.arrays)
+            replies.add(frames)
+            request.ids = request.ids[frames.num_frames :]
             if request.op == Op.STEP:
                 self.deaths_in_a_row = 0
         else:
@@ -233,18 +238,18 @@ class WorkerProcess:
 
     def _send(self) -> None:
         while self._unsent and len(self.requests) - len(self._unsent) < MAX_UNANSWERED:
-            request = self._unsent.popleft()
-            op, value = self.requests[request].op, self.requests[request].value
-            pickler = ArrayPickler if op == Op.STEP else worker_pickler()  # the first is faster
+            number = self._unsent.popleft()
+            request = self.requests[number]
             try:
-                self.channel.send(op, request, value, pickler=pickler)
-            except OSError:  # it is gone, which is found out when the answer is waited for
-                pass
-            except BaseException:  # it cannot be pickled: nothing was asked
-                replies = self.requests.pop(request).replies
-                if replies is not None:
-                    replies.waiting -= 1
+                # The value of a step is plain, and the faster way will do.
+                pickled = pickle.dumps(request.value) if request.op == Op.STEP else pickled_for_worker(request.value)
+            except BaseException:  # nothing was asked
+                del self.requests[number]
+                if request.replies is not None:
+                    request.replies.waiting -= 1
                 raise
+            with contextlib.suppress(OSError):  # it is gone, which is found out when the answer is waited for
+                self.channel.send(request.op, number, pickled, request.arrays)
 
     # ---- ending
 

@@ -13,65 +13,12 @@ import traceback
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from entity_gym.shared_arena import ArrayPickler, ArraysApart, PlainPickler
-
 # What pickle raises for what it cannot do, depending on the object and the version.
 _CANNOT = (pickle.PicklingError, AttributeError, TypeError)
 
 
-class _NothingOfTheScript(PlainPickler):
-    """Refuses what would be looked up in the worker's `__main__`, where it is not."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
-            raise pickle.PicklingError(f"{value.__qualname__} is defined in the script itself (__main__)")
-        return super().reducer_override(value)
-
-
-@functools.cache
-def _by_value() -> type[pickle.Pickler]:
-    """Cloudpickle's pickler, or where it is not installed one that goes without."""
-    try:
-        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return _NothingOfTheScript
-    pickler: type[pickle.Pickler] = cloudpickle.Pickler
-    return pickler
-
-
-@functools.cache
-def worker_pickler() -> type[ArraysApart]:
-    """For what a user gives to worker processes, arrays apart. Raises a ValueError for what cannot be pickled."""
-
-    class WorkerPickler(ArraysApart, _by_value()):  # type: ignore[misc]
-        def dump(self, value: Any) -> None:
-            try:
-                super().dump(value)
-            except _CANNOT as error:
-                raise _refused(value, error) from error
-
-    return WorkerPickler
-
-
-class ParentPickler(ArrayPickler):
-    """For what environments return, arrays apart: as usual, by value where that fails and it can be done."""
-
-    def dump(self, value: Any) -> None:
-        """Pickle."""
-        try:
-            super().dump(value)
-        except _CANNOT:
-            if _by_value() is _NothingOfTheScript:
-                raise
-            self.file.seek(0)
-            self.file.truncate()
-            by_value: Any = worker_pickler()(self.file)
-            by_value.dump(value)
-            self.arrays, self.end = by_value.arrays, by_value.end
-
-
 def pickled_for_worker(value: Any) -> bytes:
-    """Pickle something of the user's, arrays and all.
+    """Pickle something of the user's for a process that has not run the user's script.
 
     Raises:
         ValueError: if that is impossible, naming what it is about.
@@ -80,20 +27,42 @@ def pickled_for_worker(value: Any) -> bytes:
     try:
         _by_value()(file, protocol=5).dump(value)
     except _CANNOT as error:
-        raise _refused(value, error) from error
+        by_name = _by_value() is _NothingOfTheScript
+        hint = "; move it into a module of its own, or install cloudpickle" if by_name else ""
+        raise ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}{hint}") from error
     return file.getvalue()
 
 
-def _pickled_for_parent(value: Any) -> bytes:
+def pickled_for_parent(value: Any) -> bytes:
+    """Pickle what environments returned: as usual, by value where that fails and it can be done."""
     try:
-        return pickle.dumps(value)
+        return pickle.dumps(value, protocol=5)
     except _CANNOT:
-        return pickled_for_worker(value)
+        if _by_value() is _NothingOfTheScript:
+            raise
+        file = io.BytesIO()
+        _by_value()(file, protocol=5).dump(value)
+        return file.getvalue()
 
 
-def _refused(value: Any, error: Exception) -> ValueError:
-    hint = "; move it into a module of its own, or install cloudpickle" if _by_value() is _NothingOfTheScript else ""
-    return ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}{hint}")
+class _NothingOfTheScript(pickle.Pickler):
+    """Refuses what would be looked up in the worker's `__main__`, where it is not."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise pickle.PicklingError(f"{value.__qualname__} is defined in the script itself (__main__)")
+        return NotImplemented
+
+
+@functools.cache
+def _by_value() -> type[pickle.Pickler]:
+    """The pickler of cloudpickle, or where that is not installed one that goes without."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return _NothingOfTheScript
+    pickler: type[pickle.Pickler] = cloudpickle.Pickler
+    return pickler
 
 
 class ErrorReport(NamedTuple):
@@ -110,7 +79,7 @@ class ErrorReport(NamedTuple):
         """Take an exception that was caught in a worker apart."""
         text = "".join(traceback.format_exception(error)).rstrip()
         try:
-            pickled = _pickled_for_parent(error)
+            pickled = pickled_for_parent(error)
         except Exception:
             pickled = None
         return ErrorReport(pickled, type(error).__qualname__, str(error), tuple(getattr(error, "__notes__", ())), text)

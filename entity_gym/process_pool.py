@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 import weakref
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from entity_gym.process_frames import joined
 from entity_gym.process_handle import (
     CHECK_INTERVAL,
     Replies,
@@ -113,8 +115,7 @@ class WorkerPool:
         self._watch()
         ids = np.arange(worker.env_id.start, worker.env_id.stop)
         worker.converse(Op.START, start)
-        (first,) = worker.converse(Op.RESET, Reset(ids, False, env_info=env_info), ids).frames
-        return lost, first
+        return lost, joined(worker.converse(Op.RESET, Reset(ids, False, env_info=env_info), ids).frames)
 
     def _watch(self) -> None:
         self._by_descriptor = {worker.channel.connection.fileno(): worker for worker in self.workers}
@@ -145,7 +146,7 @@ def shut_down(workers: list[WorkerProcess]) -> None:
             poll.register(descriptor, select.POLLOUT)
             if poll.poll(0):  # else its pipe is full, and it finds out that we are gone
                 with contextlib.suppress(OSError):
-                    worker.channel.send(Op.CLOSE, 0, None)
+                    worker.channel.send(Op.CLOSE, 0, pickle.dumps(None))
         for worker in here:
             worker.channel.close()
         wait_for(processes, CLOSE_GRACE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import select
@@ -11,19 +10,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from entity_gym.process_pickling import ErrorReport, ParentPickler
+from entity_gym.process_frames import Frames, flatten
+from entity_gym.process_pickling import ErrorReport, pickled_for_parent
 from entity_gym.ragged import RaggedBufferI64
-from entity_gym.shared_arena import Channel
+from entity_gym.shared_arena import Array, Channel
 from entity_gym.slots import EnvIds, EnvSlots, FinalObservations
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import make_slots
-from entity_gym.vec_obs import VecObs
 
 NOBODY: EnvIds = np.zeros(0, np.int64)
 ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone
@@ -34,7 +32,7 @@ class Op(IntEnum):
 
     START = 0  # Start; answered by a Hello
     RESET = 1  # Reset; answered by frames
-    STEP = 2  # Step; answered by frames
+    STEP = 2  # (one_by_one, names of actions), arrays: ids, values and offsets of each; answered by frames
     RENDER = 3  # ids; answered by a list of images
     STATE = 4  # None; answered by the state
     LOAD_STATE = 5  # the state; answered by frames
@@ -44,7 +42,7 @@ class Op(IntEnum):
 class Answer(IntEnum):
     """What a worker answers."""
 
-    FRAMES = 0  # a VecObs, which counts environments as the whole pool does
+    FRAMES = 0  # `Frames`, which count environments as the whole pool does
     RESULT = 1  # something else
     ERROR = 2  # (ids, ErrorReport): the environments whose frames will not come
 
@@ -69,14 +67,6 @@ class Reset(NamedTuple):
     one_by_one: bool  # answer for each environment as soon as it is done
     seed: int | None = None  # None: the random numbers go on
     env_info: Sequence[Mapping[str, Any]] | None = None  # one for each of `ids`; None: parameters stay what they are
-
-
-class Step(NamedTuple):
-    """Steps to be taken."""
-
-    ids: EnvIds
-    one_by_one: bool
-    actions: Mapping[str, RaggedBufferI64]  # one sequence for each of `ids`
 
 
 class Hello(NamedTuple):
@@ -118,29 +108,26 @@ class Worker:
         self._answers: dict[int, Callable[[int, Any], None]] = {
             Op.START: self._start,
             Op.RESET: self._reset,
-            Op.STEP: self._step,
+            Op.RENDER: self._render,
+            Op.STATE: self._state,
             Op.LOAD_STATE: self._load_state,
-        }
-        self._results: dict[int, Callable[[Any], Any]] = {
-            Op.RENDER: lambda ids: [self._there.render(i) for i in (ids - self._lo).tolist()],
-            Op.STATE: lambda _: self._there.state(),
         }
 
     def serve(self) -> None:
         """Answer until told to stop, or until there is nobody to answer."""
         while True:
             try:
-                kind, request, _, value, error = self._channel.receive()
+                kind, request, _, value, arrays, error = self._channel.receive()
             except (EOFError, OSError):
                 return
             if kind == Op.CLOSE:
                 return
             if error is not None:
                 self._send_error(request, NOBODY, error)
-            elif kind in self._answers:
-                self._answers[kind](request, value)
+            elif kind == Op.STEP:
+                self._step(request, *value, *arrays)
             else:
-                self._send(Answer.RESULT, request, NOBODY, functools.partial(self._results[kind], value))
+                self._answers[kind](request, value)
 
     def close(self) -> None:
         """Close the environments, and hang up."""
@@ -170,7 +157,7 @@ class Worker:
             name = slots.where(0).partition(" (")[0]
             return Hello(slots.obs_space, slots.action_space, name, slots.can_save)
 
-        self._send(Answer.RESULT, request, NOBODY, make)
+        self._send_result(request, make)
 
     def _reset(self, request: int, given: Reset) -> None:
         ids, slots = given.ids - self._lo, self._there
@@ -184,9 +171,19 @@ class Worker:
             return
         self._send_frames(request, given.ids, given.one_by_one, lambda lo, hi: slots.reset(ids[lo:hi]))
 
-    def _step(self, request: int, given: Step) -> None:
-        ids, slots = given.ids - self._lo, self._there
-        self._send_frames(request, given.ids, given.one_by_one, lambda lo, hi: slots.step(given.actions, ids, lo, hi))
+    def _step(self, request: int, one_by_one: bool, names: Sequence[str], ids: EnvIds, *buffers: Array) -> None:
+        actions = {
+            name: RaggedBufferI64._of(values, offsets)
+            for name, values, offsets in zip(names, buffers[::2], buffers[1::2], strict=True)
+        }
+        local, slots = ids - self._lo, self._there
+        self._send_frames(request, ids, one_by_one, lambda lo, hi: slots.step(actions, local, lo, hi))
+
+    def _render(self, request: int, ids: EnvIds) -> None:
+        self._send_result(request, lambda: [self._there.render(i) for i in (ids - self._lo).tolist()])
+
+    def _state(self, request: int, _: None) -> None:
+        self._send_result(request, self._there.state)
 
     def _load_state(self, request: int, state: Mapping[str, Any]) -> None:
         ids = np.arange(self._lo, self._lo + len(self._there))
@@ -197,44 +194,40 @@ class Worker:
         size = 1 if one_by_one else max(1, len(ids))
         for lo in range(0, max(1, len(ids)), size):  # nobody at all is one part too
             hi = min(lo + size, len(ids))
-            part = ids[lo:hi]
-
-            def frames(lo: int = lo, hi: int = hi, part: EnvIds = part) -> VecObs:
+            last = hi == len(ids)
+            try:
                 run(lo, hi)
-                return self._counted_by_pool(self._there.collect(part - self._lo, _serially))
+                frames = flatten(self._there.collect(ids[lo:hi] - self._lo, _serially), self._lo)
+            except Exception as error:
+                self._send_error(request, ids[lo:hi], error, last=last)
+                continue
+            try:
+                pickled = pickled_for_parent(frames.without_arrays())
+            except Exception as error:
+                which = ids[lo:hi].tolist()
+                error.add_note(f"raised while sending what environments {which} returned to the main process")
+                self._send_error(request, ids[lo:hi], error, last=last)
+                continue
+            self._send(Answer.FRAMES, request, pickled, frames.all_arrays(), last=last)
 
-            self._send(Answer.FRAMES, request, part, frames, last=hi == len(ids))
-
-    def _send(self, kind: Answer, request: int, ids: EnvIds, make: Callable[[], Any], *, last: bool = True) -> None:
-        """Send what `make` returns, or what it raises."""
+    def _send_result(self, request: int, make: Callable[[], Any]) -> None:
         try:
-            value = make()
+            pickled = pickled_for_parent(make())
         except Exception as error:
-            self._send_error(request, ids, error, last=last)
+            self._send_error(request, NOBODY, error)
             return
-        try:
-            self._channel.send(kind, request, value, last=last, pickler=ParentPickler)
-        except ConnectionError as error:
-            raise _GoneError from error
-        except Exception as error:  # what cannot be pickled
-            which = f"environments {ids.tolist()}" if len(ids) else "the environments"
-            error.add_note(f"raised while sending what {which} returned to the main process")
-            self._send_error(request, ids, error, last=last)
+        self._send(Answer.RESULT, request, pickled)
 
     def _send_error(self, request: int, ids: EnvIds, error: Exception, *, last: bool = True) -> None:
-        try:
-            self._channel.send(Answer.ERROR, request, (ids, ErrorReport.of(error)), last=last)
-        except ConnectionError as gone:
-            raise _GoneError from gone
+        self._send(Answer.ERROR, request, pickle.dumps((ids, ErrorReport.of(error))), last=last)
 
-    def _counted_by_pool(self, obs: VecObs) -> VecObs:
-        """`obs` with environments counted as the pool counts them."""
-        return replace(
-            obs,
-            env_id=obs.env_id + self._lo,
-            end_of_episode_info={i + self._lo: info for i, info in obs.end_of_episode_info.items()},
-            final=None if obs.final is None else self._counted_by_pool(obs.final),
-        )
+    def _send(
+        self, kind: Answer, request: int, pickled: bytes, arrays: Sequence[Array] = (), *, last: bool = True
+    ) -> None:
+        try:
+            self._channel.send(kind, request, pickled, arrays, last=last)
+        except ConnectionError as error:
+            raise _GoneError from error
 
 
 def _serially(fn: Callable[[int], None], n: int) -> None:

@@ -18,7 +18,15 @@ from entity_gym.frame import Frame, FrameReader
 from entity_gym.observation import Observation
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.saving import observation_from_state, observation_to_state
-from entity_gym.slots import EnvIds, EnvSlots, FinalObservations, Run, check_final_observations, check_num_envs
+from entity_gym.slots import (
+    EnvIds,
+    EnvSlots,
+    FinalObservations,
+    Run,
+    check_final_observations,
+    check_num_envs,
+    check_state,
+)
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecActionMask, VecObs
 
@@ -69,7 +77,8 @@ class PythonSlots(EnvSlots):
         self.final_observations = final_observations
         self._create_env = create_env
         first = self.envs[0]
-        self._reader = FrameReader(first.obs_space(), first.action_space(), type(first).__name__, first_env)
+        name = getattr(first, "_called", type(first).__name__)
+        self._reader = FrameReader(first.obs_space(), first.action_space(), name, first_env)
         self._shown: list[_Shown | None] = [None] * num_envs
         self._elapsed: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
@@ -161,6 +170,7 @@ class PythonSlots(EnvSlots):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        check_state(state, "environments", "random", "observations")
         if len(state["environments"]) != len(self.envs):
             raise ValueError(
                 f"the saved state has {len(state['environments'])} environments; this pool has {len(self.envs)}"

@@ -164,3 +164,11 @@ def check_num_envs(given: int) -> None:
         raise ValueError(f"num_envs is {given!r}; it must be a whole number, at least 1")
     if given < 1:
         raise ValueError(f"num_envs is {given}; it must be at least 1")
+
+
+def check_state(state: Mapping[str, Any], *parts: str) -> None:
+    """Raise a ValueError unless `state` has these parts: that of other kinds of environments has others."""
+    if not set(parts) <= state.keys():
+        raise ValueError(
+            f"the saved state is of another kind of environments: it holds {list(state)} and not {list(parts)}"
+        )

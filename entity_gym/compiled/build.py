@@ -105,8 +105,11 @@ def _write(name: str, source: str) -> Path:
         try:
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+                with tempfile.NamedTemporaryFile(
+                    "w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8"
+                ) as file:
                     file.write(source)
+                os.utime(file.name, (0, 0))  # the same whoever writes it, or Numba would take it for changed
                 os.replace(file.name, path)  # another process may be writing the same text
             return folder
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from numba.core.ir import Loc
@@ -31,6 +32,16 @@ class _Cause(NamedTuple):
 
 
 _CAUSES = [
+    _Cause(
+        r"NRT required",
+        "memory would have to be allocated here, which compiled environments do not do",
+        "an array that is made (np.zeros, a + b of arrays): use loops and a field of `state`; or an exception with values in it",
+    ),
+    _Cause(
+        r"No definition for lowering static_setitem\(NestedArray|No definition for lowering setitem\(NestedArray",
+        "several elements of a field are assigned at once",
+        "assign them in a loop",
+    ),
     _Cause(
         r"Untyped global name '(\w+)'",
         "{0} cannot be used in compiled code",
@@ -75,7 +86,7 @@ _CAUSES = [
     _Cause(
         r"No implementation of function (.+?) found for signature",
         "{0} does not work with values of these types",
-        "look at the types: an array where a number is meant (s.pos instead of s.pos[i]), or a function Numba does not know",
+        "look at the types: an array where a number is meant (s.pos instead of s.pos[i]), or a function that Numba does not know or that makes an array",
     ),
 ]
 
@@ -115,7 +126,9 @@ def _location(error: BaseException) -> str:
     traceback, found = error.__traceback__, ""
     while traceback is not None and not re.search(r"line \d+|\.py[:(]", str(error)):
         for value in list(traceback.tb_frame.f_locals.values()):
-            at = value if isinstance(value, Loc) else getattr(value, "loc", None)
+            at = value
+            with suppress(Exception):  # some objects have no attributes, and some make them up
+                at = vars(value).get("loc", value)
             if isinstance(at, Loc) and isinstance(at.line, int):
                 found = f'\nFile "{at.filename}", line {at.line}'  # the innermost comes last
         traceback = traceback.tb_next

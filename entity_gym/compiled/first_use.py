@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ def check_first_use(env: CompiledEnvironment, program: Program) -> None:
     Raises:
         ValueError: or whatever the environment's own code raises, with a note that says so.
     """
-    marker = program.folder / f"checked_{'_'.join(str(value) for value in env.values.values())[:100]}"
+    marker = program.folder / f"checked_{hashlib.sha256(repr(env.values).encode()).hexdigest()[:16]}"
     if marker.exists():
         return
     try:
@@ -59,11 +60,12 @@ def _play(env: CompiledEnvironment) -> None:
                 raise ValueError(f"{name}: the parameter {field!r} was changed; parameters are read-only")
         obs = slots.collect(ids, lambda fn, n: fn(0))
         seen = records.copy()
-        _check_all_is_written(slots, ids)
+        slots.observe(ids)
         fields = records.dtype.names or ()
         changed = [field for field in fields if records[field].tobytes() != seen[field].tobytes()]  # NaN is not itself
         if changed:
             raise ValueError(f"{name}: observe() changes {', '.join(changed)}; do that in reset() or step()")
+        _check_all_is_written(slots, ids)
         view.load_state(slots.state())
         if not obs.done[0]:
             reader.read(view.show(), 0)  # finds what a compiled check does not look for, such as an actor listed twice
@@ -86,7 +88,7 @@ def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
         shown.append({slot.name: arrays[slot.name][0].copy() for slot in layout.slots})
     counts = {f"f_{name}": int(arrays["N"][0][name]) for name in layout.entities}
     counts |= {
-        f"x_{safe_name(name)}": int(arrays["N"][0].players) for name, a in slots.env.arrays.items() if a.per_player
+        f"x_{safe_name(name)}": int(arrays["N"][0]["players"]) for name, a in slots.env.arrays.items() if a.per_player
     }
     for slot in layout.slots:
         first, second = (each[slot.name][: counts.get(slot.name)] if slot.shape else each[slot.name] for each in shown)

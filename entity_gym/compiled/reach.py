@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import inspect
 import platform
 import sys
+import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 
+from entity_gym.compiled import pointer
 from entity_gym.compiled.environment import CompiledEnvironment
+
+#: Libraries whose code stays as it is as long as their version does, which is part of the hash.
+_VERSIONED = ("numpy", "numba", "llvmlite")
 
 
 def source_key(env: type[CompiledEnvironment], *parts: str) -> str:
     """A hash of `parts`, of every source file that the functions of `env` reach, and of the constants that they use."""
     seen = _Reached()
+    seen.file(pointer.__file__, pointer)
     for function in (env.reset, env.step, env.observe):
         seen.visit(function)
     digest = hashlib.sha256()
@@ -33,49 +40,71 @@ def source_key(env: type[CompiledEnvironment], *parts: str) -> str:
 
 
 class _Reached:
-    """Walks from functions to the functions, modules and constants that they name."""
+    """Walks from functions to the functions, modules, classes and constants that they name."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
         self.constants: set[str] = set()
-        self._visited: set[int] = set()
+        self._visited: set[Any] = set()
 
-    def visit(self, function: Callable[..., Any]) -> None:
+    def visit(self, function: Any) -> None:
+        """Take in a function, and whatever it names."""
         function = inspect.unwrap(getattr(function, "py_func", function))  # a jitted function's Python source
-        if not isinstance(function, types.FunctionType) or id(function) in self._visited:
+        if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
-        self._visited.add(id(function))
-        self._file(function.__code__.co_filename, function)
+        where = f"{function.__module__}.{function.__qualname__}"
+        self.file(function.__code__.co_filename, function)
+        # Functions of one name may stand in one file, so the file alone does not tell which it is.
+        self.constants.add(f"{where} is {_text(function.__code__)}")
         for cell in function.__closure__ or ():
-            self._value(f"{function.__qualname__} closure", cell.cell_contents, ())
-        names = set(_names(function.__code__))
+            self._value(f"{where} closure", cell.cell_contents, ())
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._value(f"{where} default", value, ())
+        names = frozenset(_names(function.__code__))
         for name in names & function.__globals__.keys():
-            self._value(f"{function.__module__}.{name}", function.__globals__[name], tuple(names))
+            self._value(f"{function.__module__}.{name}", function.__globals__[name], names)
 
-    def _value(self, where: str, value: Any, names: tuple[str, ...]) -> None:
+    def file(self, path: str, owner: Any) -> None:
+        """Take in a file; or the source of `owner`, which was written at a prompt or in a notebook."""
+        if Path(path).is_file():
+            self.files.add(path)
+            return
+        try:
+            self.constants.add(inspect.getsource(owner))
+        except (OSError, TypeError):
+            self.constants.add(getattr(owner, "__qualname__", type(owner).__name__))
+
+    def _value(self, where: str, value: Any, names: Iterable[str]) -> None:
         if isinstance(value, types.ModuleType):
-            if _is_users(getattr(value, "__file__", None)):
-                self._file(value.__file__ or "", value)
+            if _is_users(getattr(value, "__file__", None)) and self._is_new((id(value), names)):
+                self.file(value.__file__ or "", value)
                 for name in names:
                     if hasattr(value, name):
                         self._value(f"{value.__name__}.{name}", getattr(value, name), names)
         elif isinstance(value, types.FunctionType) or hasattr(value, "py_func"):
             if _is_users(inspect.unwrap(getattr(value, "py_func", value)).__code__.co_filename):
                 self.visit(value)
+        elif isinstance(value, type):
+            module = sys.modules.get(value.__module__)
+            path = getattr(module, "__file__", None)
+            if path is not None and _is_users(path):
+                self.file(path, value)
+            if issubclass(value, enum.Enum):
+                self.constants.add(f"{where}={[(member.name, member.value) for member in value]!r}")
+        elif isinstance(value, tuple):
+            self.constants.add(f"{where}=({len(value)})")
+            for place, item in enumerate(value):
+                self._value(f"{where}[{place}]", item, ())
         elif isinstance(value, np.ndarray):
             self.constants.add(f"{where}={value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}")
-        elif isinstance(value, bool | int | float | str | tuple | np.generic | None):
+        elif isinstance(value, bool | int | float | str | np.generic | None):
             self.constants.add(f"{where}={value!r}")
 
-    def _file(self, path: str, owner: Any) -> None:
-        if Path(path).is_file():
-            self.files.add(path)
-            return
-        try:  # written at a prompt or in a notebook: there is the text, if not a file
-            self.constants.add(inspect.getsource(owner))
-        except (OSError, TypeError):
-            code = getattr(owner, "__code__", None)
-            self.constants.add(f"{owner!r}" if code is None else f"{code.co_code.hex()}{code.co_consts!r}")
+    def _is_new(self, thing: Any) -> bool:
+        if thing in self._visited:
+            return False
+        self._visited.add(thing)
+        return True
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -85,9 +114,20 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
+def _text(constant: Any) -> str:
+    """A constant of a function's code, the same in every process."""
+    if isinstance(constant, types.CodeType):
+        return f"{constant.co_code.hex()} {constant.co_names} {[_text(each) for each in constant.co_consts]}"
+    if isinstance(constant, frozenset):
+        return str(sorted(map(_text, constant)))
+    return repr(constant)
+
+
 def _is_users(path: str | None) -> bool:
-    """Whether a file may change while its package keeps its version: neither Python's own nor an installed library."""
+    """Whether a file may change while everything in the hash that is not a file stays: not so Python's own, for example."""
     if path is None:
         return False
-    library = Path(path).parts
-    return "site-packages" not in library and not path.startswith(sys.base_prefix + "/lib/python")
+    parts = Path(path).parts
+    if "site-packages" in parts:
+        return parts[parts.index("site-packages") + 1] not in _VERSIONED
+    return not path.startswith(sysconfig.get_path("stdlib"))

@@ -23,7 +23,15 @@ from entity_gym.compiled.record import Record
 from entity_gym.dispatch import check_actions
 from entity_gym.frame import FrameReader
 from entity_gym.ragged import RaggedBufferI64
-from entity_gym.slots import EnvIds, EnvSlots, FinalObservations, Run, check_final_observations, check_num_envs
+from entity_gym.slots import (
+    EnvIds,
+    EnvSlots,
+    FinalObservations,
+    Run,
+    check_final_observations,
+    check_num_envs,
+    check_state,
+)
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecObs
 
@@ -136,6 +144,7 @@ class CompiledSlots(EnvSlots):
 
     def check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:  # noqa: D102
         table = self._tables[0]
+        self._checked = None  # whatever comes of this, others are no longer bound
         if self._bind_actions(table, actions, len(ids)):
             table.bind("ids", ids)
             table.arrays["err"][0] = Fault.NONE
@@ -180,6 +189,7 @@ class CompiledSlots(EnvSlots):
         return {"num_envs": len(self), "fields": fields, "shown": shown}
 
     def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        check_state(state, "num_envs", "fields", "shown")
         if state["num_envs"] != len(self):
             raise ValueError(f"the saved state has {state['num_envs']} environments; this pool has {len(self)}")
         records = self.slots["S"]

@@ -45,6 +45,7 @@ class CompiledView(Environment):
         from entity_gym.compiled.slots import CompiledSlots
 
         self.env = env
+        self._called = type(env).__name__  # how a pool's messages name it
         self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, check=False, numbered=False)
         self._layout = self._slots.layout
         self._seeded_by: np.random.Generator | None = None
@@ -144,7 +145,7 @@ class CompiledView(Environment):
             truncated=bool(slots["truncated"][0]),
             global_features=slots["g"][0].copy() if layout.global_features else (),
             visible=visible,
-            end_of_episode_info=info if done and info else None,
+            end_of_episode_info=info if done and layout.info else None,
             metrics=metrics,
         )
 
@@ -168,6 +169,11 @@ class CompiledView(Environment):
         counts = slots["N"][0]
         num_actors = int(counts[plan.attribute])
         values = np.full((num_actors, 1), -1, dtype=np.int64)
+        expected = _action_type(plan)
+        if action is not None and not isinstance(action, expected):
+            raise ValueError(
+                f"{layout.name}: action {plan.name!r} is a {type(action).__name__}; it must be a {expected.__name__}"
+            )
         if isinstance(action, GlobalCategoricalAction):
             values[:] = action.action
         elif isinstance(action, CategoricalAction | SelectEntityAction):
@@ -177,6 +183,10 @@ class CompiledView(Environment):
                     indices[(type_, i)] = len(indices)
             places = {index: place for place, index in enumerate(slots[f"w_{plan.attribute}"][0, :num_actors].tolist())}
             chosen = action.actions if isinstance(action, CategoricalAction) else action.actees
+            if len(action.actors) != len(chosen):
+                raise ValueError(
+                    f"{layout.name}: action {plan.name!r} has {len(action.actors)} actors and {len(chosen)} choices"
+                )
             for actor, choice in zip(action.actors, chosen, strict=True):
                 if indices.get(actor) not in places:
                     raise ValueError(
@@ -187,6 +197,12 @@ class CompiledView(Environment):
                 value = indices[choice] if isinstance(action, SelectEntityAction) else int(choice)
                 values[places[indices[actor]]] = value
         return RaggedBufferI64.from_offsets(values, np.array([0, num_actors], dtype=np.int64))
+
+
+def _action_type(plan: ActionPlan) -> type[Action]:
+    if plan.is_global:
+        return GlobalCategoricalAction
+    return CategoricalAction if plan.num_choices else SelectEntityAction
 
 
 def _reported(values: Mapping[str, float]) -> dict[str, float]:

@@ -107,7 +107,8 @@ def evaluated(place: Path, trained: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_training_says_where_it_is_and_how_far_and_ends_with_0(trained: subprocess.CompletedProcess[str]) -> None:
-    assert (trained.returncode, trained.stderr) == (0, "")
+    assert trained.returncode == 0
+    assert trained.stderr in ("", "compiling MineSweeper: takes some seconds, once\n")
     lines = trained.stdout.splitlines()
     assert lines[0] == "training MineSweeper on cpu into out/a"
     assert re.match(r"320/320 steps \(100%\)  [\d,]+ steps/s  00:00 left  reward \S+  length \S+  entropy ", lines[-2])
@@ -279,7 +280,7 @@ def run_here(here: Path, trained: object, place: Path) -> Path:
         (["rollout.steps=0"], r"rollout\.steps must be an integer of at least 1, got 0"),
         (["optim.epochs=0"], r"optim\.epochs must be an integer of at least 1, got 0"),
         (["net.d_model=17"], r"net\.d_model must be divisible by net\.n_head=2, got 17; the nearest .*: 16"),
-        (["env.kwargs.width=-6"], r"MineSweeper width=-6; it must be a whole number >= 1"),
+        (["env.kwargs.width=-6"], r"MineSweeper: width=-6; it must be a whole number from 1 to 256"),
         (["env.kwargs.num_mines=40"], r"num_mines=40 and num_robots=2 need 42 cells; .* has 16"),
         (["env=custom", f"env.id={WORLDS}:Copycatt"], r"no class or function 'Copycatt'.*did you mean 'Copycat'\?"),
         (["env=custom", "env.id=no_such_module:World"], r"env\.id is 'no_such_module:World', but there is no module"),

@@ -29,6 +29,7 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.run_dir import METRICS
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, tiny_config
 
 REPOSITORY = Path(__file__).parents[2]
@@ -177,7 +178,7 @@ def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_a
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "PASSIVE"}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.DEVNULL)
     try:
-        train(config)  # meanwhile: the same world, in a hurry
+        train(config, env=PythonMineSweeper)  # meanwhile: the same world, in a hurry
         metrics = tmp_path / "a" / METRICS
         wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 4, process)
     finally:
@@ -185,9 +186,19 @@ def test_a_run_that_is_killed_between_checkpoints_equals_the_uninterrupted_one_a
     assert process.wait() == -signal.SIGKILL
     step = load_checkpoint(tmp_path / "a/checkpoints/latest").step
     assert 96 <= step < 320
-    train(resumed(config, tmp_path / "a"))
+    train(resumed(config, tmp_path / "a"), env=PythonMineSweeper)
     assert rows_of(tmp_path / "a") == rows_of(tmp_path / "whole")
     assert_same_end(tmp_path / "a", tmp_path / "whole")
+
+
+def test_environments_of_another_kind_start_new_episodes_and_the_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(tmp_path / "a")
+    train(config, env=PythonMineSweeper)
+    train(resumed(config, tmp_path / "a", total_timesteps=320))
+    assert "start new episodes" in capsys.readouterr().out
+    assert rows_of(tmp_path / "a")[-1]["step"] == 320
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:

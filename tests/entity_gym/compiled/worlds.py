@@ -69,7 +69,7 @@ class Everything(CompiledEnvironment):
         ("noise", np.float64),
         ("episodes", np.int64),  # survives `reset`
     ]
-    info = {"score": "score", "cats left": "cats", "was lucky": "lucky"}
+    info = {"score": "score", "cats left": "cats", "was lucky": "lucky", "last noise": "noise"}
     metrics = ["noise", "cats"]
     arrays = {
         "obs:board": Array((2, 3), np.uint8, low=0, high=9),

@@ -1,0 +1,71 @@
+"""Write docs/environments.md anew, from the docstrings and declarations of the worlds that come with the package.
+
+python scripts/regenerate_environments.py            # rewrite the page if it has changed
+python scripts/regenerate_environments.py --check    # only look: exit status 1 if the page is stale
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from pathlib import Path
+
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.registry import list_envs, look_up
+
+PAGE = Path(__file__).parent.parent / "docs" / "environments.md"
+SECTIONS = ("Observation", "Actions", "Reward", "End", "Best score")
+HEAD = """\
+# Environments
+
+The worlds that come with the package, by the name that `env=` and `make` know them by. All are compiled, seeded and drawn by
+`render`. The docstring of each, in `entity_gym/envs/`, is its contract: this page is made of them by
+`python scripts/regenerate_environments.py`, and leaves out the order of events in a step and the ranges of parameters.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is stale")
+    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/environments.md")
+    given = parser.parse_args()
+    new = page()
+    stale = not given.page.exists() or given.page.read_text(encoding="utf-8") != new
+    if given.check:
+        if stale:
+            print(f"{given.page}: stale; run python scripts/{Path(__file__).name}", file=sys.stderr)
+        return int(stale)
+    if stale:
+        given.page.write_text(new, encoding="utf-8")
+    print(f"{given.page}: {'rewritten' if stale else 'nothing rewritten'}")
+    return 0
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(section(name) for name in list_envs())])
+
+
+def section(name: str) -> str:
+    """What the page says about one world."""
+    cls: type[CompiledEnvironment] = look_up(name).load()
+    paragraphs = (inspect.getdoc(cls) or "").split("\n\n")
+    titles = [f"**{title}.**" for title in SECTIONS]
+    first = next((i for i, text in enumerate(paragraphs) if text.startswith("**")), len(paragraphs))
+    summary = [text for text in paragraphs[:first] if not text.startswith(("Args:", "Raises:"))]
+    chosen = [text for text in paragraphs[first:] if text.startswith(tuple(titles))]
+    return "\n\n".join([f"## {name}", *summary, *chosen, settings(cls)]) + "\n"
+
+
+def settings(cls: type[CompiledEnvironment]) -> str:
+    """Parameters with their defaults, the step limit, and the score that counts as solved."""
+    parameters = ", ".join(
+        f"`{name}={value!r}`" for name, value in {**cls.parameters, "max_steps": cls.max_steps}.items()
+    )
+    solved = "" if cls.reward_threshold is None else f" Solved at a mean of {cls.reward_threshold:g}."
+    return f"Parameters: {parameters}.{solved}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

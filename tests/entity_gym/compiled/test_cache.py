@@ -1,0 +1,330 @@
+"""Compiled code is kept, found again, and made anew when anything changes that it comes from."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.compiled import CompiledEnvironment, rand_int
+from entity_gym.compiled.build import build, cache_dir
+from entity_gym.compiled.slots import CompiledSlots
+from tests.entity_gym.compiled.comparing import Playing
+from tests.entity_gym.compiled.worlds import Watching
+
+FILES = {
+    "a_world.py": """
+        import numpy as np
+        import a_package.deep
+        from a_package.rules import Kind, SHAPE, TABLE, doubled, plus
+        from a_package import rules
+        from entity_gym.compiled import CompiledEnvironment, GlobalCategorical
+
+        STEP = 1
+
+        class World(CompiledEnvironment):
+            actions = {"go": GlobalCategorical(["a", "b"])}
+            state = [("n", np.int64)]
+
+            def reset(s):
+                s.n = 0
+
+            def step(s, act):
+                s.n += STEP
+                value = doubled(s.n) + rules.BONUS + TABLE[1] + SHAPE[1][0] + plus(1)
+                return value + a_package.deep.DEPTH + (10000 if s.n == Kind.BIG else 0), False, False
+
+            def observe(s, obs):
+                pass
+        """,
+    "a_package/__init__.py": "",
+    "a_package/rules.py": """
+        from enum import IntEnum
+        import numpy as np
+        from a_package import factors, unused
+        from entity_gym.compiled import kernel
+
+        BONUS = 100
+        TABLE = np.array([1, 2, 3])
+        SHAPE = (0, (5, 6))
+
+        class Kind(IntEnum):
+            SMALL = 1
+            BIG = 7
+
+        @kernel
+        def doubled(n):
+            return n * factors.factor()
+
+        @kernel
+        def plus(n, more=factors.MORE):
+            return n + more
+        """,
+    "a_package/factors.py": """
+        from entity_gym.compiled import kernel
+
+        MORE = 3
+
+        @kernel
+        def factor():
+            return 2
+        """,
+    "a_package/deep.py": "import a_package\nDEPTH = 4\n",
+    "a_package/unused.py": "NOTHING = 1\n",
+}
+# In the first step: doubled 2, bonus 100, table 2, shape 5, plus 4, depth 4.
+FIRST_REWARD = 117.0
+
+EDITS = {
+    "its own function": ("a_world.py", "s.n = 0", "s.n = 5"),
+    "its own constant": ("a_world.py", "STEP = 1", "STEP = 2"),
+    "a helper in another module": ("a_package/rules.py", "return n *", "return 1 + n *"),
+    "a helper of a helper in a third module": ("a_package/factors.py", "return 2", "return 3"),
+    "a constant of another module": ("a_package/rules.py", "BONUS = 100", "BONUS = 200"),
+    "a constant of a submodule": ("a_package/deep.py", "DEPTH = 4", "DEPTH = 5"),
+    "an array": ("a_package/rules.py", "[1, 2, 3]", "[1, 9, 3]"),
+    "a nested tuple": ("a_package/rules.py", "(5, 6)", "(8, 6)"),
+    "an enumeration": ("a_package/rules.py", "BIG = 7", "BIG = 1"),
+    "a default argument from a third module": ("a_package/factors.py", "MORE = 3", "MORE = 4"),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's files, importable, and a cache of their own."""
+    folder = tmp_path / "project"
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # edits within a second would not be seen
+    monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path / "cache"))
+    yield folder
+    forget()
+
+
+def forget() -> None:
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("a_world", "a_package"):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def imported() -> Any:
+    """The world as a new process would import it."""
+    forget()
+    return importlib.import_module("a_world").World
+
+
+def edit(project: Path, edited: str) -> None:
+    name, old, new = EDITS[edited]
+    text = (project / name).read_text()
+    assert text.count(old) == 1
+    (project / name).write_text(text.replace(old, new))
+
+
+def first_reward(world: Any, **options: Any) -> float:
+    return float(Playing(CompiledSlots(world, 1, **options)).step().reward[0])
+
+
+# --- What belongs to the key (without compiling: the key is the same question in ordinary Python)
+
+
+def folder_of(world: type[CompiledEnvironment], **options: Any) -> str:
+    return build(world, compile=False, **options).folder.name
+
+
+def test_the_same_sources_have_the_same_place(project: Path) -> None:
+    world = imported()
+    assert first_reward(world, compile=False) == FIRST_REWARD
+    again = imported()
+    assert again is not world and folder_of(again) == folder_of(world)
+    assert folder_of(world).startswith("World_") and (project.parent / "cache" / folder_of(world)).is_dir()
+
+
+@pytest.mark.parametrize("edited", EDITS)
+def test_whatever_is_edited_has_another_place(edited: str, project: Path) -> None:
+    before = folder_of(imported())
+    edit(project, edited)
+    world = imported()
+    assert first_reward(world, compile=False) != FIRST_REWARD  # it does matter
+    assert folder_of(world) != before
+
+
+def test_a_constant_that_is_replaced_from_outside_has_another_place(project: Path) -> None:
+    world = imported()
+    before = folder_of(world)
+    sys.modules["a_package.rules"].BONUS = 7  # type: ignore[attr-defined]
+    again = type("World", (world,), {})
+    assert folder_of(again) != before
+
+
+def test_ways_to_run_have_places_of_their_own() -> None:
+    assert folder_of(Watching) != folder_of(Watching, boundscheck=True)
+
+
+def counting_by(amount: int) -> type[CompiledEnvironment]:
+    class World(Watching):
+        def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+            s.t += amount
+            return float(s.t), False, False
+
+    return World
+
+
+def test_what_a_function_closes_over_belongs_to_the_key() -> None:
+    assert folder_of(counting_by(1)) == folder_of(counting_by(1)) != folder_of(counting_by(2))
+
+
+class Up:
+    class World(Watching):
+        def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+            s.t += 1
+            return float(s.t), False, False
+
+
+class Down:
+    class World(Watching):
+        def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+            s.t -= 1
+            return float(s.t), False, False
+
+
+def test_two_classes_of_one_name_in_one_file_are_two() -> None:
+    assert folder_of(Up.World) != folder_of(Down.World)
+
+
+def test_a_class_without_a_file_can_be_compiled_and_told_apart() -> None:
+    """As in a notebook or at a prompt."""
+
+    def typed_in(sign: str) -> Any:
+        functions: dict[str, Any] = {"rand_int": rand_int}
+        exec(f"def step(s, act):\n    s.t {sign}= 1\n    return float(s.t), False, False\n", functions)
+        return type("World", (Watching,), {"step": functions["step"]})
+
+    assert folder_of(typed_in("+")) != folder_of(typed_in("-"))
+    assert Playing(CompiledSlots(typed_in("-"), 1, compile=False)).step().reward.tolist() == [-1.0]
+
+
+def test_modules_that_name_each_other_are_no_trap(project: Path) -> None:
+    text = (project / "a_world.py").read_text()
+    (project / "a_world.py").write_text(text.replace("a_package.deep.DEPTH", "a_package.deep.a_package.deep.DEPTH"))
+    assert first_reward(imported(), compile=False) == FIRST_REWARD
+
+
+# --- Where it is
+
+
+def test_the_place_is_the_users_cache_folder_unless_a_variable_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"
+    if sys.platform == "linux":
+        monkeypatch.delenv("ENTITY_GYM_CACHE_DIR")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert cache_dir() == tmp_path / "entity_gym" / "compiled"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert cache_dir() == tmp_path / ".cache" / "entity_gym" / "compiled"
+
+
+# --- In processes of their own, compiled for real
+
+SCRIPT = """
+import json, warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from tests.entity_gym.compiled.comparing import Playing
+    from entity_gym.compiled.slots import CompiledSlots
+    from a_world import World
+    slots = CompiledSlots(World, 1)
+reward = float(Playing(slots).step().reward[0])
+stats = slots.program.module.run.stats
+print(json.dumps({
+    "reward": reward,
+    "hits": sum(stats.cache_hits.values()),
+    "misses": sum(stats.cache_misses.values()),
+    "folder": str(slots.program.folder),
+    "warnings": [str(warning.message) for warning in caught],
+}))
+"""
+
+
+def start(project: Path, **environment: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(project), str(Path(__file__).parents[3])])
+    settings = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return dict(json.loads(out))
+
+
+def compiled_files(project: Path) -> list[str]:
+    return sorted(str(path) for path in (project.parent / "cache").rglob("*.nbc"))
+
+
+@pytest.mark.slow
+def test_compiled_code_is_loaded_until_a_source_changes(project: Path) -> None:
+    first = finished(start(project))
+    assert (first["reward"], first["hits"], first["misses"]) == (FIRST_REWARD, 0, 1)
+    files = compiled_files(project)
+    assert files
+    second = finished(start(project))
+    assert (second["reward"], second["hits"], second["misses"]) == (FIRST_REWARD, 1, 0)
+    assert compiled_files(project) == files
+    edit(project, "a helper of a helper in a third module")
+    third = finished(start(project))
+    assert (third["reward"], third["hits"]) == (FIRST_REWARD + 1, 0)
+    edit(project, "an enumeration")
+    assert finished(start(project))["reward"] == FIRST_REWARD + 10001
+
+
+@pytest.mark.slow
+def test_two_processes_that_compile_at_the_same_time_do_not_disturb_each_other(project: Path) -> None:
+    both = [start(project), start(project)]
+    assert [finished(process)["reward"] for process in both] == [FIRST_REWARD, FIRST_REWARD]
+    after = finished(start(project))
+    assert (after["reward"], after["hits"]) == (FIRST_REWARD, 1)  # what they left behind is of use
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_said_and_does_without(project: Path) -> None:
+    blocked = project.parent / "a file"
+    blocked.write_text("no folder")
+    temporary = project.parent / "temporary"
+    temporary.mkdir()
+    result = finished(start(project, ENTITY_GYM_CACHE_DIR=str(blocked), TMPDIR=str(temporary)))
+    assert result["reward"] == FIRST_REWARD
+    assert any(
+        str(blocked) in warning and "set ENTITY_GYM_CACHE_DIR to a folder that can" in warning
+        for warning in result["warnings"]
+    )
+    assert result["folder"].startswith(str(temporary))
+
+
+def test_a_cache_that_can_be_written_is_no_reason_to_warn(project: Path, recwarn: pytest.WarningsRecorder) -> None:
+    CompiledSlots(imported(), 1, compile=False)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Path) -> None:
+    world = imported()
+    folder = build(world, compile=False).folder
+    (folder / "loops.py").unlink()
+    (folder / "leftover.tmp").write_text("def wor")
+    assert first_reward(imported(), compile=False) == FIRST_REWARD
+    assert np.isfinite(FIRST_REWARD)

@@ -1,0 +1,312 @@
+"""A compiled environment as a plain one: the same rules, ids instead of indices, and a record that can be written to."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import (
+    CategoricalAction,
+    CategoricalActionMask,
+    Environment,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    Observation,
+    SelectEntityAction,
+    SelectEntityActionMask,
+)
+from entity_gym.compiled.view import CompiledView
+from entity_gym.frame import FrameReader
+from entity_gym.list_env import ListEnv
+from entity_gym.slot_vec_env import SlotVecEnv
+from tests.entity_gym.compiled.comparing import exactly, meaning, ordinary
+from tests.entity_gym.compiled.worlds import Everything, MadeUpError, Watching
+from tests.entity_gym.pools import play_together
+
+
+def started(seed: int = 0, **parameters: Any) -> CompiledView:
+    env = Everything(**parameters).as_environment()
+    env.rng = np.random.default_rng(seed)
+    env.reset()
+    return env
+
+
+def random_choices(obs: Observation, rng: np.random.Generator) -> dict[str, Any]:
+    """What an agent that knows ids alone would do."""
+    actions: dict[str, Any] = {}
+    for name, mask in obs.actions.items():
+        if isinstance(mask, GlobalCategoricalActionMask):
+            open_ = np.ones(3, np.bool_) if mask.mask is None else mask.mask[0]
+            actions[name] = GlobalCategoricalAction(int(rng.choice(np.flatnonzero(open_))), "")
+        elif isinstance(mask, CategoricalActionMask):
+            assert mask.actor_ids is not None
+            rows = np.ones((len(mask.actor_ids), 3), np.bool_) if mask.mask is None else mask.mask
+            actions[name] = CategoricalAction(
+                mask.actor_ids, np.array([rng.choice(np.flatnonzero(row)) for row in rows])
+            )
+        else:
+            assert (
+                isinstance(mask, SelectEntityActionMask) and mask.actor_ids is not None and mask.actee_ids is not None
+            )
+            actors, actees = [], []
+            for k, actor in enumerate(mask.actor_ids):
+                row = np.ones(len(mask.actee_ids), np.bool_) if mask.mask is None else mask.mask[k]
+                if row.any():
+                    actors.append(actor)
+                    actees.append(mask.actee_ids[rng.choice(np.flatnonzero(row))])
+            actions[name] = SelectEntityAction(actors, actees)
+    return actions
+
+
+def test_it_is_an_environment_with_the_same_spaces() -> None:
+    env = Everything(num_dogs=1).as_environment()
+    assert isinstance(env, Environment) and env.can_save()
+    assert env.obs_space() == Everything.obs_space() and env.action_space() == Everything.action_space()
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_every_observation_fits_the_spaces_and_episodes_end(compile: bool) -> None:
+    env = Everything().as_environment(compile=compile)
+    env.rng, rng = np.random.default_rng(4), np.random.default_rng(5)
+    reader = FrameReader(env.obs_space(), env.action_space(), "Everything")
+    obs, ends = env.reset(), 0
+    for _ in range(120):
+        reader.read(obs, 0)
+        assert (obs.end_of_episode_info is None) == (not obs.done)
+        if obs.done:
+            ends += 1
+            assert obs.actions == {}
+            obs = env.reset()
+            assert obs.reward == 0 and obs.metrics == {} and not obs.done
+        else:
+            obs = env.act(random_choices(obs, rng))
+            assert obs.metrics["cats"] == len(obs.ids["Cat"]) and obs.metrics.get("noise", 0) >= 0
+    assert ends > 10
+
+
+def test_the_compiled_form_is_the_same_environment() -> None:
+    seen = []
+    for compile in (False, True):
+        env, rng = Everything().as_environment(compile=compile), np.random.default_rng(5)
+        env.rng = np.random.default_rng(4)
+        seen.append([exactly(env.reset())])
+        obs = env.show()
+        for _ in range(60):
+            obs = env.reset() if obs.done else env.act(random_choices(obs, rng))
+            seen[-1].append(exactly(obs))
+    assert seen[0] == seen[1]
+
+
+def test_a_pool_of_the_same_seed_draws_the_same_numbers() -> None:
+    env = Everything().as_environment()
+    env.rng = np.random.default_rng(np.random.SeedSequence((3, 5)))
+    slots = ordinary(Everything, 1, first_env=5)
+    slots.seed(3)
+    obs = SlotVecEnv(slots, seed=3).reset()
+    first = env.reset()
+    assert np.array_equal(first.features["Cat"], obs.features["Cat"].values)
+    assert np.array_equal(first.features["Guard Dog"], obs.features["Guard Dog"].values)
+
+
+def test_a_generator_seeds_once_and_the_next_episode_goes_on() -> None:
+    env = started(1)
+    second = exactly(env.reset())
+    env.rng = np.random.default_rng(1)
+    first = exactly(env.reset())
+    assert exactly(env.reset())["features"] == second["features"] != first["features"]
+
+
+def test_two_environments_that_nobody_seeded_differ() -> None:
+    assert exactly(Everything().as_environment().reset()) != exactly(Everything().as_environment().reset())
+
+
+# --- Ids
+
+
+def test_ids_are_the_type_and_the_place_in_the_list() -> None:
+    env = started(num_dogs=3)
+    env.record.cats, env.record.rocks = 2, 1
+    obs = env.observe()
+    assert obs.ids == {
+        "Rock": [("Rock", 0)],
+        "Cat": [("Cat", 0), ("Cat", 1)],
+        "Guard Dog": [("Guard Dog", 0), ("Guard Dog", 1), ("Guard Dog", 2)],
+    }
+    walk, chase = obs.actions["Walk"], obs.actions["Chase"]
+    assert isinstance(walk, CategoricalActionMask) and isinstance(chase, SelectEntityActionMask)
+    assert walk.actor_ids == [*obs.ids["Guard Dog"], *obs.ids["Cat"]]
+    assert chase.actor_ids == obs.ids["Guard Dog"] and chase.actee_ids == [*obs.ids["Cat"], *obs.ids["Rock"]]
+    assert chase.mask is not None and chase.mask.tolist() == [
+        [False, True, True],
+        [True, False, True],
+        [True, True, False],
+    ]
+    sniff = obs.actions["Sniff"]
+    assert isinstance(sniff, CategoricalActionMask)
+    assert sniff.actor_ids == [("Guard Dog", 2), ("Guard Dog", 0), ("Cat", 0)]
+
+
+def test_actions_are_taken_by_ids_in_any_order() -> None:
+    one, other = started(2), started(2)
+    obs = one.show()
+    actions = random_choices(obs, np.random.default_rng(0))
+    walk, chase = actions["Walk"], actions["Chase"]
+    assert len(walk.actors) > 2 and len(chase.actors) == 2
+    backwards = {
+        **actions,
+        "Walk": CategoricalAction(walk.actors[::-1], walk.actions[::-1]),
+        "Chase": SelectEntityAction(chase.actors[::-1], chase.actees[::-1]),
+    }
+    assert exactly(one.act(actions)) == exactly(other.act(backwards))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"Wlak": CategoricalAction([], np.array([], np.int64))}, r"Everything has no action 'Wlak'; .*did you mean 'Walk'\?"),
+        ({"Walk": CategoricalAction([("Dog", 0)], np.array([1]))}, r"Everything: action 'Walk' names the actor \('Dog', 0\)"),
+        ({"Walk": CategoricalAction([("Cat", 0)], np.array([1]))}, r"action 'Walk'"),  # the others are missing
+        ({"Chase": SelectEntityAction([("Guard Dog", 0)], [("Cow", 1)])}, r"names \('Cow', 1\), which no entity has"),
+        ({"Chase": SelectEntityAction([("Guard Dog", 0)], [("Guard Dog", 1)])}, r"action 'Chase' of entity \d is \d; expected"),
+        ({"Weather": GlobalCategoricalAction(1, "rain")}, r"action 'Weather' of entity \d is 1; .*not masked"),
+        ({"Weather": GlobalCategoricalAction(7, "hail")}, r"action 'Weather' of entity \d is 7; expected a choice below 3"),
+        ({"Walk": None}, r"action 'Walk' .*"),
+        ({"Walk": CategoricalAction([("Cat", 0)], np.array([1, 2]))}, r"action 'Walk' has 1 actors and 2 choices"),
+        ({"Walk": GlobalCategoricalAction(1, "left")}, r"action 'Walk' is a GlobalCategoricalAction; it must be a Categ"),
+    ],
+)  # fmt: skip
+def test_an_action_that_was_not_offered_is_refused_and_nothing_happens(change: dict[str, Any], message: str) -> None:
+    env = started(2)
+    before = exactly(env.state())
+    actions = random_choices(env.show(), np.random.default_rng(0)) | change
+    with pytest.raises(ValueError, match=message):
+        env.act({name: action for name, action in actions.items() if action is not None})
+    assert exactly(env.state()) == before
+
+
+def test_an_action_that_is_not_offered_may_be_left_out() -> None:
+    env = started(2)
+    env.record.steps = 4  # nobody walks
+    obs = env.observe()
+    assert "Walk" not in obs.actions
+    env.act(random_choices(obs, np.random.default_rng(0)))
+
+
+def test_outside_an_episode_there_are_no_steps() -> None:
+    env = Watching(max_steps=1).as_environment()
+    with pytest.raises(ValueError, match=r"Watching.act\(\) was called outside an episode; call reset\(\) first"):
+        env.act({})
+    env.reset()
+    assert env.act({}).done
+    with pytest.raises(ValueError, match="outside an episode"):
+        env.act({})
+
+
+def test_an_exception_of_its_own_keeps_its_type() -> None:
+    env = started()
+    env.configure({"fault": 16})
+    with pytest.raises(MadeUpError, match="the bridge is out"):
+        env.act(random_choices(env.show(), np.random.default_rng(0)))
+
+
+# --- The record
+
+
+def test_the_record_can_be_read_and_written_between_steps() -> None:
+    env = started(num_dogs=1)
+    env.record.dog[0] = (3.0, 2.0, -1.0)
+    env.record.wind = 0.75
+    obs = env.observe()
+    assert obs.features["Guard Dog"].tolist() == [[3.0, 2.0, -1.0]] and obs.global_features[1] == 0.75
+    assert env.record.steps == 0 and env.record.num_dogs == 1 and env.record.max_steps == 9
+
+
+def test_a_misspelt_field_of_the_record_is_named() -> None:
+    env = started()
+    with pytest.raises(AttributeError, match=r"there is no field 'cat_s'; .*did you mean 'cats'\?"):
+        _ = env.record.cat_s
+    with pytest.raises(AttributeError, match="there is no field 'dgo'"):
+        env.record.dgo = 1
+
+
+def test_what_was_shown_does_not_change_with_the_environment() -> None:
+    env, rng = started(), np.random.default_rng(0)
+    seen, copies = [], []
+    for _ in range(30):
+        obs = env.show()
+        seen.append(obs)
+        copies.append(exactly(obs))
+        if obs.done:
+            env.reset()
+        else:
+            env.act(random_choices(obs, rng))
+    assert [exactly(obs) for obs in seen] == copies
+
+
+def test_it_is_drawn_as_its_class_draws_it() -> None:
+    env = started()
+    image = env.render()
+    assert image.shape == (4, 8, 3) and image[0, :, 0].sum() == 255 * env.record.cats
+    with pytest.raises(NotImplementedError, match="Watching does not implement render"):
+        Watching().as_environment().render()
+
+
+# --- Parameters, saving, pools
+
+
+def test_it_is_configured_for_its_coming_episodes() -> None:
+    env = started(num_dogs=1)
+    env.configure({"num_dogs": 3, "max_steps": 2})
+    obs = env.reset()
+    assert len(obs.features["Guard Dog"]) == 3 and obs.global_features[0] == 2
+    with pytest.raises(ValueError, match="num_dogs is 9; allowed: 0 to 3"):
+        env.configure({"num_dogs": 9})
+
+
+def test_it_continues_from_a_saved_state_here_and_elsewhere() -> None:
+    env = started(2)
+    assert not env.act(random_choices(env.show(), np.random.default_rng(0))).done
+    state = env.state()
+    copy = exactly(state)
+    expected = exactly(env.act(random_choices(env.show(), np.random.default_rng(1))))
+    assert exactly(state) == copy
+    for other in (env, started(99), Everything().as_environment(compile=True)):
+        other.load_state(state)
+        assert exactly(other.act(random_choices(other.show(), np.random.default_rng(1)))) == expected
+
+
+def test_the_same_generator_does_not_seed_again_after_a_state_was_loaded() -> None:
+    env = started(3)
+    state = env.state()
+    expected = exactly(env.reset())
+    env.load_state(state)
+    assert exactly(env.reset()) == expected
+
+
+def test_a_list_of_them_can_be_saved_and_copied() -> None:
+    pool = ListEnv(Everything().as_environment, 3, seed=1)
+    play_together(pool, 7)
+    state, clone = pool.state(), pool.clone()
+    copy = exactly(state)
+    expected = [meaning(obs) for obs in play_on(pool)]
+    assert exactly(state) == copy
+    assert [meaning(obs) for obs in play_on(clone)] == expected
+    pool.load_state(state)
+    assert [meaning(obs) for obs in play_on(pool)] == expected
+
+
+def play_on(pool: ListEnv) -> list[Any]:
+    from entity_gym.sampling import random_actions
+
+    rng, obs, seen = np.random.default_rng(7), pool.load_state(pool.state()), []
+    for _ in range(20):
+        obs = pool.act(random_actions(obs, rng))
+        seen.append(obs)
+    return seen
+
+
+def test_what_makes_it_can_be_sent_to_another_process() -> None:
+    make = pickle.loads(pickle.dumps(Everything(num_dogs=3).as_environment))
+    assert len(make().reset().features["Guard Dog"]) == 3
+    assert pickle.loads(pickle.dumps(Everything(num_dogs=3))).values == Everything(num_dogs=3).values
