@@ -350,14 +350,7 @@ class ProcessVecEnv(VecEnv):
         self._recover(worker, lost, first, died)
 
     def _recover(self, worker: WorkerProcess, lost: list[Request], first: VecObs, died: WorkerDied) -> None:
-        """Answer in place of a dead worker.
-
-        Args:
-            worker: the new one.
-            lost: what the old one was asked for and did not answer.
-            first: what its environments show, after they were made anew.
-            died: what happened to it.
-        """
+        """Answer what a dead worker `lost`; `first` is what the environments of its successor show."""
         idle = {i for i in first.env_id.tolist() if self._status.of[i] in (Status.READY, Status.UNDER_WAY)}
         for request in lost:
             idle.difference_update(request.ids.tolist())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from entity_gym.process_frames import Frames, flatten
+from entity_gym.process_frames import flatten
 from entity_gym.process_pickling import ErrorReport, pickled_for_parent
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.shared_arena import Array, Channel

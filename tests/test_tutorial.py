@@ -29,7 +29,7 @@ def test_the_world_takes_fewer_than_sixty_lines() -> None:
 def test_a_reader_who_follows_the_tutorial_gets_what_it_promises(tmp_path: Path) -> None:
     world, use = blocks("python")
     (tmp_path / "market.py").write_text(world)
-    (tmp_path / "use.py").write_text("import numpy as np\n" + use)
+    (tmp_path / "use.py").write_text(use)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}", "OMP_WAIT_POLICY": "PASSIVE"}
     commands = [command.strip() for command in blocks("bash")] + ["python use.py"]
     assert len(commands) == 4

@@ -86,7 +86,7 @@ _CAUSES = [
     _Cause(
         r"No implementation of function (.+?) found for signature",
         "{0} does not work with values of these types",
-        "look at the types: an array where a number is meant (s.pos instead of s.pos[i]), or a function that Numba does not know or that makes an array",
+        "an array where a number is meant (s.pos instead of s.pos[i]), or a function that is unknown or makes an array",
     ),
 ]
 

@@ -1,6 +1,6 @@
 """What pools showed, in forms that can be compared."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -8,10 +8,11 @@ import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.ragged import RaggedBuffer
+from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.slots import EnvSlots
+from entity_gym.spaces import ActionSpace
 from entity_gym.vec_obs import VecObs
-from tests.worlds import actions_of_each, frame, frames
+from tests.worlds import actions_of_each, frame, frames, open_choices
 
 
 def exactly(value: Any) -> Any:
@@ -49,6 +50,20 @@ def of_environment(obs: VecObs, env_id: int) -> dict[str, Any]:
     if obs.final is not None and env_id in obs.final.env_id:
         seen["final"] = of_environment(obs.final, env_id)
     return seen
+
+
+def actions_in(
+    obs: VecObs, env_ids: Sequence[int], streams: Sequence[np.random.Generator], space: Mapping[str, ActionSpace]
+) -> dict[str, RaggedBufferI64]:
+    """Random actions for some environments of a batch, in the given order, each from its own stream."""
+    places = [obs.env_id.tolist().index(i) for i in env_ids]
+    actions = {}
+    for name, kind in space.items():
+        choices = open_choices(obs, name, kind)
+        rows = [[streams[i].choice(open_) for open_ in choices[k]] for k, i in zip(places, env_ids, strict=True)]
+        flat = np.array([choice for row in rows for choice in row], np.int64).reshape(-1, 1)
+        actions[name] = RaggedBufferI64.from_flattened(flat, [len(row) for row in rows])
+    return actions
 
 
 def serially(fn: Any, n: int) -> None:

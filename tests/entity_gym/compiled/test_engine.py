@@ -18,11 +18,19 @@ from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.slots import FinalObservations
 from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_obs import RaggedArray, VecObs
-from tests.entity_gym.compiled.comparing import Playing, exactly, meaning, of_environment, ordinary, serially
-from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, Watching
+from tests.entity_gym.compiled.comparing import (
+    Playing,
+    actions_in,
+    exactly,
+    meaning,
+    of_environment,
+    ordinary,
+    serially,
+)
+from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, OddNames, Watching
 from tests.entity_gym.pools import Streams, play_together
 
-WORLDS = [Everything, Bare, Watching]
+WORLDS = [Everything, OddNames, Bare, Watching]
 KEPT: list[FinalObservations] = ["truncated", "all", "none"]
 
 
@@ -45,6 +53,25 @@ def test_the_compiled_form_shows_the_same_as_ordinary_python_bit_for_bit(world: 
         assert (
             seen.done.sum() > 200 and 100 < seen.truncated.sum() < seen.done.sum() and len(np.unique(seen.reward)) > 100
         )
+
+
+def test_the_world_that_the_others_are_about_shows_everything_there_is() -> None:
+    seen = VecObs.cat(play_pool(Everything, steps=300, seed=3))
+    assert seen.done.sum() > 200 and 100 < seen.truncated.sum() < seen.done.sum() and len(np.unique(seen.reward)) > 100
+    for name, most in (("Rock", 2), ("Cat", 4), ("Guard Dog", 2)):
+        assert seen.features[name].size1().max() == most
+    assert (seen.features["Cat"].size1() == 1).any() and (seen.features["Rock"].size1() == 0).any()
+    assert 0 < seen.visible["Cat"].values.mean() < 1
+    masks = seen.action_masks
+    for name, most in (("Walk", 6), ("Chase", 2), ("Throw Rock", 1)):
+        lengths = masks[name].actors.size1()
+        assert lengths.min() == 0 and lengths.max() == most
+    for name in ("Sniff", "Chase", "Weather"):
+        assert 0 < masks[name].mask.values.mean() < 1
+    thrown = masks["Throw Rock"]
+    assert ((thrown.actors.size1() > 0) & (thrown.actees.size1() == 0)).any()  # somebody, and nobody to throw at
+    quiet = VecObs.cat(play_pool(Everything(windy=False), steps=30, seed=3, compile=False))
+    assert set(quiet.action_masks["Weather"].actors.size1().tolist()) == {0, 1}
 
 
 def test_numbas_own_switch_gives_the_same_without_compiling() -> None:
@@ -70,8 +97,8 @@ def test_a_pool_shows_what_a_list_of_plain_environments_shows(final_observations
         assert meaning(one) == meaning(other), f"step {step}"
 
 
-@pytest.mark.parametrize("world", [Bare, Watching])
-def test_the_smallest_worlds_show_what_a_list_of_them_shows(world: type[CompiledEnvironment]) -> None:
+@pytest.mark.parametrize("world", [OddNames, Bare, Watching])
+def test_other_worlds_show_what_a_list_of_them_shows(world: type[CompiledEnvironment]) -> None:
     listed = play_together(ListEnv(world(max_steps=7).as_environment, 3, seed=5), 40)
     compiled = play_pool(world(max_steps=7), 3, 40, seed=5)
     assert [meaning(obs) for obs in compiled] == [meaning(obs) for obs in listed]
@@ -87,45 +114,40 @@ def test_trajectories_do_not_depend_on_the_number_of_threads(num_threads: int) -
 # --- Any environments, in any order
 
 
-def test_environments_can_be_stepped_in_any_subsets_and_any_order() -> None:
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_environments_can_be_stepped_in_any_subsets_and_any_order(num_threads: int) -> None:
     together = play_pool(Everything, 5, 40, seed=7, final_observations="all")
-    with ThreadedVecEnv(Everything, 5, seed=7, final_observations="all") as pool:
-        streams, order = Streams(pool), np.random.default_rng(0)
-        last = [pool.reset()] * 5
-        taken = [0] * 5
+    with ThreadedVecEnv(Everything, 5, num_threads, seed=7, final_observations="all") as pool:
+        streams, order = Streams(pool).rngs, np.random.default_rng(0)
+        shown, taken = pool.reset(), [0] * 5
         while min(taken) < 40:
             ids = [i for i in order.permutation(5).tolist() if order.random() < 0.6 and taken[i] < 40]
             if not ids:
                 continue
-            env_id = np.array(ids)[::-1] if order.random() < 0.5 else ids  # a view backwards is a list as well
-            shown = [last[i] for i in env_id]
-            obs = pool.act(actions_for(streams, shown, env_id), env_id)
-            assert obs.env_id.tolist() == list(env_id)
+            actions = actions_in(shown, ids, streams, pool.action_space())
+            backwards = np.array(ids[::-1])[::-1]  # the same in memory that runs backwards
+            obs = pool.act(actions, backwards)
+            assert obs.env_id.tolist() == ids
             for i in ids:
-                last[i] = obs
                 taken[i] += 1
                 assert of_environment(obs, i) == of_environment(together[taken[i]], i)
+            shown = pool.show(np.arange(5))
 
 
-def actions_for(streams: Streams, shown: Sequence[VecObs], env_id: Any) -> dict[str, RaggedBufferI64]:
-    """Actions for environments that were last seen in different batches."""
-    parts: dict[str, list[RaggedBufferI64]] = {name: [] for name in streams.action_space}
-    for obs, i in zip(shown, env_id, strict=True):
-        place = obs.env_id.tolist().index(i)
-        for name, given in streams_for(streams, obs, place, i).items():
-            parts[name].append(given)
-    return {name: RaggedBufferI64.cat(buffers) for name, buffers in parts.items()}
-
-
-def streams_for(streams: Streams, obs: VecObs, place: int, i: int) -> dict[str, RaggedBufferI64]:
-    from tests.worlds import open_choices
-
-    actions = {}
-    for name, space in streams.action_space.items():
-        choices = [streams.rngs[i].choice(open_) for open_ in open_choices(obs, name, space)[place]]
-        values = np.array(choices, np.int64).reshape(-1, 1)
-        actions[name] = RaggedBufferI64.from_flattened(values, [len(values)])
-    return actions
+@pytest.mark.parametrize(("num_threads", "batch_size"), [(1, 2), (2, 3), (3, 6)])
+def test_steps_that_nobody_waits_for_show_the_same(num_threads: int, batch_size: int) -> None:
+    together = play_pool(Everything, 6, 40, seed=7, final_observations="all")
+    with ThreadedVecEnv(Everything, 6, num_threads, batch_size, seed=7, final_observations="all") as pool:
+        streams, taken = Streams(pool), [-1] * 6
+        pool.async_reset()
+        while min(taken) < 30:
+            obs = pool.recv()
+            assert len(obs) == batch_size
+            for i in obs.env_id.tolist():
+                taken[i] += 1
+                if taken[i] <= 40:
+                    assert of_environment(obs, i) == of_environment(together[taken[i]], i)
+            pool.send(streams.actions(obs), obs.env_id)
 
 
 def test_a_part_of_a_pool_shows_its_rows_of_the_whole() -> None:
@@ -451,6 +473,19 @@ def read_only(buffer: RaggedBufferI64) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.repeat(buffer.offsets, 2)[::2]
     offsets.flags.writeable = False
     return values, offsets
+
+
+def test_a_refusal_does_not_disturb_actions_that_were_accepted_before() -> None:
+    one, two = (Playing(CompiledSlots(Everything, 2)) for _ in range(2))
+    actions = actions_in(one.obs, [0, 1], one.rngs, one.slots.action_space)
+    wrong = {name: RaggedBufferI64.from_offsets(buffer.values + 50, buffer.offsets) for name, buffer in actions.items()}
+    one.slots.check(actions, one.ids)
+    one.slots.step(actions, one.ids, 0, 2)
+    two.slots.check(actions, two.ids)
+    with pytest.raises(ValueError, match="expected"):
+        two.slots.check(wrong, two.ids)
+    two.slots.step(actions, two.ids, 0, 2)
+    assert exactly(two.show(two.ids)) == exactly(one.show(one.ids))
 
 
 # --- Saved, loaded, copied

@@ -1,5 +1,7 @@
 """Made-up environments: one that uses everything, one that goes wrong on request, and the smallest ones."""
 
+from collections import namedtuple
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -289,6 +291,74 @@ class Bare(CompiledEnvironment):
 
     def observe(s: Any, obs: Any) -> None:
         pass
+
+
+class Kind(IntEnum):
+    ZERO = 0
+    ONE = 1
+
+
+Point = namedtuple("Point", "x y")
+TABLE = np.arange(6.0).reshape(2, 3)
+
+
+@kernel
+def point_at(act: Any, place: int) -> Point:
+    return Point(act.index[place], 2 * place)
+
+
+class OddNames(CompiledEnvironment):
+    """Names that mean something elsewhere, fields of small types, and constants of every kind."""
+
+    entities = {"Größe": Entity(["x"], max=3), "count": Entity(["x", "T"], max=2), "T": Entity([], max=2)}
+    actions = {
+        "index": Categorical(["a", "b"], actors="count"),
+        "go!": SelectEntity(actors="Größe", actees=["T", "count"]),
+    }
+    parameters = {"round": 2, "item": 0.5}
+    max_steps = 11
+    state = [
+        ("size", np.int64),
+        ("data", np.float64, (2, 3)),
+        ("shape", np.int16),
+        ("flags", np.bool_, (2, 2)),
+        ("dtype", np.int8),
+        ("done", np.bool_),
+    ]
+    info = {"shape": "shape", "is done?": "done"}
+    metrics = ["dtype", "done"]
+
+    def reset(s: Any) -> None:
+        s.size = rand_int(s, s.round)
+        s.data[:] = s.item
+        s.flags[0, 1] = True
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        total = 0.0
+        for row in s.data:
+            row[1] += rand_float(s)
+            total += row.sum()
+        where = point_at(act, 0)
+        s.size += where.x
+        s.flags[1, 0] = not s.flags[1, 0]
+        quotient, rest = divmod(s.size, 3)
+        s.dtype = min(rest, 3) - 1
+        s.shape += len(act.index)
+        s.done = s.flags[0, 1] and s.size > 4
+        assert s.size < 100, "larger than can be"
+        total += TABLE[quotient % 2, rest] + where.y + abs(s.dtype) + (10 if act.index[1] == Kind.ONE else 20)
+        if len(act.go_) > 0:
+            total -= act.go_[0] - act.first.count
+        return total, s.done, 0  # type: ignore[return-value]
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Größe = 1
+        obs.Größe[0, 0] = s.size
+        obs.n.count = 2
+        for i in range(2):
+            obs.count[i, 0] = s.data[i, 1]
+            obs.count[i, 1] = s.flags[1, i]
+        obs.n.T = s.size % 2
 
 
 class Watching(CompiledEnvironment):
