@@ -150,7 +150,7 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "    b.err[0] = fault; b.err[1] = i; b.err[2] = what; b.err[3] = value"
     yield "    return False"
     yield "if JIT:"
-    yield "    fail = njit(_nrt=False, **INNER)(fail)"
+    yield "    fail = njit(**INNER)(fail)"
 
 
 def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
@@ -213,7 +213,7 @@ def _frame(layout: Layout) -> Iterator[str]:
             )
     yield "    return True"
     yield "if JIT:"
-    yield "    frame = njit(forceinline=True, _nrt=False, **INNER)(frame)"
+    yield "    frame = njit(forceinline=True, **INNER)(frame)"
 
 
 def _set_true(slot: SlotArray) -> Iterator[str]:
@@ -465,7 +465,7 @@ def _entry(layout: Layout) -> Iterator[str]:
     yield "    else:"
     yield "        copy(b, lo, hi)"
     yield "if JIT:"
-    yield "    inline = njit(forceinline=True, _nrt=False, **INNER)  # the sizes of arrays are then constants"
+    yield "    inline = njit(forceinline=True, **INNER)  # the sizes of arrays are then constants"
     yield "    advance, check, plan, copy = inline(advance), inline(check), inline(plan), inline(copy)"
     yield "    work = inline(work)"
     yield "    @njit([types.int64(types.int64[:, ::1]), types.int64(types.int64[::1])], cache=True)"

@@ -33,11 +33,6 @@ class _Cause(NamedTuple):
 
 _CAUSES = [
     _Cause(
-        r"NRT required",
-        "memory would have to be allocated here, which compiled environments do not do",
-        "an array that is made (np.zeros, a + b of arrays): use loops and a field of `state`; or an exception with values in it",
-    ),
-    _Cause(
         r"No definition for lowering static_setitem\(NestedArray|No definition for lowering setitem\(NestedArray",
         "several elements of a field are assigned at once",
         "assign them in a loop",

@@ -77,14 +77,16 @@ def _problems(
 
 
 def _always_returns(body: Sequence[ast.stmt]) -> bool:
-    """Whether control never falls off the end of `body`."""
+    """Whether control never falls off the end of `body`, as far as can easily be told; otherwise the compiler will say."""
     last = body[-1]
     if isinstance(last, ast.If):
         return bool(last.orelse) and _always_returns(last.body) and _always_returns(last.orelse)
-    if isinstance(last, ast.While):  # only one that goes on for ever
+    if isinstance(last, ast.While) and not last.orelse:  # only one that goes on for ever
         forever = isinstance(last.test, ast.Constant) and bool(last.test.value)
         return forever and not any(isinstance(node, ast.Break) for node in ast.walk(last))
-    return not isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Pass | ast.For | ast.Assert)
+    if isinstance(last, ast.For):
+        return bool(last.orelse)
+    return not isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Pass)
 
 
 def _record_problems(

@@ -11,7 +11,9 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.slots import EnvSlots
 from entity_gym.spaces import ActionSpace
+from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_obs import VecObs
+from tests.entity_gym.pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
 
 
@@ -97,6 +99,12 @@ class Playing:
         self.slots.step(actions, ids, 0, len(ids))
         self.obs = self.show(ids)
         return self.obs
+
+
+def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> list[VecObs]:
+    """What a pool shows from its start on."""
+    with ThreadedVecEnv(env, num_envs, **options) as pool:
+        return play_together(pool, steps)
 
 
 def ordinary(env: CompiledEnvironment | type[CompiledEnvironment], num_envs: int, **options: Any) -> CompiledSlots:

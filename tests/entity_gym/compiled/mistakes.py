@@ -161,8 +161,18 @@ class AlwaysReturns(Sound):
             elif s.pos > 5:
                 raise ValueError("too far")
             else:
-                if s.pos < 0:
-                    return 0.0, True, False
+                for k in range(3):
+                    if s.grid[k] == s.pos:
+                        return 0.0, True, False
+
+
+class ReturnsFromAnElse(Sound):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        for k in range(3):
+            if s.grid[k] == s.pos:
+                return 1.0, False, False
+        else:
+            return 0.0, True, False
 
 
 class WithSelf(Sound):

@@ -4,17 +4,15 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.list_env import ListEnv
-from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.slots import FinalObservations
 from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_obs import RaggedArray, VecObs
@@ -25,18 +23,13 @@ from tests.entity_gym.compiled.comparing import (
     meaning,
     of_environment,
     ordinary,
-    serially,
+    play_pool,
 )
 from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, OddNames, Watching
 from tests.entity_gym.pools import Streams, play_together
 
 WORLDS = [Everything, OddNames, Bare, Watching]
 KEPT: list[FinalObservations] = ["truncated", "all", "none"]
-
-
-def play_pool(env: Any, num_envs: int = 6, steps: int = 60, **options: Any) -> list[VecObs]:
-    with ThreadedVecEnv(env, num_envs, **options) as pool:
-        return play_together(pool, steps)
 
 
 # --- The same as ordinary Python, and as Python objects
@@ -382,283 +375,3 @@ def test_an_environment_is_drawn() -> None:
     with ThreadedVecEnv(Bare, 1) as pool, pytest.raises(NotImplementedError, match=r"Bare does not implement render"):
         pool.reset()
         pool.render([0])
-
-
-# --- Results belong to the caller
-
-
-def memory(value: Any) -> Iterator[np.ndarray]:
-    """Every array in a `VecObs`."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, RaggedBuffer):
-        yield value.values
-        yield value.offsets
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from memory(item)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from memory(item)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from memory(getattr(value, name))
-
-
-def test_what_was_returned_is_never_written_to_again() -> None:
-    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
-        streams, obs = Streams(pool), pool.reset()
-        seen, copies = [obs], [exactly(obs)]
-        for _ in range(50):
-            obs = pool.act(streams.actions(obs))
-            seen.append(obs)
-            copies.append(exactly(obs))
-        pool.reset(seed=9)
-    assert [exactly(obs) for obs in seen] == copies
-
-
-def test_no_two_results_share_memory() -> None:
-    seen = play_pool(Everything, steps=6, final_observations="all")
-    for k, obs in enumerate(seen):
-        arrays = [array for array in memory(obs) if array.size]
-        for other in seen[k + 1 :]:
-            assert not any(np.may_share_memory(a, b) for a in arrays for b in memory(other) if b.size)
-
-
-@pytest.mark.parametrize("period", [1, 3, 11])
-def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) -> None:
-    """Whatever is dropped may be used again; a tensor, a slice or one offset array that somebody keeps may not."""
-    kept: list[tuple[Any, bytes]] = []
-    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
-        streams, obs = Streams(pool), pool.reset()
-        for step in range(60):
-            if step % period == 0:
-                arrays = [array for array in memory(obs) if array.size]
-                array = arrays[step // period % len(arrays)]
-                kept.append((torch.from_numpy(array), array.tobytes()))
-                kept.append((array[-1:], array[-1:].tobytes()))
-                kept.append((memoryview(array), array.tobytes()))
-                del arrays, array
-            obs = pool.act(streams.actions(obs))
-    for part, content in kept:
-        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == content
-
-
-def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
-    expected = play_pool(Everything, steps=20)
-    with ThreadedVecEnv(Everything, 6) as pool:
-        streams, obs = Streams(pool), pool.reset()
-        for step in range(20):
-            assert exactly(obs) == exactly(expected[step])
-            actions = streams.actions(obs)
-            for array in memory(obs):
-                array.fill(1)
-            obs = pool.act(actions)
-
-
-def test_actions_may_come_in_memory_that_cannot_be_written_to() -> None:
-    with ThreadedVecEnv(Everything, 3) as pool, ThreadedVecEnv(Everything, 3) as other:
-        streams, obs = Streams(pool), pool.reset()
-        other.reset()
-        for _ in range(5):
-            actions = streams.actions(obs)
-            frozen = {name: RaggedBufferI64.from_offsets(*read_only(buffer)) for name, buffer in actions.items()}
-            obs = pool.act(actions)
-            assert exactly(other.act(frozen)) == exactly(obs)
-
-
-def read_only(buffer: RaggedBufferI64) -> tuple[np.ndarray, np.ndarray]:
-    """Values as they arrive from a file or another process, and every second number of other offsets."""
-    values = np.frombuffer(buffer.values.tobytes(), np.int64).reshape(-1, 1)
-    offsets = np.repeat(buffer.offsets, 2)[::2]
-    offsets.flags.writeable = False
-    return values, offsets
-
-
-def test_a_refusal_does_not_disturb_actions_that_were_accepted_before() -> None:
-    one, two = (Playing(CompiledSlots(Everything, 2)) for _ in range(2))
-    actions = actions_in(one.obs, [0, 1], one.rngs, one.slots.action_space)
-    wrong = {name: RaggedBufferI64.from_offsets(buffer.values + 50, buffer.offsets) for name, buffer in actions.items()}
-    one.slots.check(actions, one.ids)
-    one.slots.step(actions, one.ids, 0, 2)
-    two.slots.check(actions, two.ids)
-    with pytest.raises(ValueError, match="expected"):
-        two.slots.check(wrong, two.ids)
-    two.slots.step(actions, two.ids, 0, 2)
-    assert exactly(two.show(two.ids)) == exactly(one.show(one.ids))
-
-
-# --- Saved, loaded, copied
-
-
-def advanced(steps: int, num_envs: int = 4, **options: Any) -> Playing:
-    playing = Playing(CompiledSlots(Everything, num_envs, final_observations="all", **options))
-    for _ in range(steps):
-        playing.step()
-    return playing
-
-
-def states_of(rngs: Sequence[np.random.Generator]) -> list[Any]:
-    return [rng.bit_generator.state for rng in rngs]
-
-
-def continue_from(playing: Playing, slots: CompiledSlots, streams: list[Any]) -> list[Any]:
-    """Thirty more steps of `slots`, acted on as `playing` was when its streams were as given."""
-    other = object.__new__(Playing)
-    other.slots, other.ids = slots, playing.ids
-    other.rngs = [np.random.default_rng() for _ in streams]
-    for rng, state in zip(other.rngs, streams, strict=True):
-        rng.bit_generator.state = state
-    return [exactly(other.step()) for _ in range(30)]
-
-
-@pytest.mark.parametrize("num_envs", [1, 4])
-def test_a_saved_pool_continues_exactly_in_itself_and_in_a_fresh_one(num_envs: int) -> None:
-    playing = advanced(17, num_envs)
-    state, streams = playing.slots.state(), states_of(playing.rngs)
-    copy = exactly(state)
-    expected = continue_from(playing, playing.slots, streams)
-    assert exactly(state) == copy  # what was saved does not go on
-    for slots in (
-        playing.slots,
-        CompiledSlots(Everything, num_envs, final_observations="all"),
-        ordinary(Everything, num_envs),
-    ):
-        slots.final_observations = "all"
-    fresh = CompiledSlots(Everything, num_envs, final_observations="all")
-    unjitted = ordinary(Everything, num_envs, final_observations="all")
-    for slots in (playing.slots, fresh, unjitted):
-        slots.load_state(state)
-        assert continue_from(playing, slots, streams) == expected
-
-
-def test_a_state_shows_again_what_was_shown_when_it_was_saved() -> None:
-    playing = advanced(0)
-    while not playing.step().done.any():
-        pass
-    shown, state = playing.show(playing.ids), playing.slots.state()
-    for _ in range(3):
-        playing.step()
-    playing.slots.load_state(state)
-    again = playing.show(playing.ids)
-    again.final = shown.final  # not kept: it belongs to a step
-    assert exactly(again) == exactly(shown)
-
-
-def test_a_pool_can_be_saved_before_its_first_episode() -> None:
-    slots = CompiledSlots(Everything(gravity=0.75), 2, check=False)
-    slots.seed(5)
-    other = CompiledSlots(Everything, 2)
-    other.load_state(slots.state())
-    assert exactly(Playing(other).step()) == exactly(Playing(slots).step())
-
-
-def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
-    playing = advanced(0)
-    while playing.obs.final is None:
-        playing.step()
-    streams = states_of(playing.rngs)
-    clone = playing.slots.clone()
-    untouched = clone.clone()
-    assert exactly(clone.collect(playing.ids, serially)) == exactly(playing.obs)  # with its last observations
-    expected = continue_from(playing, playing.slots, streams)
-    assert continue_from(playing, clone, streams) == expected
-    assert continue_from(playing, untouched, streams) == expected
-
-
-def test_a_copy_is_the_same_pool_in_everything_else() -> None:
-    slots = CompiledSlots(Everything(gravity=2.0), 3, first_env=5, autoreset=False, check=False)
-    clone = slots.clone()
-    assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
-    assert clone.autoreset is False and clone.env.values == slots.env.values
-    slots.seed(3), clone.seed(3)
-    assert exactly(Playing(clone).step()) == exactly(Playing(slots).step())
-
-
-def test_a_state_of_another_pool_is_refused() -> None:
-    state = advanced(1, 3).slots.state()
-    with pytest.raises(ValueError, match="the saved state has 3 environments; this pool has 2"):
-        CompiledSlots(Everything, 2).load_state(state)
-    with pytest.raises(ValueError, match="another version of Watching"):
-        ordinary(Watching, 3).load_state(state)
-
-
-class Wider(Watching):
-    """A later version of `Watching`, with room for more."""
-
-    __qualname__ = __name__ = "Watching"
-    entities = {"Star": Watching.entities["Star"].__class__(["brightness"], max=5)}
-
-
-@pytest.mark.parametrize(("saved", "loaded"), [(Watching, Wider), (Wider, Watching)])
-def test_a_state_of_other_capacities_is_refused(saved: Any, loaded: Any) -> None:
-    state = Playing(ordinary(saved, 2)).slots.state()
-    slots = ordinary(loaded, 2)
-    before = exactly(slots.state())
-    with pytest.raises(ValueError, match="another version"):
-        slots.load_state(state)
-    assert exactly(slots.state()) == before
-
-
-# --- Parameters
-
-
-def test_parameters_are_set_for_each_environment() -> None:
-    slots = ordinary(Everything(num_dogs=1), 4)
-    slots.configure(np.array([1, 3]), [{"num_dogs": 3}, {"num_dogs": 0, "windy": False, "max_steps": 2}])
-    playing = Playing(slots)
-    assert playing.obs.features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
-    wind = playing.obs.features["__global__"].values[:, 1]
-    assert (wind > 0).tolist() == [True, True, True, False]
-    left = playing.obs.features["__global__"].values[:, 0]
-    assert left.tolist() == [9, 9, 9, 2]
-    slots.configure(np.array([1]), [{"gravity": 4.0}])  # what is not named stays
-    slots.reset(playing.ids)
-    assert playing.show(playing.ids).features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
-
-
-def test_parameters_stay_over_the_episodes_of_an_environment() -> None:
-    slots = ordinary(Everything, 1)
-    slots.configure(np.array([0]), [{"num_dogs": 3}])
-    playing = Playing(slots)
-    seen = [playing.step() for _ in range(40)]
-    assert sum(obs.done.sum() for obs in seen) > 3
-    assert all(obs.features["Guard Dog"].size1().tolist() == [3] for obs in seen)
-
-
-def test_a_pool_takes_env_info_at_reset() -> None:
-    with ThreadedVecEnv(Everything, 3) as pool:
-        obs = pool.reset(env_info=[{"num_dogs": k} for k in (0, 3, 1)])
-        assert obs.features["Guard Dog"].size1().tolist() == [0, 3, 1]
-
-
-def test_a_limit_can_be_set_and_lifted() -> None:
-    slots = ordinary(Watching(max_steps=2), 2)
-    slots.configure(np.array([1]), [{"max_steps": None}])
-    playing = Playing(slots)
-    seen = [playing.step().truncated.tolist() for _ in range(4)]
-    assert seen == [[False, False], [True, False]] * 2
-
-
-@pytest.mark.parametrize(
-    ("info", "message"),
-    [
-        ({"num_dogs": 9}, r"num_dogs is 9; allowed: 0 to 3"),
-        ({"num_dog": 1}, r"Everything has no parameter 'num_dog'; .*did you mean 'num_dogs'"),
-        ({"windy": 2}, r"windy is 2; it must be True or False"),
-        ({"gravity": float("nan")}, r"gravity is nan; it must be a finite number"),
-    ],
-)
-def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[str, Any], message: str) -> None:
-    slots = ordinary(Everything, 4, first_env=10)
-    before = exactly(slots.state())
-    with pytest.raises(ValueError, match=message) as caught:
-        slots.configure(np.array([0, 2]), [{"num_dogs": 1}, info])
-    assert "Everything (environment 12)" in "".join(caught.value.__notes__)
-    assert exactly(slots.state()) == before  # not even the first was set
-
-
-def test_other_parameters_are_the_same_compiled_code() -> None:
-    one = CompiledSlots(Everything, 1)
-    other = CompiledSlots(Everything(gravity=3.0, windy=False, max_steps=None), 1, check=False)
-    assert one.program is other.program

@@ -81,7 +81,10 @@ def test_functions_are_written_without_self() -> None:
     )
 
 
-@pytest.mark.parametrize("world", [mistakes.Sound, mistakes.AlwaysReturns, worlds.Bare, Watching, Everything, Ledge])
+@pytest.mark.parametrize(
+    "world",
+    [mistakes.Sound, mistakes.AlwaysReturns, mistakes.ReturnsFromAnElse, worlds.Bare, Watching, Everything, Ledge],
+)
 def test_no_mistake_is_seen_where_there_is_none(world: type[CompiledEnvironment]) -> None:
     build(world, compile=False)
 

@@ -1,0 +1,63 @@
+"""What people write without thinking of the compiler: temporary arrays, copies of rows, exceptions that say why."""
+
+import numpy as np
+import pytest
+
+from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, rand_int
+from entity_gym.sampling import random_actions
+from entity_gym.threaded_env import ThreadedVecEnv
+
+
+class Careless(CompiledEnvironment):
+    """Keeps its last three draws, and fails after `patience` steps of an episode of ten."""
+
+    entities = {"Draw": Entity(["value"], max=3)}
+    actions = {"go": GlobalCategorical(["on", "back"])}
+    parameters = {"patience": 1000}
+    max_steps = 10
+    state = [("draws", np.float64, (3, 2))]
+
+    def reset(s):
+        s.draws[:] = 0.0
+
+    def step(s, act):
+        drawn = np.zeros(2)
+        drawn[0] = rand_int(s, 5)
+        s.draws[2] = s.draws[1]
+        s.draws[1] = s.draws[0]
+        s.draws[0] = drawn
+        if s.steps > s.patience:
+            raise RuntimeError("no patience left", s.steps)
+        return s.draws[:, 0].max(), False, False
+
+    def observe(s, obs):
+        obs.n.Draw = 3
+        for i in range(3):
+            obs.Draw[i, 0] = s.draws[i, 0]
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_temporary_arrays_and_copies_of_rows_work(compile: bool) -> None:
+    with ThreadedVecEnv(Careless, 4, seed=1, compile=compile) as pool:
+        rng = np.random.default_rng(1)
+        obs = pool.reset()
+        for _ in range(5):
+            shown = obs.features["Draw"].values.reshape(4, 3)
+            obs = pool.act(random_actions(obs, rng))
+            now = obs.features["Draw"].values.reshape(4, 3)
+            np.testing.assert_array_equal(now[:, 1:], shown[:, :2])
+            np.testing.assert_array_equal(obs.reward, now.max(axis=1))
+        assert len(np.unique(now)) > 2
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_an_exception_arrives_with_its_values_and_its_environment(num_threads: int) -> None:
+    with ThreadedVecEnv(Careless, 40, num_threads, seed=1) as pool:
+        rng = np.random.default_rng(1)
+        obs = pool.reset(env_info=[{"patience": 2 if i == 37 else 1000} for i in range(40)])
+        for _ in range(2):
+            obs = pool.act(random_actions(obs, rng))
+        with pytest.raises(RuntimeError, match="no patience left") as caught:
+            pool.act(random_actions(obs, rng))
+        assert caught.value.args[1] == 3
+        assert any("Careless (environment 37)" in note for note in caught.value.__notes__)

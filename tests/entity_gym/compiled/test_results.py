@@ -1,0 +1,121 @@
+"""Results and actions: the one belong to the caller for ever, the others may come in any memory."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.threaded_env import ThreadedVecEnv
+from tests.entity_gym.compiled.comparing import (
+    Playing,
+    actions_in,
+    exactly,
+    play_pool,
+)
+from tests.entity_gym.compiled.worlds import Everything
+from tests.entity_gym.pools import Streams
+
+
+def memory(value: Any) -> Iterator[np.ndarray]:
+    """Every array in a `VecObs`."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, RaggedBuffer):
+        yield value.values
+        yield value.offsets
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from memory(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from memory(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from memory(getattr(value, name))
+
+
+def test_what_was_returned_is_never_written_to_again() -> None:
+    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
+        streams, obs = Streams(pool), pool.reset()
+        seen, copies = [obs], [exactly(obs)]
+        for _ in range(50):
+            obs = pool.act(streams.actions(obs))
+            seen.append(obs)
+            copies.append(exactly(obs))
+        pool.reset(seed=9)
+    assert [exactly(obs) for obs in seen] == copies
+
+
+def test_no_two_results_share_memory() -> None:
+    seen = play_pool(Everything, steps=6, final_observations="all")
+    for k, obs in enumerate(seen):
+        arrays = [array for array in memory(obs) if array.size]
+        for other in seen[k + 1 :]:
+            assert not any(np.may_share_memory(a, b) for a in arrays for b in memory(other) if b.size)
+
+
+@pytest.mark.parametrize("period", [1, 3, 11])
+def test_parts_that_outlive_their_result_are_not_written_to_either(period: int) -> None:
+    """Whatever is dropped may be used again; a tensor, a slice or one offset array that somebody keeps may not."""
+    kept: list[tuple[Any, bytes]] = []
+    with ThreadedVecEnv(Everything, 6, final_observations="all") as pool:
+        streams, obs = Streams(pool), pool.reset()
+        for step in range(60):
+            if step % period == 0:
+                arrays = [array for array in memory(obs) if array.size]
+                array = arrays[step // period % len(arrays)]
+                kept.append((torch.from_numpy(array), array.tobytes()))
+                kept.append((array[-1:], array[-1:].tobytes()))
+                kept.append((memoryview(array), array.tobytes()))
+                del arrays, array
+            obs = pool.act(streams.actions(obs))
+    for part, content in kept:
+        assert (part.numpy() if isinstance(part, torch.Tensor) else np.asarray(part)).tobytes() == content
+
+
+def test_writing_to_a_result_changes_nothing_for_the_environments() -> None:
+    expected = play_pool(Everything, steps=20)
+    with ThreadedVecEnv(Everything, 6) as pool:
+        streams, obs = Streams(pool), pool.reset()
+        for step in range(20):
+            assert exactly(obs) == exactly(expected[step])
+            actions = streams.actions(obs)
+            for array in memory(obs):
+                array.fill(1)
+            obs = pool.act(actions)
+
+
+def test_actions_may_come_in_memory_that_cannot_be_written_to() -> None:
+    with ThreadedVecEnv(Everything, 3) as pool, ThreadedVecEnv(Everything, 3) as other:
+        streams, obs = Streams(pool), pool.reset()
+        other.reset()
+        for _ in range(5):
+            actions = streams.actions(obs)
+            frozen = {name: RaggedBufferI64.from_offsets(*read_only(buffer)) for name, buffer in actions.items()}
+            obs = pool.act(actions)
+            assert exactly(other.act(frozen)) == exactly(obs)
+
+
+def read_only(buffer: RaggedBufferI64) -> tuple[np.ndarray, np.ndarray]:
+    """Values as they arrive from a file or another process, and every second number of other offsets."""
+    values = np.frombuffer(buffer.values.tobytes(), np.int64).reshape(-1, 1)
+    offsets = np.repeat(buffer.offsets, 2)[::2]
+    offsets.flags.writeable = False
+    return values, offsets
+
+
+def test_a_refusal_does_not_disturb_actions_that_were_accepted_before() -> None:
+    one, two = (Playing(CompiledSlots(Everything, 2)) for _ in range(2))
+    actions = actions_in(one.obs, [0, 1], one.rngs, one.slots.action_space)
+    wrong = {name: RaggedBufferI64.from_offsets(buffer.values + 50, buffer.offsets) for name, buffer in actions.items()}
+    one.slots.check(actions, one.ids)
+    one.slots.step(actions, one.ids, 0, 2)
+    two.slots.check(actions, two.ids)
+    with pytest.raises(ValueError, match="expected"):
+        two.slots.check(wrong, two.ids)
+    two.slots.step(actions, two.ids, 0, 2)
+    assert exactly(two.show(two.ids)) == exactly(one.show(one.ids))

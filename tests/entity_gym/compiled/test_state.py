@@ -1,0 +1,192 @@
+"""States are saved, loaded and copied exactly; parameters differ from one environment to the next."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.threaded_env import ThreadedVecEnv
+from tests.entity_gym.compiled.comparing import (
+    Playing,
+    exactly,
+    ordinary,
+    serially,
+)
+from tests.entity_gym.compiled.worlds import Everything, Watching
+
+# --- Saved, loaded, copied
+
+
+def advanced(steps: int, num_envs: int = 4, **options: Any) -> Playing:
+    playing = Playing(CompiledSlots(Everything, num_envs, final_observations="all", **options))
+    for _ in range(steps):
+        playing.step()
+    return playing
+
+
+def states_of(rngs: Sequence[np.random.Generator]) -> list[Any]:
+    return [rng.bit_generator.state for rng in rngs]
+
+
+def continue_from(playing: Playing, slots: CompiledSlots, streams: list[Any]) -> list[Any]:
+    """Thirty more steps of `slots`, acted on as `playing` was when its streams were as given."""
+    other = object.__new__(Playing)
+    other.slots, other.ids = slots, playing.ids
+    other.rngs = [np.random.default_rng() for _ in streams]
+    for rng, state in zip(other.rngs, streams, strict=True):
+        rng.bit_generator.state = state
+    return [exactly(other.step()) for _ in range(30)]
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_a_saved_pool_continues_exactly_in_itself_and_in_a_fresh_one(num_envs: int) -> None:
+    playing = advanced(17, num_envs)
+    state, streams = playing.slots.state(), states_of(playing.rngs)
+    copy = exactly(state)
+    expected = continue_from(playing, playing.slots, streams)
+    assert exactly(state) == copy  # what was saved does not go on
+    for slots in (
+        playing.slots,
+        CompiledSlots(Everything, num_envs, final_observations="all"),
+        ordinary(Everything, num_envs),
+    ):
+        slots.final_observations = "all"
+    fresh = CompiledSlots(Everything, num_envs, final_observations="all")
+    unjitted = ordinary(Everything, num_envs, final_observations="all")
+    for slots in (playing.slots, fresh, unjitted):
+        slots.load_state(state)
+        assert continue_from(playing, slots, streams) == expected
+
+
+def test_a_state_shows_again_what_was_shown_when_it_was_saved() -> None:
+    playing = advanced(0)
+    while not playing.step().done.any():
+        pass
+    shown, state = playing.show(playing.ids), playing.slots.state()
+    for _ in range(3):
+        playing.step()
+    playing.slots.load_state(state)
+    again = playing.show(playing.ids)
+    again.final = shown.final  # not kept: it belongs to a step
+    assert exactly(again) == exactly(shown)
+
+
+def test_a_pool_can_be_saved_before_its_first_episode() -> None:
+    slots = CompiledSlots(Everything(gravity=0.75), 2, check=False)
+    slots.seed(5)
+    other = CompiledSlots(Everything, 2)
+    other.load_state(slots.state())
+    assert exactly(Playing(other).step()) == exactly(Playing(slots).step())
+
+
+def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
+    playing = advanced(0)
+    while playing.obs.final is None:
+        playing.step()
+    streams = states_of(playing.rngs)
+    clone = playing.slots.clone()
+    untouched = clone.clone()
+    assert exactly(clone.collect(playing.ids, serially)) == exactly(playing.obs)  # with its last observations
+    expected = continue_from(playing, playing.slots, streams)
+    assert continue_from(playing, clone, streams) == expected
+    assert continue_from(playing, untouched, streams) == expected
+
+
+def test_a_copy_is_the_same_pool_in_everything_else() -> None:
+    slots = CompiledSlots(Everything(gravity=2.0), 3, first_env=5, autoreset=False, check=False)
+    clone = slots.clone()
+    assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
+    assert clone.autoreset is False and clone.env.values == slots.env.values
+    slots.seed(3), clone.seed(3)
+    assert exactly(Playing(clone).step()) == exactly(Playing(slots).step())
+
+
+def test_a_state_of_another_pool_is_refused() -> None:
+    state = advanced(1, 3).slots.state()
+    with pytest.raises(ValueError, match="the saved state has 3 environments; this pool has 2"):
+        CompiledSlots(Everything, 2).load_state(state)
+    with pytest.raises(ValueError, match="another version of Watching"):
+        ordinary(Watching, 3).load_state(state)
+
+
+class Wider(Watching):
+    """A later version of `Watching`, with room for more."""
+
+    __qualname__ = __name__ = "Watching"
+    entities = {"Star": Watching.entities["Star"].__class__(["brightness"], max=5)}
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(Watching, Wider), (Wider, Watching)])
+def test_a_state_of_other_capacities_is_refused(saved: Any, loaded: Any) -> None:
+    state = Playing(ordinary(saved, 2)).slots.state()
+    slots = ordinary(loaded, 2)
+    before = exactly(slots.state())
+    with pytest.raises(ValueError, match="another version"):
+        slots.load_state(state)
+    assert exactly(slots.state()) == before
+
+
+# --- Parameters
+
+
+def test_parameters_are_set_for_each_environment() -> None:
+    slots = ordinary(Everything(num_dogs=1), 4)
+    slots.configure(np.array([1, 3]), [{"num_dogs": 3}, {"num_dogs": 0, "windy": False, "max_steps": 2}])
+    playing = Playing(slots)
+    assert playing.obs.features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
+    wind = playing.obs.features["__global__"].values[:, 1]
+    assert (wind > 0).tolist() == [True, True, True, False]
+    left = playing.obs.features["__global__"].values[:, 0]
+    assert left.tolist() == [9, 9, 9, 2]
+    slots.configure(np.array([1]), [{"gravity": 4.0}])  # what is not named stays
+    slots.reset(playing.ids)
+    assert playing.show(playing.ids).features["Guard Dog"].size1().tolist() == [1, 3, 1, 0]
+
+
+def test_parameters_stay_over_the_episodes_of_an_environment() -> None:
+    slots = ordinary(Everything, 1)
+    slots.configure(np.array([0]), [{"num_dogs": 3}])
+    playing = Playing(slots)
+    seen = [playing.step() for _ in range(40)]
+    assert sum(obs.done.sum() for obs in seen) > 3
+    assert all(obs.features["Guard Dog"].size1().tolist() == [3] for obs in seen)
+
+
+def test_a_pool_takes_env_info_at_reset() -> None:
+    with ThreadedVecEnv(Everything, 3) as pool:
+        obs = pool.reset(env_info=[{"num_dogs": k} for k in (0, 3, 1)])
+        assert obs.features["Guard Dog"].size1().tolist() == [0, 3, 1]
+
+
+def test_a_limit_can_be_set_and_lifted() -> None:
+    slots = ordinary(Watching(max_steps=2), 2)
+    slots.configure(np.array([1]), [{"max_steps": None}])
+    playing = Playing(slots)
+    seen = [playing.step().truncated.tolist() for _ in range(4)]
+    assert seen == [[False, False], [True, False]] * 2
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"num_dogs": 9}, r"num_dogs is 9; allowed: 0 to 3"),
+        ({"num_dog": 1}, r"Everything has no parameter 'num_dog'; .*did you mean 'num_dogs'"),
+        ({"windy": 2}, r"windy is 2; it must be True or False"),
+        ({"gravity": float("nan")}, r"gravity is nan; it must be a finite number"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[str, Any], message: str) -> None:
+    slots = ordinary(Everything, 4, first_env=10)
+    before = exactly(slots.state())
+    with pytest.raises(ValueError, match=message) as caught:
+        slots.configure(np.array([0, 2]), [{"num_dogs": 1}, info])
+    assert "Everything (environment 12)" in "".join(caught.value.__notes__)
+    assert exactly(slots.state()) == before  # not even the first was set
+
+
+def test_other_parameters_are_the_same_compiled_code() -> None:
+    one = CompiledSlots(Everything, 1)
+    other = CompiledSlots(Everything(gravity=3.0, windy=False, max_steps=None), 1, check=False)
+    assert one.program is other.program
