@@ -22,35 +22,50 @@ class Shown:
     """What each of `num_envs` environments showed last, as rows of the batches in which it was shown."""
 
     def __init__(self, num_envs: int) -> None:
+        self._everyone = np.arange(num_envs)
         self._rows: list[tuple[VecObs, int] | None] = [None] * num_envs
+        self._latest: VecObs | None = None  # a batch of everyone in order, the usual case; stands for all rows
 
     def record(self, obs: VecObs) -> None:
         """Remember what these environments show."""
+        if np.array_equal(obs.env_id, self._everyone):
+            self._latest = obs
+            return
+        self._spell_out()
         for row, i in enumerate(obs.env_id.tolist()):
             self._rows[i] = obs, row
 
     def last(self, i: int) -> VecObs | None:
         """The frame that environment `i` showed last, as a copy; None if it has shown nothing."""
+        self._spell_out()
         shown = self._rows[i]
         return None if shown is None else take(shown[0], np.array([shown[1]]))
 
     def action_masks(self, ids: Rows) -> Mapping[str, VecActionMask]:
         """What the environments `ids`, one or more that have shown something, offered last, in that order."""
+        if self._latest is not None and np.array_equal(ids, self._everyone):
+            return self._latest.action_masks
+        self._spell_out()
         shown: list[tuple[VecObs, int]] = [row for i in ids.tolist() if (row := self._rows[i]) is not None]
         assert len(shown) == len(ids)
-        first = shown[0][0]
-        rows = [row for _, row in shown]
+        first, rows = shown[0][0], [row for _, row in shown]
         if all(obs is first for obs, _ in shown):
-            if rows == list(range(len(first))):  # the usual case: all of the last batch
+            if rows == list(range(len(first))):
                 return first.action_masks
             return take(first, np.array(rows)).action_masks
         return VecObs.cat([take(obs, np.array([row])) for obs, row in shown]).action_masks
 
     def copy(self) -> Shown:
         """An independent copy."""
-        twin = Shown(0)
+        self._spell_out()
+        twin = Shown(len(self._rows))
         twin._rows = self._rows.copy()
         return twin
+
+    def _spell_out(self) -> None:
+        if self._latest is not None:
+            self._rows = [(self._latest, row) for row in range(len(self._rows))]
+            self._latest = None
 
 
 def take(obs: VecObs, rows: Rows) -> VecObs:

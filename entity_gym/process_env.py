@@ -289,7 +289,7 @@ class ProcessVecEnv(VecEnv):
     def _step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, replies: Replies, *, one_by_one: bool) -> None:
         """Have the workers step `ids`. Those that crashed meanwhile show that, and are not stepped."""
         owners = self._worker_of[ids]
-        for k in [k for k, i in enumerate(ids.tolist()) if i in self._crashed]:
+        for k in [k for k, i in enumerate(ids.tolist()) if i in self._crashed] if self._crashed else ():
             replies.add(self._after_crash(self._crashed.pop(int(ids[k]))))
             owners[k] = -1
         for worker in self._pool.workers:

@@ -41,6 +41,7 @@ class _Place(NamedTuple):
     dtype: np.dtype[Any]
     row: tuple[int, ...]
     row_bytes: int
+    none: NDArray[Any]  # no rows at all: many streams are empty in many worlds
 
 
 class Packer:
@@ -69,6 +70,8 @@ class Packer:
         self._num_workers = num_workers
         self._layout, self._table, self._where = layout, table, where
         self._outcomes = outcomes
+        self._info = {name: outcomes[f"i_{safe_name(name)}"] for name in layout.info}
+        self._metrics = {name: outcomes[f"q_{safe_name(name)}"] for name in layout.metrics}
         self._has_global = layout.has_global
         self._hideable = any(entity.hideable for entity in layout.entities.values())
         self._counts = [*(layout.counts.names or ()), *(f"{a.attribute}_pairs" for a in pair_actions(layout))]
@@ -76,7 +79,8 @@ class Packer:
         for stream in layout.streams:
             row_bytes = stream.dtype.itemsize * math.prod(stream.row)
             column = self._counts.index(stream.rows) if stream.rows else -1
-            self._places.append(_Place(stream.slot, column, stream.dtype, stream.row, row_bytes))
+            none = np.empty((0, *stream.row), stream.dtype)
+            self._places.append(_Place(stream.slot, column, stream.dtype, stream.row, row_bytes, none))
         packed = {place.slot for place in self._places}
         self._fixed = {name: slots[slot] for name, slot in layout.array_slots.items() if slot not in packed}
         self._elapsed = slots["elapsed"]
@@ -109,7 +113,7 @@ class Packer:
         layout, outcomes = self._layout, self._outcomes
         offsets = dict(zip(self._counts, off, strict=True))
         done = self._taken(outcomes["done"], ids)
-        has_info = bool(layout.info) and np.count_nonzero(done) > 0
+        has_info = bool(self._info) and np.count_nonzero(done) > 0
         return VecObs(
             features=self._features(rows, offsets, num_ids),
             action_masks={action.name: _mask(action, rows, offsets) for action in layout.actions},
@@ -119,8 +123,8 @@ class Packer:
             env_id=ids.copy(),
             elapsed_step=self._taken(self._elapsed, ids),
             visible=dict(_visible(layout, rows, offsets)) if self._hideable else {},
-            end_of_episode_info=_EpisodeInfo(layout, outcomes, ids[done]) if has_info else {},
-            metrics=_metrics(layout, outcomes, ids) if layout.metrics else {},
+            end_of_episode_info=_EpisodeInfo(self._info, ids[done]) if has_info else {},
+            metrics=_metrics(self._metrics, ids) if self._metrics else {},
             arrays=self._arrays(rows, offsets, ids) if layout.array_slots else {},
         )
 
@@ -145,8 +149,9 @@ class Packer:
             size += -(-totals[place.column] * place.row_bytes // _ALIGNMENT) * _ALIGNMENT
         memory, address = self._rows.take(size)
         rows: dict[str, NDArray[Any]] = {}
-        for (slot, column, dtype, row, _), start in zip(self._places, starts, strict=True):
-            rows[slot] = np.ndarray((totals[column], *row), dtype, memory, start)
+        for (slot, column, dtype, row, _, none), start in zip(self._places, starts, strict=True):
+            total = totals[column]
+            rows[slot] = np.ndarray((total, *row), dtype, memory, start) if total else none
         self._table.bind_rows(rows, [address + start for start in starts])
         return rows
 
@@ -191,10 +196,10 @@ def _visible(layout: Layout, rows: Arrays, offsets: Arrays) -> Iterator[tuple[st
             yield layout.entity_names[attribute], RaggedBufferBool._of(rows[f"v_{attribute}"], offsets[attribute])
 
 
-def _metrics(layout: Layout, outcomes: Arrays, ids: EnvIds) -> dict[str, Metric]:
+def _metrics(columns: Arrays, ids: EnvIds) -> dict[str, Metric]:
     metrics = {}
-    for name in layout.metrics:
-        values = outcomes[f"q_{safe_name(name)}"][ids]
+    for name, column in columns.items():
+        values = column[ids]
         values = values[~np.isnan(values)]  # NaN: nothing to report
         if len(values):
             metrics[name] = Metric(len(values), float(values.sum()), float(values.min()), float(values.max()))
@@ -204,9 +209,9 @@ def _metrics(layout: Layout, outcomes: Arrays, ids: EnvIds) -> dict[str, Metric]
 class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
     """What finished episodes report; made into dictionaries only when somebody asks."""
 
-    def __init__(self, layout: Layout, outcomes: Arrays, ids: EnvIds) -> None:
+    def __init__(self, columns: Arrays, ids: EnvIds) -> None:
         self._ids = ids
-        self._columns = {name: outcomes[f"i_{safe_name(name)}"][ids] for name in layout.info}
+        self._columns = {name: column[ids] for name, column in columns.items()}
 
     @functools.cached_property
     def _rows(self) -> dict[int, int]:

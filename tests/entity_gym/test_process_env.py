@@ -671,9 +671,11 @@ def test_nothing_outlives_the_interpreter_and_a_script_needs_no_precautions(
 
 
 def test_shared_memory_has_no_name_that_could_be_left_behind() -> None:
+    others = set(shared_memory())  # of libraries in this process, such as a deleted semaphore
     with ProcessVecEnv(Fragile, 1, 1) as env:
         (worker,) = processes(env.reset())
-        assert set(shared_memory()) == {"/memfd:entity_gym (deleted)"}
+        assert set(shared_memory()) - others <= {"/memfd:entity_gym (deleted)"}
+        assert "/memfd:entity_gym (deleted)" in shared_memory()
         assert shared_memory(worker) == ["/memfd:entity_gym (deleted)"] * 2  # one in each direction
 
 
