@@ -5,7 +5,8 @@ python scripts/bench_executors.py --json executors.json
 The environments do a fixed amount of work, measured to take the wanted time at the start, so that a machine which is busy
 with other things shows as slower steps, and not as a better speed-up. One and two workers take turns, and the best of all
 rounds counts. `machine_speedup` is what two programs gain over one that have nothing to do with each other: no executor can
-beat it, and where it is much below 2 the machine is not idle, or its cores are not whole ones.
+beat it, and where it is much below 2 the machine is not idle, or its cores are not whole ones. One other busy program is
+enough to spoil everything: Linux then may leave both workers on one core.
 """
 
 from __future__ import annotations
