@@ -46,6 +46,7 @@ from enn_ppo.config import (
 )
 from enn_ppo.sweep import RunSummary, check_run_dirs, format_table, summarize_run
 from entity_gym.errors import nearest
+from entity_gym.process_handle import WorkerDied
 
 C = TypeVar("C", TrainConfig, EvalConfig)
 
@@ -372,7 +373,7 @@ def _report(error: Exception, schema: type[Any], debug: bool) -> int:
         return 1
     paragraph = re.sub(r"\s*\n\s*", " ", message).strip()
     print(f"error: {paragraph}", file=sys.stderr)
-    return USER_ERROR
+    return 1 if isinstance(error, WorkerDied) else USER_ERROR
 
 
 def _explain(error: Exception, schema: type[Any]) -> str | None:
@@ -396,5 +397,8 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
     if isinstance(error, ValueError):
-        return "\n".join([str(error), *getattr(error, "__notes__", [])])
+        notes = getattr(error, "__notes__", [])
+        return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
+    if isinstance(error, WorkerDied):
+        return f"{error}; go on from the last checkpoint with resume=<run directory>"
     return None

@@ -22,9 +22,9 @@ from entity_gym.slots import (
     Run,
     check_final_observations,
     check_num_envs,
+    check_seed,
     check_state,
 )
-from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import Metric, VecActionMask, VecObs
 
 
@@ -89,23 +89,11 @@ class BatchSlots(EnvSlots):
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
         self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
-    @property
-    def obs_space(self) -> ObsSpace:
-        return self._reader.obs_space
-
-    @property
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self._reader.action_space
-
     def __len__(self) -> int:
         return self.env.num_envs
 
-    def where(self, i: int) -> str:
-        return self._reader.where(i)
-
     def seed(self, seed: int) -> None:
-        if seed < 0:
-            raise ValueError(f"seed is {seed}; it must not be negative")
+        check_seed(seed)
         self._random.seed(seed, self.first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:

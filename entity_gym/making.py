@@ -14,7 +14,7 @@ from entity_gym.errors import nearest
 from entity_gym.list_env import ListEnv
 from entity_gym.registry import Registered, look_up
 from entity_gym.slot_vec_env import SlotVecEnv, check_batch_size
-from entity_gym.slots import check_final_observations, check_num_envs
+from entity_gym.slots import check_final_observations, check_num_envs, check_seed
 from entity_gym.spec import EnvConfig, EnvSpec, EnvType, Executor, InvalidActions, describe_spaces
 from entity_gym.threaded_env import EnvSource, ThreadedVecEnv, check_num_threads, is_compiled, make_slots
 from entity_gym.vec_env import VecEnv
@@ -120,8 +120,7 @@ def _checked(config: EnvConfig) -> EnvConfig:
     if config.num_threads != "auto":
         check_num_threads(config.num_threads)
     check_affinity(config.thread_affinity_offset)
-    if config.seed < 0:
-        raise ValueError(f"seed is {config.seed}; it must not be negative")
+    check_seed(config.seed)
     for option, allowed in (
         ("env_type", get_args(EnvType)),
         ("executor", (None, *get_args(Executor))),

@@ -18,12 +18,12 @@ from entity_gym.obs_rows import Shown, crashed, sequences, take
 from entity_gym.process_frames import Frames, flatten, joined
 from entity_gym.process_handle import Replies, Request, WorkerDied, WorkerProcess
 from entity_gym.process_pickling import pickled_for_worker
-from entity_gym.process_pool import OnCrash, WorkerPool, check_seed, check_workers, crash_seed
+from entity_gym.process_pool import OnCrash, WorkerPool, check_workers, crash_seed
 from entity_gym.process_state import merge_states, split_state
 from entity_gym.process_worker import NOBODY, Hello, Op, Reset, Start
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import check_batch_size
-from entity_gym.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs
+from entity_gym.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs, check_seed
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import EnvSource, is_compiled
 from entity_gym.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info

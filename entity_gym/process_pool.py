@@ -165,9 +165,3 @@ def check_workers(num_processes: object, on_crash: object) -> None:
         raise ValueError(f"num_processes is {num_processes!r}; it must be a whole number, at least 1")
     if on_crash not in get_args(OnCrash):
         raise ValueError(f"on_crash is {on_crash!r}; allowed: {get_args(OnCrash)}")
-
-
-def check_seed(seed: int) -> None:
-    """Raise a ValueError for a seed that cannot be."""
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must not be negative")

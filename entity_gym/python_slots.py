@@ -25,9 +25,9 @@ from entity_gym.slots import (
     Run,
     check_final_observations,
     check_num_envs,
+    check_seed,
     check_state,
 )
-from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecActionMask, VecObs
 
 
@@ -83,23 +83,11 @@ class PythonSlots(EnvSlots):
         self._elapsed: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
 
-    @property
-    def obs_space(self) -> ObsSpace:
-        return self._reader.obs_space
-
-    @property
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self._reader.action_space
-
     def __len__(self) -> int:
         return len(self.envs)
 
-    def where(self, i: int) -> str:
-        return self._reader.where(i)
-
     def seed(self, seed: int) -> None:
-        if seed < 0:
-            raise ValueError(f"seed is {seed}; it must not be negative")
+        check_seed(seed)
         for i, env in enumerate(self.envs):
             env.rng = np.random.default_rng(np.random.SeedSequence((seed, self.first_env + i)))
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.frame import FrameReader
 from entity_gym.ragged import RaggedBufferI64
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecObs
@@ -50,23 +51,25 @@ class EnvSlots(ABC):
     autoreset: bool
     final_observations: FinalObservations
 
-    @property
-    @abstractmethod
-    def obs_space(self) -> ObsSpace:
-        """What the environments may show."""
+    _reader: FrameReader
 
     @property
-    @abstractmethod
+    def obs_space(self) -> ObsSpace:
+        """What the environments may show."""
+        return self._reader.obs_space
+
+    @property
     def action_space(self) -> Mapping[str, ActionSpace]:
         """Their actions by name."""
+        return self._reader.action_space
 
     @abstractmethod
     def __len__(self) -> int:
         """The number of environments."""
 
-    @abstractmethod
     def where(self, i: int) -> str:
         """How messages name environment `i`, for example "MineSweeper (environment 3)"; counts from `first_env`."""
+        return self._reader.where(i)
 
     @abstractmethod
     def seed(self, seed: int) -> None:
@@ -164,6 +167,14 @@ def check_num_envs(given: int) -> None:
         raise ValueError(f"num_envs is {given!r}; it must be a whole number, at least 1")
     if given < 1:
         raise ValueError(f"num_envs is {given}; it must be at least 1")
+
+
+def check_seed(given: int) -> None:
+    """Raise a ValueError unless `given` is a seed that a pool can have."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise ValueError(f"seed is {given!r}; it must be a whole number that is not negative")
+    if given < 0:
+        raise ValueError(f"seed is {given}; it must not be negative")
 
 
 def check_state(state: Mapping[str, Any], *parts: str) -> None:

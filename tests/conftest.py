@@ -1,7 +1,10 @@
 """Settings of every test: quiet threads, reproducible examples, GPU tests only where there is a GPU."""
 
 import os
+from pathlib import Path
 
+# Compiled code is kept between sessions, but not in the user's home. Its key covers all that it is made from.
+os.environ.setdefault("ENTITY_GYM_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 # Before torch starts its thread pool: spinning threads make small operations many times slower on shared cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -192,11 +192,7 @@ def _frame(layout: Layout) -> Iterator[str]:
         yield f"    first_{name} = {total}"
         total = f"first_{name} + n.{name}"
     yield f"    total = {total}"
-    players = next(
-        (slot.shape[0] for slot in layout.slots for s in layout.streams if s.slot == slot.name and s.rows == "players"),
-        0,
-    )
-    yield f"    if n.players < 0 or n.players > {players}:"
+    yield f"    if n.players < 0 or n.players > {layout.max_num_players}:"
     yield f"        return fail(b, {Fault.COUNT:d}, i, {names.index('players')}, n.players)"
     for index, action in enumerate(layout.actions):
         name = action.attribute
@@ -273,6 +269,26 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "            b.reward[i] = 0.0; b.done[i] = False; b.truncated[i] = False; b.fin[i] = False"
     for name in layout.metrics:
         yield f"            b.q_{safe_name(name)}[i] = np.nan"
+    yield from _step(layout)
+    yield "        if fresh:"
+    yield "            s.steps = 0"
+    yield "            reset(s)"
+    yield "        b.elapsed[i] = s.steps"
+    yield "        if not frame(b, i, s):"
+    yield "            return"
+    yield "        if drop:"
+    yield "            n = b.N[i]"
+    for action in layout.actions:
+        yield f"            n.{action.attribute} = 0"
+        if action.num_choices == 0:
+            yield f"            n.{action.attribute}_actees = 0"
+    if not layout.actions:
+        yield "            pass"
+
+
+def _step(layout: Layout) -> Iterator[str]:
+    """The part of `advance` that steps: sets `fresh` where the next episode begins, `drop` where none does."""
+    cfg = control_index
     yield f"        if mode == {Mode.STEP:d}:"
     arguments = []
     if layout.entities:
@@ -306,20 +322,6 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "                    fresh = True"
     yield "                else:"
     yield "                    drop = True"
-    yield "        if fresh:"
-    yield "            s.steps = 0"
-    yield "            reset(s)"
-    yield "        b.elapsed[i] = s.steps"
-    yield "        if not frame(b, i, s):"
-    yield "            return"
-    yield "        if drop:"
-    yield "            n = b.N[i]"
-    for action in layout.actions:
-        yield f"            n.{action.attribute} = 0"
-        if action.num_choices == 0:
-            yield f"            n.{action.attribute}_actees = 0"
-    if not layout.actions:
-        yield "            pass"
 
 
 def _check(layout: Layout) -> Iterator[str]:

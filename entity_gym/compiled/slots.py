@@ -30,9 +30,9 @@ from entity_gym.slots import (
     Run,
     check_final_observations,
     check_num_envs,
+    check_seed,
     check_state,
 )
-from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecObs
 
 
@@ -101,23 +101,14 @@ class CompiledSlots(EnvSlots):
             self.slots["S"][name] = value
         self.seed(0)
 
-    @property
-    def obs_space(self) -> ObsSpace:  # noqa: D102 - see EnvSlots
-        return self._reader.obs_space
-
-    @property
-    def action_space(self) -> Mapping[str, ActionSpace]:  # noqa: D102
-        return self._reader.action_space
-
     def __len__(self) -> int:
         return self._num_envs
 
-    def where(self, i: int) -> str:  # noqa: D102
-        return self._reader.where(i) if self._arguments["numbered"] else self.layout.name
+    def where(self, i: int) -> str:  # noqa: D102 - see EnvSlots
+        return super().where(i) if self._arguments["numbered"] else self.layout.name
 
     def seed(self, seed: int) -> None:  # noqa: D102
-        if seed < 0:
-            raise ValueError(f"seed is {seed}; it must not be negative")
+        check_seed(seed)
         self.slots["S"]["rng"] = first_random_states(seed, len(self), self._first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:  # noqa: D102

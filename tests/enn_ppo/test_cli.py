@@ -20,6 +20,7 @@ from enn_ppo.cli import config_directory, run_eval, run_train
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig, to_dict
 from enn_ppo.sweep import RunSummary, format_table, summarize_run
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.process_handle import WorkerDied
 
 CONFIGS = config_directory()
 Train = Callable[..., TrainConfig]
@@ -221,6 +222,23 @@ def test_a_mistake_found_while_running_gives_one_paragraph(
 ) -> None:
     assert run_train(Runs(raises(error)), []) == 2
     assert paragraph(capsys) == "error: the wall is red\n"
+
+
+def test_what_was_noted_about_a_mistake_is_told_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ValueError("the wall is red")
+    error.add_note("raised by House (environment 3) in act()")
+    error.add_note("(job 2 of the sweep)")
+    assert run_train(Runs(raises(error)), []) == 2
+    assert paragraph(capsys) == (
+        "error: the wall is red; raised by House (environment 3) in act() (job 2 of the sweep)\n"
+    )
+
+
+def test_a_worker_that_died_is_no_bug_of_ours_and_no_mistake_of_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(Runs(raises(WorkerDied("worker 1 was killed", 1, -9, range(2)))), []) == 1
+    assert paragraph(capsys) == (
+        "error: worker 1 was killed; go on from the last checkpoint with resume=<run directory>\n"
+    )
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
