@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from entity_gym.errors import nearest
-from rogue_net.config import RogueNetConfig, check_bool, check_choice, check_float, check_int, check_text
+from rogue_net.checks import check_bool, check_choice, check_float, check_int, check_text
+from rogue_net.config import RogueNetConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 Ratio = Literal["per_actor", "joint"]

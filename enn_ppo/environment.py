@@ -14,10 +14,11 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
 from entity_gym.registry import look_up
-from entity_gym.saving import spaces_difference, spaces_to_dict
+from entity_gym.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
 from entity_gym.vec_env import VecEnv
+from rogue_net.adaptor import ObsAdaptor
 
 #: A compiled environment's class, an environment class, or a function that makes an environment.
 EnvFactory = Callable[..., Any]
@@ -113,6 +114,28 @@ def check_same_spaces(
     difference = spaces_difference(saved, spaces_to_dict(obs_space, action_space))
     if difference:
         raise ValueError(f"checkpoint {checkpoint} belongs to another environment than {env}: {difference}")
+
+
+def adapt_spaces(
+    saved: Mapping[str, Any],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    *,
+    checkpoint: object,
+    env: str,
+) -> ObsAdaptor:
+    """What shows a checkpoint's policy the observations of an environment with these spaces, as it knows them.
+
+    Raises:
+        ValueError: the environment has other actions, or does not show what the policy needs.
+    """
+    known, _ = spaces_from_dict(saved)
+    try:
+        adaptor = ObsAdaptor(known, obs_space, action_space)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint} belongs to another environment than {env}: {error}") from None
+    check_same_spaces(saved, known, action_space, checkpoint=checkpoint, env=env)
+    return adaptor
 
 
 def _check_arguments(name: str, factory: EnvFactory, kwargs: Mapping[str, Any]) -> None:

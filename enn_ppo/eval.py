@@ -22,12 +22,13 @@ from tqdm import tqdm
 
 from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.config import EnvConfig, EvalConfig, from_dict
-from enn_ppo.environment import EnvFactory, bind_environment, check_same_spaces
+from enn_ppo.environment import EnvFactory, adapt_spaces, bind_environment
 from enn_ppo.policy import load_policy, select_device
 from enn_ppo.video import record_episode
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.episodes import Episode, EpisodeTracker
 from rogue_net import ObsBatch, RogueNet
+from rogue_net.adaptor import ObsAdaptor
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,13 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     net = load_policy(checkpoint, device)
     pool = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
     obs_space, action_space = pool.obs_space(), pool.action_space()
-    check_same_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=bound.config.id)
-
     with contextlib.closing(pool):
-        episodes = play_episodes(net, pool, config, device)
+        adaptor = adapt_spaces(
+            checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=bound.config.id
+        )
+        if told := adaptor.describe():
+            print(f"observations are not as they were in training; {told}")
+        episodes = play_episodes(net, pool, config, device, adaptor)
     estimates = summarize(episodes)
     for name, estimate in estimates.items():
         interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
@@ -74,11 +78,13 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     if config.output:
         _write(Path(config.output), _report(config, estimates, checkpoint.path))
     if config.render:
-        record_episode(net, bound.create, config, device)
+        record_episode(net, bound.create, config, device, adaptor)
     return EvalResult(estimates, episodes)
 
 
-def play_episodes(net: RogueNet, pool: EpisodeVecEnv, config: EvalConfig, device: torch.device) -> list[Episode]:
+def play_episodes(
+    net: RogueNet, pool: EpisodeVecEnv, config: EvalConfig, device: torch.device, adaptor: ObsAdaptor
+) -> list[Episode]:
     """Play rounds of episodes, one in each environment, every one of them to its end.
 
     Whether an episode counts thus never depends on how long it is: taking the first to finish would favour short ones.
@@ -92,7 +98,8 @@ def play_episodes(net: RogueNet, pool: EpisodeVecEnv, config: EvalConfig, device
             tracker = EpisodeTracker(len(pool))
             while len(running):
                 _check_lengths(tracker.lengths, config.max_episode_steps)
-                result = net.act(ObsBatch.from_vec_obs(obs, device), greedy=config.greedy, generator=generator)
+                batch = adaptor(ObsBatch.from_vec_obs(obs, device))
+                result = net.act(batch, greedy=config.greedy, generator=generator)
                 step = pool.step(result.to_buffers())
                 finished = tracker.step(step.was_running.obs)
                 obs, running = step.still_running

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +22,14 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoint import Checkpoint, load_checkpoint
 from enn_ppo.config import EnvConfig, from_dict
+from enn_ppo.environment import adapt_spaces
 from enn_ppo.policy import load_policy
 from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
 from entity_gym.play import add_options, broken, run, style_of, usage_error
 from entity_gym.playing.loop import Advice, Decision
-from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
 from rogue_net import ObsBatch, RogueNet
+from rogue_net.adaptor import ObsAdaptor
 
 
 class NetPolicy:
@@ -38,10 +40,19 @@ class NetPolicy:
         temperature: logits are divided by it: below 1 the likeliest choices are taken more often, above 1 less often.
         greedy: the likeliest choice is always taken.
         seed: of the sampling.
+        adaptor: what shows it the environment's observations as it knows them; None: it knows them as they are.
     """
 
-    def __init__(self, net: RogueNet, temperature: float = 1.0, greedy: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self,
+        net: RogueNet,
+        temperature: float = 1.0,
+        greedy: bool = False,
+        seed: int = 0,
+        adaptor: ObsAdaptor | None = None,
+    ) -> None:
         self.net = net
+        self.adaptor = adaptor
         self.temperature = temperature
         self.greedy = greedy
         self._rng = np.random.default_rng(seed)
@@ -50,6 +61,8 @@ class NetPolicy:
     def __call__(self, obs: VecObs) -> Advice:
         """What to do in the one frame of `obs`, and the value of that frame."""
         batch = ObsBatch.from_vec_obs(obs)
+        if self.adaptor is not None:
+            batch = self.adaptor(batch)
         evaluation = self.net.evaluate(batch, self.net.act(batch, greedy=True).actions)
         decisions = {}
         for name, mask in obs.action_masks.items():
@@ -75,30 +88,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
-        found = _find(checkpoint, options.set)
+        found, adaptor = _find(checkpoint, options.set)
         net = load_policy(checkpoint, torch.device("cpu"))
     except ValueError as error:
         return usage_error(error)
     except Exception as error:
         return broken(error)
-    policy = NetPolicy(net, options.temperature, options.greedy, options.seed or 0)
+    if told := adaptor.describe():
+        print(f"observations are not as they were in training; {told}")
+    policy = NetPolicy(net, options.temperature, options.greedy, options.seed or 0, adaptor)
     return run(found, options.seed, style_of(options), policy)
 
 
-def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> Found:
+class _Found(NamedTuple):
+    env: Found
+    adaptor: ObsAdaptor
+
+
+def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> _Found:
     """The environment that the checkpoint was trained in, with other settings where they are given.
 
     Raises:
-        ValueError: if it is not there, or has other spaces than the policy knows.
+        ValueError: if it is not there, has other actions, or does not show what the policy needs.
     """
     config = from_dict(EnvConfig, checkpoint.config["env"], "env")
     found = find_source(config.id, {**config.kwargs, **parse_settings(settings)})
     env = make_plain(found.source, found.parameters)
-    difference = spaces_difference(checkpoint.spaces, spaces_to_dict(env.obs_space(), env.action_space()))
+    obs_space, action_space = env.obs_space(), env.action_space()
     env.close()
-    if difference:
-        raise ValueError(f"checkpoint {checkpoint.path} belongs to another environment than {config.id}: {difference}")
-    return found
+    adaptor = adapt_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=config.id)
+    return _Found(found, adaptor)
 
 
 def _parser() -> argparse.ArgumentParser:

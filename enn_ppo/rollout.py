@@ -17,7 +17,6 @@ from entity_gym.episodes import Episode, EpisodeTracker
 from entity_gym.vec_env import VecEnv
 from entity_gym.vec_obs import Metric, VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
-from rogue_net.ragged import cat_ragged
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,16 @@ class Collector:
             return torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes]).to(self.device)
 
         truncated = stack("truncated")
+        obs = ObsBatch.cat(frames)
+        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}  # every actor chooses once
         return Rollout(
-            obs=ObsBatch.cat(frames),
-            actions={name: cat_ragged([r.actions[name] for r in results]) for name in results[0].actions},
+            obs=obs,
+            actions={
+                name: RaggedTensor(torch.cat([result.actions[name].values for result in results]), offsets[name])
+                for name in results[0].actions
+            },
             log_probs={
-                name: cat_ragged([RaggedTensor(r.log_probs[name], r.actions[name].offsets) for r in results])
+                name: RaggedTensor(torch.cat([result.log_probs[name] for result in results]), offsets[name])
                 for name in results[0].log_probs
             },
             values=torch.stack([result.values for result in results]),

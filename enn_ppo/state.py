@@ -37,7 +37,7 @@ class TrainState:
             net = RogueNet(config.net, self.vec_env.obs_space(), self.vec_env.action_space())
         self.net = net.to(device)
         self.optimizer = torch.optim.AdamW(
-            self.net.parameters(), lr=config.optim.lr, eps=1e-5, weight_decay=config.optim.weight_decay
+            self.net.parameters(), lr=config.optim.lr, eps=1e-5, weight_decay=config.optim.weight_decay, fused=True
         )
         self.shuffling = torch.Generator()
         self.collector = Collector(self.vec_env, self.net, device, torch.Generator(device))

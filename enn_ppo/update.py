@@ -6,7 +6,8 @@ Shapes: B frames of the rollout, M frames of a minibatch, A actors of all action
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.losses import explained_variance, normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Rollout
-from rogue_net import RaggedTensor, RogueNet
-from rogue_net.ragged import sequence_of_item
+from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from rogue_net.ragged import gather_items, sequence_of_item
 
 
 class UpdateStats(NamedTuple):
@@ -32,14 +33,45 @@ class UpdateStats(NamedTuple):
     explained_variance: float
 
 
-class Samples(NamedTuple):
-    """The frames that an update draws its minibatches from."""
+@dataclass(frozen=True)
+class Samples:
+    """Frames to learn from: all of a rollout, or some of them."""
 
-    rollout: Rollout
-    num_actors: Tensor  # (B,) int64, actors of all actions in each frame
+    obs: ObsBatch  # B frames
+    actions: dict[str, RaggedTensor]  # action -> B sequences, an item for each actor of `obs`
+    log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,), under the policy that acted
     values: Tensor  # (B,) at the time of acting
     advantages: Tensor  # (B,)
     returns: Tensor  # (B,)
+
+    @property
+    def num_actors(self) -> Tensor:
+        """(B,) int64, actors of all actions in each frame."""
+        return torch.stack([action.lengths for action in self.actions.values()]).sum(dim=0)
+
+    def gather(self, frames: Tensor) -> Samples:
+        """The frames numbered `frames` (int64), in that order."""
+        obs = self.obs[frames]
+        actions, log_probs = {}, {}
+        for name, mask in self.obs.action_masks.items():  # what is chosen stands as the actors do
+            offsets = obs.action_masks[name].actors.offsets
+            items = gather_items(mask.actors.offsets, frames, offsets)
+            actions[name] = RaggedTensor(self.actions[name].values[items], offsets)
+            log_probs[name] = RaggedTensor(self.log_probs[name].values[items], offsets)
+        return Samples(obs, actions, log_probs, self.values[frames], self.advantages[frames], self.returns[frames])
+
+    def split(self, sizes: Sequence[int]) -> list[Samples]:
+        """Consecutive parts of so many frames each, without copying them."""
+        if len(sizes) == 1:
+            return [self]
+        parts = self.obs.split(sizes)
+        actions, log_probs = _split_as_actors(self.actions, parts), _split_as_actors(self.log_probs, parts)
+        values, advantages, returns = (
+            torch.split(column, list(sizes)) for column in (self.values, self.advantages, self.returns)
+        )
+        return [
+            Samples(obs, actions[i], log_probs[i], values[i], advantages[i], returns[i]) for i, obs in enumerate(parts)
+        ]
 
 
 def update(
@@ -65,75 +97,99 @@ def update(
         ent_coef: weight of the entropy bonus in this update.
         generator: shuffles the frames; on the CPU.
     """
-    samples = _samples(rollout, advantages)
+    samples = Samples(
+        rollout.obs,
+        rollout.actions,
+        rollout.log_probs,
+        rollout.values.flatten(),
+        advantages.advantages.flatten(),
+        advantages.returns.flatten(),
+    )
     num_frames = len(samples.values)
     totals = torch.zeros(6, device=samples.values.device)  # stays on the device until the end
     num_minibatches = math.ceil(num_frames / optim.batch_size)
+    sizes = [len(part) for part in torch.arange(num_frames).tensor_split(num_minibatches)]  # nearly equal
     for _ in range(optim.epochs):
         order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
-        for minibatch in order.tensor_split(num_minibatches):  # of nearly equal sizes, none above batch_size
-            optimizer.zero_grad(set_to_none=True)
-            terms = _accumulate_gradients(net, samples, minibatch, optim, ppo, ent_coef)
-            grad_norm = torch.nn.utils.clip_grad_norm_(net.parameters(), optim.max_grad_norm)
-            optimizer.step()
-            totals += torch.cat([terms, grad_norm.detach().reshape(1)])
+        for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
+            totals += learn_minibatch(net, optimizer, minibatch, optim, ppo, ent_coef=ent_coef)
     explained = explained_variance(samples.values, samples.returns)
     means = torch.cat([totals / (optim.epochs * num_minibatches), explained.reshape(1)])
-    return UpdateStats(*means.tolist())  # the one device synchronisation of an update
+    return UpdateStats(*means.tolist())  # all numbers leave the device at once
 
 
-def _samples(rollout: Rollout, advantages: Advantages) -> Samples:
-    num_actors = torch.zeros(len(rollout.obs), dtype=torch.int64, device=rollout.values.device)
-    for action in rollout.actions.values():
-        num_actors = num_actors + action.lengths
-    return Samples(
-        rollout, num_actors, rollout.values.flatten(), advantages.advantages.flatten(), advantages.returns.flatten()
-    )
-
-
-def _accumulate_gradients(
-    net: RogueNet, samples: Samples, minibatch: Tensor, optim: OptimConfig, ppo: PPOConfig, ent_coef: float
+def learn_minibatch(
+    net: RogueNet,
+    optimizer: torch.optim.Optimizer,
+    minibatch: Samples,
+    optim: OptimConfig,
+    ppo: PPOConfig,
+    *,
+    ent_coef: float,
 ) -> Tensor:
-    """Add the gradient of the minibatch's loss, one micro-batch after the other.
+    """One optimizer step.
+
+    Args:
+        net: the policy, changed in place.
+        optimizer: of its parameters.
+        minibatch: M frames.
+        optim: micro-batches and the gradient's limit; see `update` for the rest.
+        ppo: the objective.
+        ent_coef: weight of the entropy bonus.
 
     Returns:
-        (5,) policy loss, value loss, entropy, KL and clip fraction of the minibatch.
+        (6,) policy loss, value loss, entropy, KL and clip fraction of the minibatch, and the norm of its gradient.
     """
+    optimizer.zero_grad(set_to_none=True)
     # weights and normalization belong to the minibatch, so that the size of its micro-batches changes nothing
-    weights = unit_weights(samples.num_actors[minibatch], ratio=ppo.ratio, weighting=ppo.weighting)
-    advantages = samples.advantages[minibatch]
+    weights = unit_weights(minibatch.num_actors, ratio=ppo.ratio, weighting=ppo.weighting)
     if ppo.normalize_advantages:
-        advantages = normalize(advantages)
-    size = optim.micro_batch_size or len(minibatch)
-    sums = torch.zeros(5, device=weights.device)
-    for frames, weight, advantage in zip(
-        torch.split(minibatch, size), torch.split(weights, size), torch.split(advantages, size), strict=True
-    ):
-        evaluation = net.evaluate(samples.rollout.obs[frames], _gather(samples.rollout.actions, frames))
-        old = _gather(samples.rollout.log_probs, frames)
-        policy = policy_terms(
-            _cat(evaluation.log_probs),
-            _cat({name: ragged.values for name, ragged in old.items()}),
-            _cat(evaluation.entropies),
-            torch.cat([sequence_of_item(ragged.offsets) for ragged in old.values()]),
-            advantage,
-            weight,
-            clip=ppo.clip,
-            ratio=ppo.ratio,
-        )
-        value = value_loss(
-            evaluation.values,
-            samples.values[frames],
-            samples.returns[frames],
-            clip=ppo.clip if ppo.clip_value else None,
-        ) / len(minibatch)
-        (policy.loss - ent_coef * policy.entropy + ppo.vf_coef * value).backward()  # type: ignore[no-untyped-call]
-        sums += torch.stack([policy.loss, value, policy.entropy, policy.approx_kl, policy.clip_fraction]).detach()
-    return sums
+        minibatch = replace(minibatch, advantages=normalize(minibatch.advantages))
+    num_frames = len(weights)
+    size = optim.micro_batch_size or num_frames
+    sizes = [min(size, num_frames - start) for start in range(0, num_frames, size)]
+    terms = torch.zeros(5, device=weights.device)
+    for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
+        terms += _backward(net, part, weight, num_frames, ppo, ent_coef)
+    grad_norm = torch.nn.utils.clip_grad_norm_(net.parameters(), optim.max_grad_norm)
+    optimizer.step()
+    return torch.cat([terms, grad_norm.detach().reshape(1)])
 
 
-def _gather(ragged: Mapping[str, RaggedTensor], frames: Tensor) -> dict[str, RaggedTensor]:
-    return {name: tensor.gather(frames) for name, tensor in ragged.items()}
+def _backward(
+    net: RogueNet, samples: Samples, weights: Tensor, num_frames: int, ppo: PPOConfig, ent_coef: float
+) -> Tensor:
+    """Add the gradient of a micro-batch of a minibatch of `num_frames` to what is there.
+
+    Returns:
+        (5,) its share of the policy loss, value loss, entropy, KL and clip fraction.
+    """
+    evaluation = net.evaluate(samples.obs, samples.actions)
+    policy = policy_terms(
+        _cat(evaluation.log_probs),
+        _cat({name: ragged.values for name, ragged in samples.log_probs.items()}),
+        _cat(evaluation.entropies),
+        torch.cat([sequence_of_item(ragged.offsets) for ragged in samples.log_probs.values()]),
+        samples.advantages,
+        weights,
+        clip=ppo.clip,
+        ratio=ppo.ratio,
+    )
+    clip_value = ppo.clip if ppo.clip_value else None
+    value = value_loss(evaluation.values, samples.values, samples.returns, clip=clip_value) / num_frames
+    (policy.loss - ent_coef * policy.entropy + ppo.vf_coef * value).backward()  # type: ignore[no-untyped-call]
+    return torch.stack([policy.loss, value, policy.entropy, policy.approx_kl, policy.clip_fraction]).detach()
+
+
+def _split_as_actors(ragged: Mapping[str, RaggedTensor], parts: Sequence[ObsBatch]) -> list[dict[str, RaggedTensor]]:
+    """What belongs to each part's actors, by action."""
+    split: list[dict[str, RaggedTensor]] = [{} for _ in parts]
+    for name, (values, _) in ragged.items():
+        actors = [part.action_masks[name].actors for part in parts]
+        pieces = torch.split(values, [len(each.values) for each in actors])
+        for one, piece, each in zip(split, pieces, actors, strict=True):
+            one[name] = RaggedTensor(piece, each.offsets)
+    return split
 
 
 def _cat(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from enn_ppo.config import EvalConfig
 from entity_gym import Action, ActionSpace, Environment, Observation, ObsSpace
 from entity_gym.list_env import ListEnv
 from rogue_net import ObsBatch, RogueNet
+from rogue_net.adaptor import ObsAdaptor
 
 MILLISECONDS_PER_FRAME = 250
 
@@ -55,9 +56,13 @@ class RecordedEnvironment(Environment):
 
 
 def record_episode(
-    net: RogueNet, create_env: Callable[[], Environment], config: EvalConfig, device: torch.device
+    net: RogueNet,
+    create_env: Callable[[], Environment],
+    config: EvalConfig,
+    device: torch.device,
+    adaptor: ObsAdaptor,
 ) -> None:
-    """Play one episode and write it to `config.render`.
+    """Play one episode, which the network sees through `adaptor`, and write it to `config.render`.
 
     Raises:
         ValueError: the environment cannot be drawn, or the file cannot be written.
@@ -68,7 +73,8 @@ def record_episode(
     try:
         obs = vec_env.reset()
         for _ in range(config.max_episode_steps):
-            result = net.act(ObsBatch.from_vec_obs(obs, device), greedy=config.greedy, generator=generator)
+            batch = adaptor(ObsBatch.from_vec_obs(obs, device))
+            result = net.act(batch, greedy=config.greedy, generator=generator)
             obs = vec_env.act(result.to_buffers())
             if obs.done[0]:
                 break

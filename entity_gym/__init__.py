@@ -1,10 +1,17 @@
 """Worlds with a variable number of things: spaces, observations, actions, ragged batches and environments."""
 
-from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction, SelectEntityAction
+from entity_gym.action import (
+    Action,
+    CategoricalAction,
+    ContinuousAction,
+    GlobalCategoricalAction,
+    SelectEntityAction,
+)
 from entity_gym.environment import Environment
 from entity_gym.observation import (
     ActionMask,
     CategoricalActionMask,
+    ContinuousActionMask,
     EntityID,
     GlobalCategoricalActionMask,
     Observation,
@@ -13,8 +20,12 @@ from entity_gym.observation import (
 from entity_gym.spaces import (
     GLOBAL_ENTITY,
     ActionSpace,
+    Angle,
     CategoricalActionSpace,
+    Category,
+    ContinuousActionSpace,
     Entity,
+    Flag,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
@@ -25,12 +36,18 @@ __all__ = [
     "Action",
     "ActionMask",
     "ActionSpace",
+    "Angle",
     "CategoricalAction",
     "CategoricalActionMask",
     "CategoricalActionSpace",
+    "Category",
+    "ContinuousAction",
+    "ContinuousActionMask",
+    "ContinuousActionSpace",
     "Entity",
     "EntityID",
     "Environment",
+    "Flag",
     "GlobalCategoricalAction",
     "GlobalCategoricalActionMask",
     "GlobalCategoricalActionSpace",

@@ -26,7 +26,7 @@ class CategoricalAction:
 
 @dataclass
 class SelectEntityAction:
-    """Selections of several actors. An actor that selected nobody is not listed.
+    """Selections of several actors. An actor that selected nobody is not listed, whether it chose so or had to.
 
     Attributes:
         actors: ids of the actors.
@@ -50,4 +50,17 @@ class GlobalCategoricalAction:
     label: str
 
 
-Action = CategoricalAction | SelectEntityAction | GlobalCategoricalAction
+@dataclass
+class ContinuousAction:
+    """Numbers that several actors picked.
+
+    Attributes:
+        actors: ids of the actors.
+        values: (A, n) float32, those of each actor, within the space's bounds.
+    """
+
+    actors: Sequence[EntityID]
+    values: NDArray[np.float32]
+
+
+Action = CategoricalAction | SelectEntityAction | GlobalCategoricalAction | ContinuousAction

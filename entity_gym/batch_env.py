@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch_obs import BatchActors, BatchObservation, Rows
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slots import EnvIds
 from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_obs import VecAction
 
 __all__ = ["BatchActors", "BatchEnvironment", "BatchObservation", "BatchRandom", "BatchStep", "Rows"]
 
@@ -65,13 +65,14 @@ class BatchEnvironment(ABC):
         """Start episodes in the environments `ids` (n,)."""
 
     @abstractmethod
-    def step(self, ids: EnvIds, actions: Mapping[str, RaggedBufferI64], rng: BatchRandom) -> BatchStep:
+    def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
         """Take a step in the environments `ids` (n,).
 
         Args:
             ids: which.
             actions: action -> n sequences of (A, 1), for the actors that `observe` offered: `actions["Move"].values[:, 0]` are
-                the choices of all actors one after another. For select-entity the entity index inside the frame, or -1.
+                the choices of all actors one after another. For select-entity the entity index inside the frame, or -1. For
+                continuous actions (A, n) float32.
             rng: random numbers.
         """
 

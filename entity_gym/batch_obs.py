@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batching import check_finite
+from entity_gym.batching import check_features
 from entity_gym.errors import nearest
 from entity_gym.frame import FrameReader
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
@@ -17,10 +17,17 @@ from entity_gym.spaces import (
     GLOBAL_ENTITY,
     ActionSpace,
     CategoricalActionSpace,
+    ContinuousActionSpace,
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.vec_obs import VecActionMask, VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.vec_obs import (
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
 
 
 class Rows(NamedTuple):
@@ -45,7 +52,7 @@ class BatchActors:
             of the space, then all of the second, ...). Not for a global action, whose only actor is the frame.
         actees: for select-entity, who may be selected, in the same two forms.
         mask: rows of (I, C) bool, one for each actor, true where the choice is open; (n, C) for a global action. For
-            select-entity rows of (I,), one for each pair, actor by actor. None: everything is open.
+            select-entity rows of (I,), one for each pair, actor by actor. None: everything is open. Not for continuous actions.
         offered: (n,) bool, whether the environment offers the action at all. None: all do.
     """
 
@@ -133,7 +140,7 @@ class _Packing:
             features[GLOBAL_ENTITY] = self.global_rows(observed.global_features)
             self.starts[GLOBAL_ENTITY] = start
         for name, buffer in features.items():
-            check_finite(name, buffer, self.ids, reader)
+            check_features(name, buffer, self.ids, reader)
         return VecObs(
             features=features,
             action_masks={
@@ -211,15 +218,21 @@ class _Packing:
         if isinstance(space, SelectEntityActionSpace):
             actees = self.entities(given.actees, f"{where}: actees")
             pairs = self.mask(given.mask, (), actors.counts * actees.counts, where)
-            if pairs is not None:
+            if pairs is not None and not space.can_close:
                 self.check_open(
                     _any_of_each(pairs.values, np.repeat(actees.counts, actors.counts)), actors.counts, where
                 )
+            if space.exclude_self:
+                pairs = _without_self(pairs, actors, actees)
             offered_rows = None if pairs is None else _keep(pairs, offered)
             chosen = _keep(actors, offered)
             actees = _keep(actees, offered & (chosen.counts > 0))
             mask = None if offered_rows is None else _bools(offered_rows)
             return VecSelectEntityActionMask(_indices(chosen), _indices(actees), mask)
+        if isinstance(space, ContinuousActionSpace):
+            if given.mask is not None:
+                raise ValueError(f"{self.name}: {where} is continuous, and was given a mask; it has none")
+            return VecContinuousActionMask(_indices(_keep(actors, offered)))
         assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
         width = len(space.choices)
         rows = given.mask
@@ -276,6 +289,17 @@ class _Packing:
                 f"{self.reader.where(int(self.ids[i]))}: {where}: everything is masked for actor "
                 f"{item - int(counts[:i].sum())}; leave something open, or leave the actor out"
             )
+
+
+def _without_self(pairs: Rows | None, actors: Rows, actees: Rows) -> Rows | None:
+    """The mask of pairs with those closed, too, in which an actor selects itself; None if nothing is closed."""
+    per_actor = np.repeat(actees.counts, actors.counts)  # (A,) how many pairs each actor has
+    first = np.repeat(_offsets(actees.counts)[:-1], actors.counts)  # (A,) its first actee
+    within = np.arange(int(per_actor.sum())) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
+    others = np.repeat(actors.values, per_actor) != actees.values[np.repeat(first, per_actor) + within]
+    if pairs is not None:
+        return Rows(pairs.values & others, pairs.counts)
+    return None if others.all() else Rows(others, actors.counts * actees.counts)
 
 
 def _any_of_each(flags: NDArray[np.bool_], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ from entity_gym.batch_obs import Ending, pack_batch
 from entity_gym.dispatch import check_actions
 from entity_gym.frame import FrameReader
 from entity_gym.obs_rows import take
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import SlotVecEnv
 from entity_gym.slots import (
     EnvIds,
@@ -25,7 +24,7 @@ from entity_gym.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.vec_obs import Metric, VecActionMask, VecObs
+from entity_gym.vec_obs import Metric, VecAction, VecActionMask, VecObs
 
 
 class BatchVecEnv(SlotVecEnv):
@@ -105,14 +104,14 @@ class BatchSlots(EnvSlots):
         self._reward[ids], self._done[ids], self._truncated[ids], self._elapsed[ids] = 0, False, False, 0
         self._forget(ids)
 
-    def check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         if self._collected is not None and np.array_equal(self._collected[0], ids):
             masks = self._collected[1]
         else:
             masks = self._pack(ids, self._ending(ids)).action_masks
         check_actions(actions, masks, self._reader, ids)
 
-    def step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         self._collected = None
         mine = ids[lo:hi]
         if len(mine) < len(ids):

@@ -19,11 +19,20 @@ from entity_gym.spaces import (
     GLOBAL_ENTITY,
     ActionSpace,
     CategoricalActionSpace,
+    ContinuousActionSpace,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.vec_obs import Metric, VecActionMask, VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.typed_features import refusal, wrong_values
+from entity_gym.vec_obs import (
+    Metric,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
 
 NOBODY_ACTS = FrameActions(NOBODY, NOBODY, None)
 
@@ -69,7 +78,7 @@ def batch_frames(
         width = len(reader.obs_space.global_features)
         features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
     for name, buffer in features.items():
-        check_finite(name, buffer, env_id, reader)
+        check_features(name, buffer, env_id, reader)
     reward = _scalars("reward", "a finite number", np.dtype(np.float32), observations, env_id, reader)
     done = _scalars("done", "a bool", np.dtype(np.bool_), observations, env_id, reader)
     truncated = _scalars("truncated", "a bool", np.dtype(np.bool_), observations, env_id, reader)
@@ -104,20 +113,20 @@ def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
     return RaggedBufferF32.from_offsets(values, _offsets([len(array) for array in arrays]))
 
 
-def check_finite(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
-    """Raise a ValueError that names the first feature of type `name` that is no finite number, if there is one."""
-    finite = np.isfinite(buffer.values)
-    if finite.all():
+def check_features(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
+    """Raise a ValueError that names the first feature of type `name` that may not be what it is, if there is one."""
+    values, whole, space = buffer.values, reader.whole_columns.get(name), reader.obs_space
+    if np.isfinite(values).all() and (whole is None or not whole.wrong(values).any()):
         return
-    item, column = (int(k) for k in np.argwhere(~finite)[0])
+    is_global = name == GLOBAL_ENTITY
+    names = space.global_features if is_global else space.entities[name].features
+    kinds = space.global_kinds if is_global else space.entities[name].kinds
+    item, column = (int(k) for k in np.argwhere(wrong_values(values, names, kinds))[0])
     i = int(np.searchsorted(buffer.offsets, item, side="right")) - 1
-    if name == GLOBAL_ENTITY:
-        what = f"global feature {reader.obs_space.global_features[column]!r}"
-    else:
-        feature = reader.obs_space.entities[name].features[column]
-        what = f"feature {feature!r} of entity {item - int(buffer.offsets[i])} of type {name!r}"
-    value = buffer.values[item, column]
-    raise ValueError(f"{reader.where(int(env_id[i]))}: {what} is {value}; features must be finite numbers")
+    feature, entity = names[column], item - int(buffer.offsets[i])
+    what = f"global feature {feature!r}" if is_global else f"feature {feature!r} of entity {entity} of type {name!r}"
+    wrong = refusal(values[item, column], kinds.get(feature))
+    raise ValueError(f"{reader.where(int(env_id[i]))}: {what} is {wrong}")
 
 
 def _scalars(
@@ -163,6 +172,8 @@ def _action_mask(name: str, space: ActionSpace, frames: Sequence[Frame]) -> VecA
             [None if a.mask is None else a.mask.reshape(-1, 1) for a in offered], [(a * c, 1) for a, c in pairs]
         )
         return VecSelectEntityActionMask(actors, actees, flat)
+    if isinstance(space, ContinuousActionSpace):
+        return VecContinuousActionMask(actors)
     assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
     shapes = [(len(action.actors), len(space.choices)) for action in offered]
     return VecCategoricalActionMask(actors, _mask([action.mask for action in offered], shapes), len(space.choices))

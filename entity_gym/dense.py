@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from entity_gym.dense_actions import DenseActions
 from entity_gym.dense_obs import Field, Padding, Tree, field_trees, map_tree, merge_trees, tree_of_keys
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.spec import EnvSpec
-from entity_gym.vec_obs import RaggedArray, VecObs
+from entity_gym.vec_obs import RaggedArray, VecAction, VecObs
 
 _INT64 = np.dtype(np.int64)
 
@@ -91,7 +90,7 @@ class DenseForm:
         """The last observations of episodes, which no action answers."""
         return self._dense(obs, self._actions.offered(obs) if self._needs_offered else None)
 
-    def ragged(self, actions: Any, ids: NDArray[np.int64]) -> dict[str, RaggedBufferI64]:
+    def ragged(self, actions: Any, ids: NDArray[np.int64]) -> dict[str, VecAction]:
         """`DenseActions.ragged`."""
         return self._actions.ragged(actions, ids)
 

@@ -2,10 +2,13 @@
 
 An environment whose only action has at most one actor takes a plain number; others take action -> (A,) numbers, one for each
 actor in the order of its last observation, and those beyond the last actor are ignored. A number is a choice, from 0; to
-select an entity, it is its place in the list of all rows (see `dense_obs`). An actor that may select nobody selects nobody,
-whatever its number.
+select an entity, it is its place in the list of all rows (see `dense_obs`), or the number of these rows for nobody, where the
+space says that nobody is a choice at all times. An actor that may select nobody else selects nobody, whatever its number.
 
-Shapes: N environments, n frames, K actors in all of them, A actors that one environment can have, C choices.
+A continuous action takes F numbers where others take one: (F,) or action -> (A, F). They must be finite and within their
+bounds, and are never replaced. To a mask it is an action of one choice, which is open to every actor.
+
+Shapes: N environments, n frames, K actors in all of them, A actors that one environment can have, C choices, F numbers.
 """
 
 from __future__ import annotations
@@ -18,16 +21,18 @@ from numpy.typing import NDArray
 
 from entity_gym.dense_obs import Field, Padding, Tree, flags, padded
 from entity_gym.errors import nearest
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.spaces import ContinuousActionSpace
 from entity_gym.spec import ActionSpec, EnvSpec
-from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
+from entity_gym.vec_obs import VecAction, VecContinuousActionMask, VecObs, VecSelectEntityActionMask
 
 EnvIds = NDArray[np.int64]
 
 
 class _Sizes(NamedTuple):
     actors: int  # A
-    choices: int  # C
+    choices: int  # C; 1 for a continuous action
+    numbers: int = 0  # F; 0 for other actions
 
 
 class DenseActions:
@@ -47,6 +52,7 @@ class DenseActions:
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self._name, self._specs = spec.config.name, spec.actions
+        self._spaces = {n: space for n, space in spec.action_space.items() if isinstance(space, ContinuousActionSpace)}
         self._raises = spec.config.invalid_actions == "raise"
         self._sizes = {name: _sizes(spec, name, action) for name, action in spec.actions.items()}
         self.plain = len(self._sizes) == 1 and next(iter(self._sizes.values())).actors == 1
@@ -57,22 +63,29 @@ class DenseActions:
         self._num_actors = {name: np.zeros(num_envs, np.int64) for name in self._sizes}
         self._counts = np.zeros((num_envs, len(spec.entities)), np.int64)
         self._open = {
-            name: np.zeros((num_envs, *size), np.int8)
+            name: np.zeros((num_envs, size.actors, size.choices), np.int8)
             for name, size in self._sizes.items()
             if spec.actions[name].closable
         }
 
     def fields(self) -> Tree:
         """An action of one environment: a `Field`, or action -> `Field`; bounds are inclusive."""
-        tree = {
-            name: Field(() if self.plain else (size.actors,), np.dtype(np.int64), 0, size.choices - 1)
-            for name, size in self._sizes.items()
-        }
+        tree = {}
+        for name, size in self._sizes.items():
+            shape = () if self.plain else (size.actors,)
+            if size.numbers:
+                low, high = self._spaces[name].bounds()
+                tree[name] = Field((*shape, size.numbers), np.dtype(np.float32), low, high)
+            else:
+                tree[name] = Field(shape, np.dtype(np.int64), 0, size.choices - 1)
         return next(iter(tree.values())) if self.plain else tree
 
     def mask_fields(self) -> dict[str, Field]:
         """What `masks` returns."""
-        return {name: flags(*(size[1:] if self.plain else size)) for name, size in self._sizes.items()}
+        return {
+            name: flags(size.choices) if self.plain else flags(size.actors, size.choices)
+            for name, size in self._sizes.items()
+        }
 
     def offered(self, obs: VecObs) -> dict[str, NDArray[np.int8]]:
         """Action -> (n, A, C) 1 where the actor may take the choice; for all actions.
@@ -81,12 +94,14 @@ class DenseActions:
             ValueError: if there are more actors than the spec says.
         """
         masks = {}
-        for name, (most, num_choices) in self._sizes.items():
+        for name, (most, num_choices, _) in self._sizes.items():
             offered = obs.action_masks[name]
             self._check_fits(name, most, offered.actors, obs)
             if isinstance(offered, VecSelectEntityActionMask):
                 rows = self._open_entities(offered, obs, num_choices)
-            elif offered.mask is None:
+                if self._specs[name].nobody:
+                    rows[:, -1] = 1
+            elif isinstance(offered, VecContinuousActionMask) or offered.mask is None:
                 rows = np.ones((offered.actors.items(), num_choices), np.int8)
             else:
                 rows = offered.mask.values.view(np.int8)
@@ -131,14 +146,14 @@ class DenseActions:
         if self._padding is not None:
             self._counts[obs.env_id] = self._padding.counts(obs)
 
-    def ragged(self, actions: Any, ids: EnvIds) -> dict[str, RaggedBufferI64]:
+    def ragged(self, actions: Any, ids: EnvIds) -> dict[str, VecAction]:
         """Actions for the environments `ids` as a pool takes them.
 
         One that is not open is refused if `invalid_actions` says so; else it becomes the next open one, counting on from it
         and beginning again at 0, and counts in `num_replaced`.
 
         Args:
-            actions: (n,) if `plain`, else action -> (n, A) whole numbers.
+            actions: (n,) if `plain`, else action -> (n, A) whole numbers; (n, F) or (n, A, F) numbers for continuous actions.
             ids: (n,) the environments, in the same order.
 
         Raises:
@@ -146,20 +161,27 @@ class DenseActions:
         """
         given = self._given(actions)
         self.num_replaced[ids] = 0
-        result = {}
+        result: dict[str, VecAction] = {}
         for name, size in self._sizes.items():
-            values = _whole_numbers(given[name], name, (len(ids),) if self.plain else (len(ids), size.actors))
+            shape = (len(ids),) if self.plain else (len(ids), size.actors)
             num_actors = self._num_actors[name][ids]
             here = np.arange(size.actors) < num_actors[:, None]  # (n, A)
-            chosen = values.reshape(here.shape)[here]  # (K,)
             owner = np.repeat(ids, num_actors)  # (K,)
+            offsets = np.zeros(len(ids) + 1, np.int64)
+            np.cumsum(num_actors, out=offsets[1:])
+            if size.numbers:
+                numbers = _numbers(given[name], name, (*shape, size.numbers))
+                picked = numbers.reshape(*here.shape, size.numbers)[here]  # (K, F)
+                self._check_numbers(name, picked, owner)
+                result[name] = RaggedBufferF32.from_offsets(picked, offsets)
+                continue
+            values = _whole_numbers(given[name], name, shape)
+            chosen = values.reshape(here.shape)[here]  # (K,)
             self._check_bounds(name, chosen, owner)
             if name in self._open:
                 chosen = self._open_only(name, chosen, owner, self._open[name][ids][here])
             if self._specs[name].kind == "select entity":
                 chosen = self._entity_indices(chosen, owner)
-            offsets = np.zeros(len(ids) + 1, np.int64)
-            np.cumsum(num_actors, out=offsets[1:])
             result[name] = RaggedBufferI64.from_offsets(chosen[:, None], offsets)
         return result
 
@@ -187,6 +209,18 @@ class DenseActions:
                 f"{self._name} (environment {owner[k]}): action {name!r} is {chosen[k]}; it must be from 0 to {high}"
             )
 
+    def _check_numbers(self, name: str, picked: NDArray[np.float32], owner: EnvIds) -> None:
+        low, high = self._spaces[name].bounds()
+        wrong = ~((picked >= low) & (picked <= high) & np.isfinite(picked))
+        if wrong.any():
+            k, column = (int(place) for place in np.argwhere(wrong)[0])
+            actor = k - int((owner == owner[k]).argmax())
+            label = self._spaces[name].label(column)
+            raise ValueError(
+                f"{self._name} (environment {owner[k]}): action {name!r} of actor {actor}: {label} is {picked[k, column]}; "
+                f"it must be a finite number from {low[column]} to {high[column]}"
+            )
+
     def _open_only(
         self, name: str, chosen: NDArray[np.int64], owner: EnvIds, open_: NDArray[np.int8]
     ) -> NDArray[np.int64]:
@@ -212,7 +246,7 @@ class DenseActions:
     def _entity_indices(self, rows: NDArray[np.int64], owner: EnvIds) -> NDArray[np.int64]:
         assert self._padding is not None
         index: NDArray[np.int64] = np.full(len(rows), -1, np.int64)
-        some = rows >= 0
+        some = (rows >= 0) & (rows < self._padding.num_rows)  # the number after the last row is nobody
         index[some] = self._padding.to_index(self._counts[owner[some]], rows[some])
         return index
 
@@ -248,6 +282,8 @@ def _sizes(spec: EnvSpec, name: str, action: ActionSpec) -> _Sizes:
             f"{spec.config.name} does not say how many actors {name!r} can have, which this form needs; say it, for example "
             f"max_actors={{{name!r}: 1}}"
         )
+    if isinstance(action.high, tuple):
+        return _Sizes(action.max_actors, 1, len(action.high))
     assert action.high is not None
     return _Sizes(action.max_actors, action.high + 1)
 
@@ -259,3 +295,13 @@ def _whole_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np
             f"action {name!r} has shape {given.shape} and dtype {given.dtype}; expected whole numbers of shape {shape}"
         )
     return given.astype(np.int64)
+
+
+def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    given = np.asarray(values)
+    if given.dtype.kind not in "fiu" or given.shape != shape:
+        raise ValueError(
+            f"action {name!r} has shape {given.shape} and dtype {given.dtype}; expected numbers of shape {shape}"
+        )
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        return given.astype(np.float32)

@@ -3,7 +3,8 @@
 An environment that declares fixed arrays is seen through these: `obs` is the observation itself, `obs:a.b` stands at
 `{"a": {"b": ...}}` of it, and `info:a.b` in the same place of the info. All others are seen through their entities, padded:
 
-    entities      type -> (max, F) float32, rows beyond its count and those of hidden entities 0; types with features only
+    entities      type -> (max, F) float32, rows beyond its count and those of hidden entities 0; types with features only;
+                  categories and flags have bounds
     counts        type -> () int64, how many there are
     visible       type -> (max,) int8, 1 where the entity may be seen; types that can hide only
     global        (G,) float32, the global features, if any
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from entity_gym.spaces import GLOBAL_ENTITY
 from entity_gym.spec import EnvSpec
+from entity_gym.typed_features import bounds
 from entity_gym.vec_obs import VecObs
 
 
@@ -154,14 +156,14 @@ class Padding:
         self._max = np.array([entity.max for entity in spec.entities.values()], np.int64)  # (T,)
         self._ends = np.cumsum(self._max)  # (T,) in the list of all rows
         self.num_rows = int(self._max.sum())  # P
-        self._global_features = tuple(spec.obs_space.global_features)
+        self._global_features, self._global_kinds = spec.obs_space.global_features, spec.obs_space.global_kinds
 
     def fields(self) -> dict[str, Tree]:
         """What `pad` returns."""
         f32, i64 = np.dtype(np.float32), np.dtype(np.int64)
         tree: dict[str, Tree] = {
             "entities": {
-                name: Field((entity.max or 0, len(entity.features)), f32)
+                name: Field((entity.max or 0, len(entity.features)), f32, *bounds(entity.features, entity.kinds))
                 for name, entity in self._entities.items()
                 if entity.features
             },
@@ -169,7 +171,8 @@ class Padding:
             "visible": {name: flags(entity.max or 0) for name, entity in self._entities.items() if entity.hideable},
         }
         tree = {name: branch for name, branch in tree.items() if branch}
-        return tree | ({"global": Field((len(self._global_features),), f32)} if self._global_features else {})
+        names = self._global_features
+        return tree | ({"global": Field((len(names),), f32, *bounds(names, self._global_kinds))} if names else {})
 
     def counts(self, obs: VecObs) -> NDArray[np.int64]:
         """(N, T) how many entities of each type there are.

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction, SelectEntityAction
+from entity_gym.action import (
+    Action,
+    CategoricalAction,
+    ContinuousAction,
+    GlobalCategoricalAction,
+    SelectEntityAction,
+)
 from entity_gym.errors import nearest
 from entity_gym.frame import Frame, FrameReader
-from entity_gym.ragged import RaggedBufferI64
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, GlobalCategoricalActionSpace
-from entity_gym.vec_obs import VecActionMask, VecCategoricalActionMask, VecSelectEntityActionMask
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.spaces import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.vec_obs import (
+    VecAction,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecSelectEntityActionMask,
+)
 
 
 def check_actions(
-    actions: Mapping[str, RaggedBufferI64],
+    actions: Mapping[str, VecAction],
     masks: Mapping[str, VecActionMask],
     reader: FrameReader,
     env_id: NDArray[np.int64] | None = None,
@@ -41,19 +60,27 @@ def check_actions(
                 f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
             )
         given = actions[name]
+        space = reader.action_space[name]
+        if isinstance(mask, VecContinuousActionMask):
+            assert isinstance(space, ContinuousActionSpace)
+            _check_continuous(name, given, mask, space, reader, env_id)
+            continue
         if not isinstance(given, RaggedBufferI64) or given.size2() != 1:
             raise ValueError(f"action {name!r} is {given!r:.200}; expected a RaggedBufferI64 with one feature")
         if not np.array_equal(given.offsets, mask.actors.offsets):
             _raise_wrong_lengths(name, given, mask, reader, env_id)
         values = given.values[:, 0]
-        space = reader.action_space[name]
         if isinstance(mask, VecCategoricalActionMask):
             assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
             allowed = _choice_allowed(values, mask, len(space.choices))
             offered = f"a choice below {len(space.choices)} that is not masked"
         else:
+            assert isinstance(space, SelectEntityActionSpace)
             allowed = _selection_allowed(values, mask)
             offered = "the index of an entity that the actor may select, or -1 where it may select none"
+            if space.nobody:
+                allowed |= values == -1
+                offered = "the index of an entity that the actor may select, or -1 for nobody"
         if not allowed.all():
             item = int((~allowed).argmax())
             env = int(np.searchsorted(given.offsets, item, side="right")) - 1
@@ -64,7 +91,7 @@ def check_actions(
 
 
 def frame_actions(
-    actions: Mapping[str, RaggedBufferI64], frame: Frame, i: int, action_space: Mapping[str, ActionSpace]
+    actions: Mapping[str, VecAction], frame: Frame, i: int, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, Action]:
     """The actions of environment `i` in its own ids: those that its `frame` offered."""
     return ActionsOfEach(actions, i, i + 1, action_space).of(i, frame)
@@ -74,12 +101,15 @@ class ActionsOfEach:
     """Hands out `actions` to the environments at positions `lo` ... `hi` - 1, one after the other."""
 
     def __init__(
-        self, actions: Mapping[str, RaggedBufferI64], lo: int, hi: int, action_space: Mapping[str, ActionSpace]
+        self, actions: Mapping[str, VecAction], lo: int, hi: int, action_space: Mapping[str, ActionSpace]
     ) -> None:
         self._lo = lo
         self._space = action_space
         # Plain numbers: for every environment, slicing an array with NumPy's own costs more than all the rest here.
-        self._parts = {name: (b.values[:, 0], b.offsets[lo : hi + 1].tolist()) for name, b in actions.items()}
+        self._parts: dict[str, tuple[NDArray[Any], list[int]]] = {}
+        for name, buffer in actions.items():
+            values = buffer.values if isinstance(action_space[name], ContinuousActionSpace) else buffer.values[:, 0]
+            self._parts[name] = values, buffer.offsets[lo : hi + 1].tolist()
 
     def of(self, position: int, frame: Frame) -> dict[str, Action]:
         """The actions at `position` in the environment's own ids: those that its `frame` offered."""
@@ -95,11 +125,38 @@ class ActionsOfEach:
                 result[name] = GlobalCategoricalAction(choice, space.choices[choice])
             elif isinstance(space, CategoricalActionSpace):
                 result[name] = CategoricalAction([ids[actor] for actor in offered.actors.tolist()], mine)
+            elif isinstance(space, ContinuousActionSpace):
+                result[name] = ContinuousAction([ids[actor] for actor in offered.actors.tolist()], mine)
             else:
                 pairs = zip(offered.actors.tolist(), mine.tolist(), strict=True)
                 chosen = [(actor, actee) for actor, actee in pairs if actee >= 0]
                 result[name] = SelectEntityAction([ids[a] for a, _ in chosen], [ids[e] for _, e in chosen])
         return result
+
+
+def _check_continuous(
+    name: str,
+    given: VecAction,
+    mask: VecContinuousActionMask,
+    space: ContinuousActionSpace,
+    reader: FrameReader,
+    env_id: NDArray[np.int64] | None,
+) -> None:
+    if not isinstance(given, RaggedBufferF32) or given.size2() != space.size:
+        raise ValueError(f"action {name!r} is {given!r:.200}; expected a RaggedBufferF32 with {space.size} feature(s)")
+    if not np.array_equal(given.offsets, mask.actors.offsets):
+        _raise_wrong_lengths(name, given, mask, reader, env_id)
+    values = given.values
+    low, high = space.bounds()
+    # An infinite value is within infinite bounds, and NaN within none.
+    allowed = (values >= low) & (values <= high) & np.isfinite(values)
+    if not allowed.all():
+        item, k = (int(place) for place in np.argwhere(~allowed)[0])
+        env = int(np.searchsorted(given.offsets, item, side="right")) - 1
+        raise ValueError(
+            f"{_where(reader, env_id, env)}: action {name!r} of entity {int(mask.actors.values[item, 0])}: {space.label(k)} is "
+            f"{values[item, k]}; it must be a finite number from {low[k]} to {high[k]}"
+        )
 
 
 def _choice_allowed(values: NDArray[np.int64], mask: VecCategoricalActionMask, num_choices: int) -> NDArray[np.bool_]:
@@ -117,10 +174,17 @@ def _selection_allowed(values: NDArray[np.int64], mask: VecSelectEntityActionMas
         actors = slice(actor_offsets[i], actor_offsets[i + 1])
         actees = mask.actees.values[actee_offsets[i] : actee_offsets[i + 1], 0]
         matches = values[actors, None] == actees[None, :]
+        pairs = None
         if mask.mask is not None:
-            pairs = slice(mask.mask.offsets[i], mask.mask.offsets[i + 1])
-            matches &= mask.mask.values[pairs, 0].reshape(matches.shape)
-        allowed[actors] = matches.any(axis=1) if len(actees) else values[actors] == -1
+            rows = slice(mask.mask.offsets[i], mask.mask.offsets[i + 1])
+            pairs = mask.mask.values[rows, 0].reshape(matches.shape)
+            matches &= pairs
+        if not len(actees):
+            allowed[actors] = values[actors] == -1
+            continue
+        allowed[actors] = matches.any(axis=1)
+        if pairs is not None:
+            allowed[actors] |= (values[actors] == -1) & ~pairs.any(axis=1)
     return allowed
 
 
@@ -129,7 +193,7 @@ def _where(reader: FrameReader, env_id: NDArray[np.int64] | None, position: int)
 
 
 def _raise_wrong_lengths(
-    name: str, given: RaggedBufferI64, mask: VecActionMask, reader: FrameReader, env_id: NDArray[np.int64] | None
+    name: str, given: VecAction, mask: VecActionMask, reader: FrameReader, env_id: NDArray[np.int64] | None
 ) -> None:
     if len(given.offsets) != len(mask.actors.offsets):
         raise ValueError(

@@ -8,8 +8,8 @@ Autoreset happens in the next step, as dm_env has it: an environment's LAST step
 to the next action, which is ignored, it shows the first observation of the next episode, FIRST with reward 0. (The environment
 itself is reset at the end of its episode already, so the same seed gives the same episodes in every form.)
 
-Actions are arrays of whole numbers within `action_spec()`; one that is not open (see `action_mask`) becomes the next open one,
-unless `invalid_actions="raise"`, and `replaced_actions` counts them.
+Actions are arrays of whole numbers, or of float32 for continuous ones, within `action_spec()`; one that is not open (see
+`action_mask`) becomes the next open one, unless `invalid_actions="raise"`, and `replaced_actions` counts them.
 """
 
 from __future__ import annotations

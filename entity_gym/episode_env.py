@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import SlotVecEnv
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import EnvSource, check_num_threads, make_slots, make_workers
 from entity_gym.vec_env import EnvIdLike, EnvInfo, check_env_id
-from entity_gym.vec_obs import VecObs
+from entity_gym.vec_obs import VecAction, VecObs
 from entity_gym.workers import check_affinity, numbers_of_workers
 
 
@@ -113,12 +112,11 @@ class EpisodeVecEnv:
         self._running = ids
         return Running(obs, ids.copy())
 
-    def step(self, actions: Mapping[str, RaggedBufferI64]) -> EpisodeStep:
+    def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:
         """Step the environments that are running.
 
         Args:
-            actions: action -> one sequence of (A, 1) for each of them, in ascending order of their numbers; as in
-                `VecEnv.act`.
+            actions: action -> one sequence for each of them, in ascending order of their numbers; as in `VecEnv.act`.
 
         Returns:
             `((obs, who was running), (running_obs, who is still running))`: the step as all who took it saw it, and what

@@ -15,6 +15,7 @@ from entity_gym.errors import nearest
 from entity_gym.observation import (
     ActionMask,
     CategoricalActionMask,
+    ContinuousActionMask,
     EntityID,
     GlobalCategoricalActionMask,
     Observation,
@@ -24,23 +25,26 @@ from entity_gym.spaces import (
     GLOBAL_ENTITY,
     ActionSpace,
     CategoricalActionSpace,
+    ContinuousActionSpace,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
     has_global_entity,
 )
+from entity_gym.typed_features import whole_columns_of
 
 Indices = NDArray[np.int64]
 MASK_OF_SPACE: dict[type, type] = {
     CategoricalActionSpace: CategoricalActionMask,
     GlobalCategoricalActionSpace: GlobalCategoricalActionMask,
     SelectEntityActionSpace: SelectEntityActionMask,
+    ContinuousActionSpace: ContinuousActionMask,
 }
 NOBODY: Indices = np.zeros(0, dtype=np.int64)
 
 
 class FrameActions(NamedTuple):
-    """One action in one frame. `actees` stays empty for categorical actions."""
+    """One action in one frame. `actees` stays empty for all but select-entity."""
 
     actors: Indices  # (A,) entity indices
     actees: Indices  # (number of actees,) entity indices
@@ -91,6 +95,7 @@ class FrameReader:
         self.first_env = first_env
         self.has_global = has_global_entity(obs_space, action_space)
         self.widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
+        self.whole_columns = whole_columns_of(obs_space)
 
     def where(self, env_id: int) -> str:
         """How messages name an environment."""
@@ -173,18 +178,21 @@ class FrameReader:
             return FrameActions(
                 actors, NOBODY, _mask(mask.mask, (1, len(space.choices)), "choices", [GLOBAL_ENTITY], where)
             )
-        assert isinstance(mask, CategoricalActionMask | SelectEntityActionMask)
+        assert isinstance(mask, CategoricalActionMask | SelectEntityActionMask | ContinuousActionMask)
         actors = lookup.find(mask.actor_ids, mask.actor_types, "actor", where)
+        if isinstance(mask, ContinuousActionMask):
+            return FrameActions(actors, NOBODY, None)
         actor_ids = [lookup.ids[index] for index in actors.tolist()]
         if isinstance(space, CategoricalActionSpace):
             return FrameActions(
                 actors, NOBODY, _mask(mask.mask, (len(actors), len(space.choices)), "choices", actor_ids, where)
             )
-        assert isinstance(mask, SelectEntityActionMask)
+        assert isinstance(mask, SelectEntityActionMask) and isinstance(space, SelectEntityActionSpace)
         if len(actors) == 0:
             return FrameActions(actors, NOBODY, None)
         actees = lookup.find(mask.actee_ids, mask.actee_types, "actee", where)
-        return FrameActions(actors, actees, _mask(mask.mask, (len(actors), len(actees)), "actees", actor_ids, where))
+        pairs = _mask(mask.mask, (len(actors), len(actees)), "actees", actor_ids, where, can_close=space.can_close)
+        return FrameActions(actors, actees, _without_self(pairs, actors, actees) if space.exclude_self else pairs)
 
 
 class _Lookup(NamedTuple):
@@ -256,7 +264,17 @@ def _visible(given: Any, count: int, name: str, where: str) -> NDArray[np.bool_]
     return flags.astype(np.bool_, copy=False)
 
 
-def _mask(given: Any, shape: tuple[int, int], columns: str, actors: list[Any], where: str) -> NDArray[np.bool_] | None:
+def _without_self(pairs: NDArray[np.bool_] | None, actors: Indices, actees: Indices) -> NDArray[np.bool_] | None:
+    """The mask (A, number of actees) with those pairs closed, too, in which an actor selects itself."""
+    others: NDArray[np.bool_] = actors[:, None] != actees
+    if others.all():
+        return pairs
+    return others if pairs is None else pairs & others
+
+
+def _mask(
+    given: Any, shape: tuple[int, int], columns: str, actors: list[Any], where: str, *, can_close: bool = False
+) -> NDArray[np.bool_] | None:
     if given is None:
         return None
     try:
@@ -273,7 +291,7 @@ def _mask(given: Any, shape: tuple[int, int], columns: str, actors: list[Any], w
         )
     if mask.dtype != np.bool_:
         raise ValueError(f"{where}: mask is of type {mask.dtype}; expected bool, true where allowed")
-    if shape[1]:
+    if shape[1] and not can_close:
         closed = ~mask.any(axis=1)
         if closed.any():
             raise ValueError(

@@ -1,9 +1,9 @@
 """The Gymnasium form of a pool, `make(..., env_type="gymnasium")`, and of one environment, `GymnasiumEnv`.
 
 Observations, actions and infos are what `dense` says. Spaces: `Box` for arrays, `MultiBinary` for what is 0 or 1, `Discrete`
-for an action that is a plain number and `MultiDiscrete` for others, nested in `Dict`s. Rows of players, whose number varies,
-are a `Sequence` of `Box`; in a batch the rows of all environments stand one after another, and info["players"]["env_id"]
-says whose they are.
+for an action that is a plain number, `MultiDiscrete` for others and `Box` for continuous ones, nested in `Dict`s. Rows of
+players, whose number varies, are a `Sequence` of `Box`; in a batch the rows of all environments stand one after another, and
+info["players"]["env_id"] says whose they are.
 
 Every action of the space can be taken, as Gymnasium promises: one that is not open (see `action_mask`) becomes the next
 open one, unless `invalid_actions="raise"`; info["replaced_actions"] counts them.
@@ -279,6 +279,8 @@ def _action_space(tree: Tree) -> spaces.Space[Any]:
     if isinstance(tree, dict):
         return spaces.Dict({name: _action_space(branch) for name, branch in tree.items()})
     field: Field = tree
+    if field.dtype.kind == "f":
+        return _box(field)
     if field.shape:
         return spaces.MultiDiscrete(np.full(field.shape, field.high + 1))
     return spaces.Discrete(field.high + 1)

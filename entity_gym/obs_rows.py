@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.ragged import RaggedBufferI64
-from entity_gym.vec_obs import RaggedArray, VecActionMask, VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.vec_obs import (
+    RaggedArray,
+    VecAction,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
 
 Rows = NDArray[np.int64]
 
@@ -92,7 +100,7 @@ def take(obs: VecObs, rows: Rows) -> VecObs:
     )
 
 
-def sequences(buffer: RaggedBufferI64, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sequences(buffer: VecAction, rows: Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Values and offsets of `buffer[rows]`, for rows that increase; several times as fast where they follow one another."""
     if len(rows) == 0 or rows[-1] - rows[0] + 1 != len(rows):
         chosen = buffer[rows]
@@ -123,6 +131,8 @@ def crashed(first: VecObs, last: VecObs | None) -> VecObs:
 
 
 def _take_mask(mask: VecActionMask, rows: Rows) -> VecActionMask:
+    if isinstance(mask, VecContinuousActionMask):
+        return replace(mask, actors=mask.actors[rows])
     allowed = None if mask.mask is None else mask.mask[rows]
     if isinstance(mask, VecCategoricalActionMask):
         return replace(mask, actors=mask.actors[rows], mask=allowed)
@@ -135,6 +145,8 @@ def _nobody(mask: VecActionMask, num_frames: int) -> VecActionMask:
 
     if isinstance(mask, VecCategoricalActionMask):
         return replace(mask, actors=empty(), mask=None)
+    if isinstance(mask, VecContinuousActionMask):
+        return VecContinuousActionMask(actors=empty())
     return VecSelectEntityActionMask(actors=empty(), actees=empty())
 
 

@@ -52,14 +52,16 @@ class SelectEntityActionMask:
     """Who selects an entity, and which entities they may select.
 
     Actors and actees are each given by ids or by types, not both; neither means every entity, an empty list nobody.
-    With no actors there are no actees. An actor to whom no entity is offered at all selects nobody.
+    With no actors there are no actees. An actor to whom no entity is offered at all selects nobody. Options of the space
+    (`SelectEntityActionSpace`) close the pairs of an actor with itself, and let actors select nobody.
 
     Attributes:
         actor_ids: ids of the actors.
         actor_types: entity types whose every entity acts.
         actee_ids: ids of the entities that may be selected.
         actee_types: entity types whose every entity may be selected.
-        mask: (A, number of actees) bool, true where the actor may select the actee. None: every pair is open.
+        mask: (A, number of actees) bool, true where the actor may select the actee. None: every pair is open. Every actor
+            needs an open one, unless the space has `exclude_self` or `nobody`.
     """
 
     actor_ids: Sequence[EntityID] | None = None
@@ -73,7 +75,25 @@ class SelectEntityActionMask:
         _one_of(self, "actee_ids", "actee_types")
 
 
-ActionMask = CategoricalActionMask | GlobalCategoricalActionMask | SelectEntityActionMask
+@dataclass(kw_only=True)
+class ContinuousActionMask:
+    """Who picks numbers. The bounds are those of the space.
+
+    Actors are given by `actor_ids` or by `actor_types`, not both; neither means every entity, an empty list nobody.
+
+    Attributes:
+        actor_ids: ids of the actors.
+        actor_types: entity types whose every entity acts.
+    """
+
+    actor_ids: Sequence[EntityID] | None = None
+    actor_types: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(self, "actor_ids", "actor_types")
+
+
+ActionMask = CategoricalActionMask | GlobalCategoricalActionMask | SelectEntityActionMask | ContinuousActionMask
 
 
 @dataclass(kw_only=True)

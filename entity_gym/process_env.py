@@ -21,13 +21,12 @@ from entity_gym.process_pickling import pickled_for_worker
 from entity_gym.process_pool import OnCrash, WorkerPool, check_workers, crash_seed
 from entity_gym.process_state import merge_states, split_state
 from entity_gym.process_worker import NOBODY, Hello, Op, Reset, Start
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slot_vec_env import check_batch_size
 from entity_gym.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs, check_seed
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import EnvSource, is_compiled
 from entity_gym.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
-from entity_gym.vec_obs import VecObs
+from entity_gym.vec_obs import VecAction, VecObs
 
 MAX_DEATHS_IN_A_ROW = 5  # of a worker that shows nothing in between: then another restart does not help
 
@@ -142,7 +141,7 @@ class ProcessVecEnv(VecEnv):
             self._env_info = infos
         return obs
 
-    def act(self, actions: Mapping[str, RaggedBufferI64], env_id: EnvIdLike | None = None) -> VecObs:
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         self._check_open()
         ids = self._status.ready(env_id, "act")
         self._check(actions, ids)
@@ -154,7 +153,7 @@ class ProcessVecEnv(VecEnv):
 
     # ---- asynchronously
 
-    def send(self, actions: Mapping[str, RaggedBufferI64], env_id: EnvIdLike | None = None) -> None:
+    def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
         self._check_open()
         ids = self._status.ready(env_id, "send")
         self._check(actions, ids)
@@ -286,7 +285,7 @@ class ProcessVecEnv(VecEnv):
         self._await(replies)
         return self._show(replies.frames, self._everyone)
 
-    def _step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, replies: Replies, *, one_by_one: bool) -> None:
+    def _step(self, actions: Mapping[str, VecAction], ids: EnvIds, replies: Replies, *, one_by_one: bool) -> None:
         """Have the workers step `ids`. Those that crashed meanwhile show that, and are not stepped."""
         owners = self._worker_of[ids]
         for k in [k for k, i in enumerate(ids.tolist()) if i in self._crashed] if self._crashed else ():
@@ -301,7 +300,7 @@ class ProcessVecEnv(VecEnv):
                     arrays += sequences(buffer, rows)
                 worker.ask(Op.STEP, (one_by_one, list(actions)), replies, its, arrays)
 
-    def _check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:
+    def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         """Refuse actions that were not offered here, where no worker has stepped anything yet."""
         if len(ids):
             check_actions(actions, self._shown.action_masks(ids), self._reader, ids)

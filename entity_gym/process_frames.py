@@ -17,6 +17,7 @@ from entity_gym.vec_obs import (
     RaggedArray,
     VecActionMask,
     VecCategoricalActionMask,
+    VecContinuousActionMask,
     VecObs,
     VecSelectEntityActionMask,
 )
@@ -27,7 +28,7 @@ Array = NDArray[Any]
 Layout = tuple[tuple[Any, ...], ...]
 
 # What a layout tells of. Everything but ARRAY is a pair of arrays, values and offsets, or two or three pairs.
-FEATURES, VISIBLE, CATEGORICAL, SELECT, ARRAY, RAGGED_ARRAY = range(6)
+FEATURES, VISIBLE, CATEGORICAL, SELECT, CONTINUOUS, ARRAY, RAGGED_ARRAY = range(7)
 NUM_SCALARS = 5  # reward, done, truncated, env_id, elapsed_step
 
 
@@ -79,6 +80,9 @@ def flatten(obs: VecObs, first_env: int = 0) -> Frames:
         arrays += (flags.values, flags.offsets)
     for name, mask in obs.action_masks.items():
         arrays += (mask.actors.values, mask.actors.offsets)
+        if isinstance(mask, VecContinuousActionMask):
+            layout.append((CONTINUOUS, name))
+            continue
         if isinstance(mask, VecSelectEntityActionMask):
             layout.append((SELECT, name, mask.mask is not None))
             arrays += (mask.actees.values, mask.actees.offsets)
@@ -136,6 +140,8 @@ def rebuilt(frames: Frames) -> VecObs:
             obs.arrays[name] = next(it)
         elif what == RAGGED_ARRAY:
             obs.arrays[name] = RaggedArray(next(it), next(it))
+        elif what == CONTINUOUS:
+            obs.action_masks[name] = VecContinuousActionMask(RaggedBufferI64._of(next(it), next(it)))
         else:
             actors = RaggedBufferI64._of(next(it), next(it))
             actees = RaggedBufferI64._of(next(it), next(it)) if what == SELECT else None

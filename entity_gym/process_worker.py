@@ -17,7 +17,7 @@ import numpy as np
 
 from entity_gym.process_frames import flatten
 from entity_gym.process_pickling import ErrorReport, pickled_for_parent
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.shared_arena import Array, Channel
 from entity_gym.slots import EnvIds, EnvSlots, FinalObservations
 from entity_gym.spaces import ActionSpace, ObsSpace
@@ -173,7 +173,7 @@ class Worker:
 
     def _step(self, request: int, one_by_one: bool, names: Sequence[str], ids: EnvIds, *buffers: Array) -> None:
         actions = {
-            name: RaggedBufferI64._of(values, offsets)
+            name: (RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64)._of(values, offsets)
             for name, values, offsets in zip(names, buffers[::2], buffers[1::2], strict=True)
         }
         local, slots = ids - self._lo, self._there

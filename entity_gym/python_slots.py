@@ -16,7 +16,6 @@ from entity_gym.dispatch import ActionsOfEach, check_actions
 from entity_gym.environment import Environment
 from entity_gym.frame import Frame, FrameReader
 from entity_gym.observation import Observation
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.saving import observation_from_state, observation_to_state
 from entity_gym.slots import (
     EnvIds,
@@ -28,7 +27,7 @@ from entity_gym.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.vec_obs import VecActionMask, VecObs
+from entity_gym.vec_obs import VecAction, VecActionMask, VecObs
 
 
 class _Final(NamedTuple):
@@ -100,14 +99,14 @@ class PythonSlots(EnvSlots):
             self._show(i, self._reset(i))
             self._elapsed[i] = 0
 
-    def check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         shown = self._shown_by(ids)
         collected, masks = self._collected
         if len(shown) != len(collected) or not all(map(operator.is_, shown, collected)):
             masks = batch_masks([each.frame for each in shown], self._reader)
         check_actions(actions, masks, self._reader, ids)
 
-    def step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         self._elapsed[ids[lo:hi]] += 1
         mine = ids[lo:hi].tolist()
         told = ActionsOfEach(actions, lo, hi, self._reader.action_space)

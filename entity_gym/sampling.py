@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.ragged import RaggedBufferI64
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.spaces import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.vec_obs import VecAction, VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
 
 
-def random_actions(obs: VecObs, rng: np.random.Generator) -> dict[str, RaggedBufferI64]:
+def random_actions(
+    obs: VecObs, rng: np.random.Generator, action_space: Mapping[str, ActionSpace] | None = None
+) -> dict[str, VecAction]:
     """Actions for all frames of `obs`, every actor's drawn uniformly from what it may do.
+
+    A number without bounds is drawn from a standard normal distribution, one with a bound on one side is as far from it as
+    such a number is from 0.
 
     Args:
         obs: N frames.
         rng: the source of random numbers; the same one gives the same actions for the same batch.
+        action_space: the environments' actions by name. None: there are no continuous ones, and nobody is selected only
+            where no entity is open.
 
     Returns:
-        What `VecEnv.act` takes: action -> N sequences of (A, 1). -1 where an actor may select no entity.
+        What `VecEnv.act` takes: action -> N sequences of (A, 1), or (A, n) for continuous ones. -1 for nobody.
 
     Raises:
-        ValueError: if nothing is open to an actor of a categorical action, or the number of choices is not known.
+        ValueError: if nothing is open to an actor of a categorical action, or the number of choices is not known; for a
+            continuous action without `action_space`.
     """
-    actions = {}
+    actions: dict[str, VecAction] = {}
     for name, mask in obs.action_masks.items():
+        space = None if action_space is None else action_space[name]
+        offsets = mask.actors.offsets
         if isinstance(mask, VecCategoricalActionMask):
-            values = _choices(name, mask, rng)
+            actions[name] = RaggedBufferI64._of(_choices(name, mask, rng)[:, None], offsets)
+        elif isinstance(mask, VecSelectEntityActionMask):
+            nobody = isinstance(space, SelectEntityActionSpace) and space.nobody
+            actions[name] = RaggedBufferI64._of(_selections(mask, nobody, rng)[:, None], offsets)
+        elif isinstance(space, ContinuousActionSpace):
+            actions[name] = RaggedBufferF32._of(_numbers(space, mask.actors.items(), rng), offsets)
         else:
-            values = _selections(mask, rng)
-        actions[name] = RaggedBufferI64._of(values[:, None], mask.actors.offsets)
+            raise ValueError(
+                f"action {name!r} is continuous, and its bounds are in the action space: give action_space"
+            )
     return actions
+
+
+def _numbers(space: ContinuousActionSpace, num_actors: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """(A, n) numbers within the bounds."""
+    low, high = space.bounds()
+    below, above = np.isfinite(low), np.isfinite(high)
+    values = rng.standard_normal((num_actors, space.size))
+    values = np.where(below, low + np.abs(values), np.where(above, high - np.abs(values), values))
+    both = below & above
+    values[:, both] = rng.uniform(low[both], high[both], (num_actors, int(both.sum())))
+    return values.astype(np.float32)
 
 
 def _choices(name: str, mask: VecCategoricalActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -47,8 +77,8 @@ def _choices(name: str, mask: VecCategoricalActionMask, rng: np.random.Generator
     return chosen
 
 
-def _selections(mask: VecSelectEntityActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(A,) one entity index for each actor of all frames, -1 where none is offered."""
+def _selections(mask: VecSelectEntityActionMask, nobody: bool, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(A,) one entity index for each actor of all frames, -1 where none is open; with `nobody` -1 is one choice more."""
     num_actors = mask.actors.size1()
     num_actees = np.repeat(mask.actees.size1(), num_actors)  # (A,) those offered to each actor
     first_actee = np.repeat(mask.actees.offsets[:-1], num_actors)  # (A,) rows of mask.actees
@@ -62,7 +92,10 @@ def _selections(mask: VecSelectEntityActionMask, rng: np.random.Generator) -> ND
         counts = opened[ends] - before
     chosen = np.full(len(counts), -1, dtype=np.int64)
     able = np.flatnonzero(counts)
-    position = rng.integers(counts[able])
+    position = rng.integers(counts[able] + nobody)
+    if nobody:
+        some = position < counts[able]
+        able, position = able[some], position[some]
     if mask.mask is not None:
         pairs = np.flatnonzero(mask.mask.values[:, 0])[before[able] + position]
         position = pairs - (ends - num_actees)[able]

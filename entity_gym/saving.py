@@ -11,24 +11,33 @@ import numpy as np
 from entity_gym.observation import (
     ActionMask,
     CategoricalActionMask,
+    ContinuousActionMask,
     GlobalCategoricalActionMask,
     Observation,
     SelectEntityActionMask,
 )
 from entity_gym.spaces import (
     ActionSpace,
+    Angle,
     CategoricalActionSpace,
+    Category,
+    ContinuousActionSpace,
     Entity,
+    FeatureKind,
+    Flag,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
 )
 
 _SPACES: dict[str, type[ActionSpace]] = {
-    space.__name__: space for space in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
+    space.__name__: space
+    for space in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace, ContinuousActionSpace)
 }
+_KINDS: dict[str, type[FeatureKind]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
 _MASKS: dict[str, type[ActionMask]] = {
-    mask.__name__: mask for mask in (CategoricalActionMask, GlobalCategoricalActionMask, SelectEntityActionMask)
+    mask.__name__: mask
+    for mask in (CategoricalActionMask, GlobalCategoricalActionMask, SelectEntityActionMask, ContinuousActionMask)
 }
 
 
@@ -62,25 +71,66 @@ def _plain(value: Any) -> Any:
 
 def spaces_to_dict(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Any]:
     """Spaces as plain values that JSON can hold; `spaces_from_dict` puts them together again."""
-    actions = {}
-    for name, space in action_space.items():
-        actions[name] = {"type": type(space).__name__, **{key: list(value) for key, value in vars(space).items()}}
+    actions = {name: _action_to_dict(space) for name, space in action_space.items()}
+    entities = []
+    for name, entity in obs_space.entities.items():
+        entities.append({"name": name, "features": list(entity.features), **_kinds_to_dict("kinds", entity.kinds)})
     return {
-        "entities": [{"name": name, "features": list(entity.features)} for name, entity in obs_space.entities.items()],
+        "entities": entities,
         "global_features": list(obs_space.global_features),
+        **_kinds_to_dict("global_kinds", obs_space.global_kinds),
         "actions": [{"name": name, **action} for name, action in actions.items()],
     }
 
 
 def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     """The spaces that `spaces_to_dict` took apart."""
-    entities = {entity["name"]: Entity(entity["features"]) for entity in spaces["entities"]}
+    entities = {}
+    for entity in spaces["entities"]:
+        entities[entity["name"]] = Entity(entity["features"], _kinds_from_list(entity.get("kinds", ())))
     actions: dict[str, ActionSpace] = {}
     for saved in spaces["actions"]:
         given = dict(saved)
-        name, kind = given.pop("name"), _SPACES[given.pop("type")]
-        actions[name] = kind(**given)
-    return ObsSpace(entities, spaces["global_features"]), actions
+        name = given.pop("name")
+        actions[name] = _action_from_dict(given)
+    global_kinds = _kinds_from_list(spaces.get("global_kinds", ()))
+    return ObsSpace(entities, spaces["global_features"], global_kinds), actions
+
+
+def _kinds_to_dict(key: str, kinds: Mapping[str, FeatureKind]) -> dict[str, Any]:
+    """Under `key`; nothing where all are plain numbers, as in what was saved before there was anything else."""
+    saved = [{"type": type(kind).__name__, **vars(kind)} for kind in kinds.values()]
+    return {key: saved} if saved else {}
+
+
+def _kinds_from_list(saved: Sequence[Mapping[str, Any]]) -> dict[str, FeatureKind]:
+    kinds: dict[str, FeatureKind] = {}
+    for each in saved:
+        given = dict(each)
+        kind = _KINDS[given.pop("type")]
+        kinds[given["name"]] = kind(**given)
+    return kinds
+
+
+def _action_to_dict(space: ActionSpace) -> dict[str, Any]:
+    """Without options that are what they are by default: what was saved before there were any is the same as now."""
+    saved: dict[str, Any] = {"type": type(space).__name__}
+    for option in fields(space):
+        value = getattr(space, option.name)
+        if option.name in ("low", "high"):  # JSON has no infinity
+            saved[option.name] = [bound if np.isfinite(bound) else None for bound in value]
+        elif value != option.default:
+            saved[option.name] = list(value) if isinstance(value, tuple) else value
+    return saved
+
+
+def _action_from_dict(saved: Mapping[str, Any]) -> ActionSpace:
+    given = dict(saved)
+    kind = _SPACES[given.pop("type")]
+    for name, unbounded in (("low", -np.inf), ("high", np.inf)):
+        if name in given:
+            given[name] = [unbounded if bound is None else bound for bound in given[name]]
+    return kind(**given)
 
 
 def spaces_difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -93,6 +143,7 @@ def spaces_difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str |
                 return f"{what}[{name!r}] was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         if list(before) != list(after):
             return f"the order of {what} was {list(before)} and is {list(after)}"
-    if saved["global_features"] != now["global_features"]:
-        return f"global_features were {saved['global_features']} and are {now['global_features']}"
+    for what in ("global_features", "global_kinds"):
+        if saved.get(what) != now.get(what):
+            return f"{what} were {saved.get(what, 'all plain numbers')} and are {now.get(what, 'all plain numbers')}"
     return None

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.env_status import Status, Statuses
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slots import EnvIds, EnvSlots
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
-from entity_gym.vec_obs import VecObs
+from entity_gym.vec_obs import VecAction, VecObs
 from entity_gym.workers import PATIENCE, SerialWorkers, Task, Workers, run_serially
 
 _READY, _LOST = int(Status.READY), int(Status.LOST)
@@ -77,7 +76,7 @@ class SlotVecEnv(VecEnv):
         """What some environments show, none of which is under way."""
         return self.slots.collect(ids, self._workers.run)
 
-    def act(self, actions: Mapping[str, RaggedBufferI64], env_id: EnvIdLike | None = None) -> VecObs:
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         self._check_open()
         ids = self._statuses.ready(env_id, "act")
         self.slots.check(actions, ids)
@@ -85,7 +84,7 @@ class SlotVecEnv(VecEnv):
 
     # ---- asynchronously
 
-    def send(self, actions: Mapping[str, RaggedBufferI64], env_id: EnvIdLike | None = None) -> None:
+    def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
         self._check_open()
         ids = self._statuses.ready(env_id, "send")
         self.slots.check(actions, ids)

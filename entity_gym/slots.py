@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.frame import FrameReader
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.spaces import ActionSpace, ObsSpace
-from entity_gym.vec_obs import VecObs
+from entity_gym.vec_obs import VecAction, VecObs
 
 #: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
 FinalObservations = Literal["truncated", "all", "none"]
@@ -93,7 +92,7 @@ class EnvSlots(ABC):
         """Start episodes. `worker` tells threads apart that do this at the same time: 0 <= worker < number of workers."""
 
     @abstractmethod
-    def check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         """Check that `actions`, one sequence for each of `ids`, are ones that their last observations offered.
 
         Raises:
@@ -101,7 +100,7 @@ class EnvSlots(ABC):
         """
 
     @abstractmethod
-    def step(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         """Step the environments `ids[lo:hi]`. `actions` are for all of `ids`, and have been checked."""
 
     @abstractmethod

@@ -11,7 +11,15 @@ import numpy as np
 
 from entity_gym.errors import nearest
 from entity_gym.slots import FinalObservations
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, GlobalCategoricalActionSpace, ObsSpace
+from entity_gym.spaces import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    FeatureKind,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+)
+from entity_gym.typed_features import describe
 
 if TYPE_CHECKING:  # they import a compiler, Gymnasium and dm_env; most uses need none of these
     import gymnasium
@@ -62,11 +70,13 @@ class EntitySpec:
         features: names of its numbers.
         max: the most in one frame; None: not known.
         hideable: whether some may be hidden from the policy.
+        kinds: name -> `Category`, `Angle` or `Flag`, for the features that are not plain numbers.
     """
 
     features: tuple[str, ...]
     max: int | None
     hideable: bool
+    kinds: Mapping[str, FeatureKind] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -75,22 +85,27 @@ class ActionSpec:
 
     Attributes:
         kind: of choice.
-        choices: their names; none for "select entity".
+        choices: their names; none for "select entity". For "continuous" the names of the numbers, if they have any.
         low, high: smallest and largest value. For "select entity" a value is a position in the padded list of entities, in
-            which every type has the room that its `max` says; None where that is not known.
+            which every type has the room that its `max` says, and the one after the last is nobody, where that is a choice
+            at all times; None where the room is not known. For "continuous" one bound for each number.
         max_actors: the most that act in one frame; None: not known.
         closable: whether not all values can be taken at all times.
+        nobody: whether nobody can be selected at all times.
     """
 
-    kind: Literal["categorical", "global categorical", "select entity"]
+    kind: Literal["categorical", "global categorical", "select entity", "continuous"]
     choices: tuple[str, ...]
-    high: int | None
+    high: int | tuple[float, ...] | None
     max_actors: int | None
     closable: bool
-    low: int = 0
+    low: int | tuple[float, ...] = 0
+    nobody: bool = False
 
     def __str__(self) -> str:
         high = "?" if self.high is None else self.high
+        if self.nobody:
+            high = f"{high}, the last for nobody"
         names = f" ({', '.join(self.choices)})" if self.choices else ""
         most = "any number of actors" if self.max_actors is None else f"at most {self.max_actors} actor(s)"
         return f"{self.kind}, {self.low} to {high}{names}, {most}{', masked' if self.closable else ''}"
@@ -166,9 +181,10 @@ class EnvSpec:
         for name, entity in self.entities.items():
             most = "any number" if entity.max is None else f"at most {entity.max}"
             hidden = ", may be hidden" if entity.hideable else ""
-            lines.append(f"    {name}: {most}, features [{', '.join(entity.features)}]{hidden}")
+            lines.append(f"    {name}: {most}, features [{describe(entity.features, entity.kinds)}]{hidden}")
         if self.obs_space.global_features:
-            lines.append(f"    global features [{', '.join(self.obs_space.global_features)}]")
+            shown = describe(self.obs_space.global_features, self.obs_space.global_kinds)
+            lines.append(f"    global features [{shown}]")
         for name, array in self.arrays.items():
             bounds = f"{_bound(array.low)} to {_bound(array.high)}"
             lines.append(f"    array {name!r}: {array.shape} {array.dtype}, {bounds}")
@@ -210,7 +226,7 @@ def describe_spaces(
         hideable = declared is None or declared.entities[name].hideable
         if declared is not None:
             most = most or declared.entities[name].max
-        entities[name] = EntitySpec(tuple(entity.features), most, hideable)
+        entities[name] = EntitySpec(entity.features, most, hideable, entity.kinds)
     actions = {name: _action_spec(name, space, config, entities, declared) for name, space in action_space.items()}
     return EnvSpec(
         config, obs_space, action_space, entities, actions, {} if declared is None else dict(declared.arrays)
@@ -225,7 +241,7 @@ def _action_spec(
     declared: type[CompiledEnvironment] | None,
 ) -> ActionSpec:
     action: Any = None if declared is None else declared.actions[name]
-    closable = True if action is None else action.masked
+    closable = getattr(action, "masked", True)
     if isinstance(space, GlobalCategoricalActionSpace):
         return ActionSpec("global categorical", tuple(space.choices), len(space.choices) - 1, 1, closable)
     max_actors = (config.max_actors or {}).get(name)
@@ -233,8 +249,12 @@ def _action_spec(
         max_actors = getattr(action, "max_actors", None) or _room(entities, getattr(action, "actors", None))
     if isinstance(space, CategoricalActionSpace):
         return ActionSpec("categorical", tuple(space.choices), len(space.choices) - 1, max_actors, closable)
+    if isinstance(space, ContinuousActionSpace):
+        names, low, high = tuple(space.names or ()), tuple(space.low), tuple(space.high)
+        return ActionSpec("continuous", names, high, max_actors, closable=False, low=low)
     room = _room(entities, None)
-    return ActionSpec("select entity", (), None if room is None else room - 1, max_actors, closable=True)
+    last = None if room is None else room - 1 + space.nobody
+    return ActionSpec("select entity", (), last, max_actors, closable=True, nobody=space.nobody)
 
 
 def _room(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None) -> int | None:

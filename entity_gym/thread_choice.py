@@ -94,7 +94,7 @@ class _Timer:
         """Take random steps. Returns the seconds spent in them, without choosing the actions."""
         seconds = 0.0
         for _ in range(steps):
-            actions = random_actions(self._obs, self._rng)
+            actions = random_actions(self._obs, self._rng, self._pool.action_space())
             started = time.perf_counter()
             self._obs = self._pool.act(actions)
             seconds += time.perf_counter() - started

@@ -10,10 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.ragged import RaggedBufferI64
 from entity_gym.slots import FinalObservations as FinalObservations
 from entity_gym.spaces import ActionSpace, ObsSpace
-from entity_gym.vec_obs import VecObs
+from entity_gym.vec_obs import VecAction, VecObs
 
 #: Parameters for the coming episodes: one mapping for each environment, or parameter -> one value for each environment.
 EnvInfo = Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]
@@ -55,13 +54,13 @@ class VecEnv(ABC):
         """
 
     @abstractmethod
-    def act(self, actions: Mapping[str, RaggedBufferI64], env_id: EnvIdLike | None = None) -> VecObs:
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         """Step environments, and wait for them.
 
         Args:
-            actions: action -> one sequence of (A, 1) for each environment stepped, in that order, aligned with the actors
-                that its last observation offered. A choice for categorical actions; for select-entity the entity index
-                inside the frame, -1 for nobody.
+            actions: action -> one sequence for each environment stepped, in that order, aligned with the actors that its
+                last observation offered. (A, 1) choices for categorical actions; for select-entity (A, 1) the entity index
+                inside the frame, -1 for nobody; for continuous ones (A, n) float32, numbers within the bounds.
             env_id: the environments to step, each at most once. None: all, in order.
 
         Returns:
@@ -85,7 +84,7 @@ class VecEnv(ABC):
         """How many environments `recv` returns, 1 to `len(self)`."""
         return len(self)
 
-    def send(self, actions: Mapping[str, RaggedBufferI64], env_id: EnvIdLike | None = None) -> None:
+    def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
         """Step environments without waiting: `recv` returns what they show. Arguments and errors as in `act`."""
         raise NotImplementedError(f"{type(self).__name__} has no asynchronous form")
 

@@ -71,7 +71,8 @@ class VecSelectEntityActionMask:
         actors: N sequences of (A, 1), entity indices inside the frame.
         actees: N sequences of (number of actees, 1), entity indices inside the frame.
         mask: N sequences of (A * number of actees, 1), actor by actor, true where the pair is open; None where nothing is
-            masked in any frame.
+            masked in any frame. An actor whose pairs are all closed selects nobody. What `exclude_self` of the space closes
+            is closed here.
     """
 
     actors: RaggedBufferI64
@@ -79,7 +80,21 @@ class VecSelectEntityActionMask:
     mask: RaggedBufferBool | None = None
 
 
-VecActionMask = VecCategoricalActionMask | VecSelectEntityActionMask
+@dataclass
+class VecContinuousActionMask:
+    """Who picks numbers in each frame.
+
+    Attributes:
+        actors: N sequences of (A, 1), entity indices inside the frame.
+    """
+
+    actors: RaggedBufferI64
+
+
+VecActionMask = VecCategoricalActionMask | VecSelectEntityActionMask | VecContinuousActionMask
+
+#: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
+VecAction = RaggedBufferI64 | RaggedBufferF32
 
 
 @dataclass
@@ -164,13 +179,16 @@ class VecObs:
 def _cat_masks(masks: Sequence[VecActionMask]) -> VecActionMask:
     actors = RaggedBufferI64.cat([mask.actors for mask in masks])
     first = masks[0]
+    if isinstance(first, VecContinuousActionMask):
+        return VecContinuousActionMask(actors)
+    masked = [mask for mask in masks if not isinstance(mask, VecContinuousActionMask)]
     if isinstance(first, VecCategoricalActionMask):
-        return VecCategoricalActionMask(actors, _cat_rows(masks), first.num_choices)
+        return VecCategoricalActionMask(actors, _cat_rows(masked), first.num_choices)
     actees = RaggedBufferI64.cat([mask.actees for mask in masks if isinstance(mask, VecSelectEntityActionMask)])
-    return VecSelectEntityActionMask(actors, actees, _cat_rows(masks))
+    return VecSelectEntityActionMask(actors, actees, _cat_rows(masked))
 
 
-def _cat_rows(masks: Sequence[VecActionMask]) -> RaggedBufferBool | None:
+def _cat_rows(masks: Sequence[VecCategoricalActionMask | VecSelectEntityActionMask]) -> RaggedBufferBool | None:
     """The masks one after another, open where a part has none; None where no part has one."""
     width = next((mask.mask.size2() for mask in masks if mask.mask is not None), None)
     if width is None:

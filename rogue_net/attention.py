@@ -1,4 +1,4 @@
-"""Attention among the entities of a frame: one signature, several backends, one choice.
+"""Attention among the entities of a frame: one signature, several backends.
 
 Shapes: E tokens of all frames, B frames, R rows of L packed tokens, H heads, K width of a head.
 """
@@ -6,64 +6,66 @@ Shapes: E tokens of all frames, B frames, R rows of L packed tokens, H heads, K 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Literal
 
-import torch
 from torch import Tensor
+from torch.nn import functional
 
-from entity_gym.packing import pack
-from rogue_net.obs_batch import ObsBatch
+from rogue_net.frames import Frames
+from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
 
-
-class PackedRows:
-    """Several frames packed into each row of a rectangle, and a mask that keeps them apart. Made once per batch.
-
-    Attributes:
-        index: (R, L) int64, the token at each place of a row; 0 where there is none.
-        inverse_index: (E,) int64, each token's place in the flattened rows.
-        allowed: (R, 1, L, L) bool, whether the token at place i of a row may attend to the one at place j: both are of one
-            frame, and j is visible or i is hidden too. A place always attends to itself, empty ones to nothing else.
-    """
-
-    def __init__(self, batch: ObsBatch) -> None:
-        lengths = batch.layout.lengths.cpu().numpy()  # synchronises once per batch: rows are chosen on the host
-        packing = pack(lengths)
-        device = batch.device
-        self.index = torch.from_numpy(packing.index).to(device)
-        self.inverse_index = torch.from_numpy(packing.inverse_index).to(device)
-        frames = torch.from_numpy(packing.batch).to(device)  # NaN where there is no token, and NaN equals nothing
-        allowed = frames.unsqueeze(2) == frames.unsqueeze(1)
-        if batch.token_visible is not None:
-            visible = batch.token_visible[self.index]
-            allowed &= visible.unsqueeze(1) | ~visible.unsqueeze(2)
-        allowed |= torch.eye(self.index.shape[1], dtype=torch.bool, device=device)
-        self.allowed = allowed.unsqueeze(1)
+AttentionBackend = Literal["packed", "fused"]
 
 
-Backend = Callable[[Tensor, Tensor, Tensor, PackedRows], Tensor]
+def ragged_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    frames: Frames,
+    relative: Relative | None = None,
+    *,
+    dropout: float = 0.0,
+    backend: AttentionBackend = "packed",
+) -> Tensor:
+    """Softmax attention of every token to those of its frame that it may see.
 
+        out_i = sum_j p_ij v_j,   p_ij = softmax_j(q_i · k_j / sqrt(K))
 
-def packed_attention(q: Tensor, k: Tensor, v: Tensor, rows: PackedRows) -> Tensor:
-    """Softmax attention over packed rows; the reference for every other backend.
-
-        out_i = sum_j softmax_j(q_i · k_j / sqrt(K)) v_j    over the tokens j that i may attend to
-
-    Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
+    over all tokens j of i's frame if i is hidden, else over its visible ones. `rogue_net/relative_positions.py` has what
+    relative positions add to both. Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
 
     Args:
         q: (E, H, K) queries.
         k: (E, H, K) keys.
         v: (E, H, K) values.
-        rows: where the tokens stand.
+        frames: which tokens are a frame, and which are hidden.
+        relative: relative positions, if any.
+        dropout: share of the p that is set to 0, the rest being scaled up.
+        backend: `packed`, the reference, in torch on any device; or `fused`, kernels for float32 on the CPU, without dropout.
 
     Returns:
         (E, H, K).
     """
+    if backend == "fused":
+        from rogue_net.fused.ragged import fused_attention  # the compiler is needed by those who use it
+
+        assert dropout == 0
+        return fused_attention(q, k, v, frames, relative)
+    return packed_attention(q, k, v, frames, relative, dropout)
+
+
+def packed_attention(
+    q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative | None, dropout: float
+) -> Tensor:
+    """`ragged_attention` on rows of a rectangle that hold several frames each, with a mask that keeps them apart."""
+    rows = frames.rows
     q, k, v = (x[rows.index].transpose(1, 2) for x in (q, k, v))  # (R, H, L, K)
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+    if relative is not None:
+        scores = scores + relative_logits(q, relative)
     weights = scores.masked_fill(~rows.allowed, float("-inf")).softmax(dim=-1)
-    packed = (weights @ v).transpose(1, 2)  # (R, L, H, K)
-    return packed.flatten(0, 1)[rows.inverse_index]
-
-
-BACKENDS: dict[str, Backend] = {"packed": packed_attention}
+    weights = functional.dropout(weights, dropout)
+    packed = weights @ v
+    if relative is not None:
+        packed = packed + relative_outputs(weights, relative, rows.index)
+    return packed.transpose(1, 2).flatten(0, 1)[rows.inverse_index]

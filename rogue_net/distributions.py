@@ -1,6 +1,6 @@
-"""Distributions over the choices of all actors of a batch, always in float32.
+"""Distributions over the actions of all actors of a batch, always in float32.
 
-Shapes: A actors of all frames together, C choices, P actor-actee pairs.
+Shapes: A actors of all frames together, C choices, P actor-choice pairs where actors have different numbers of choices.
 """
 
 from __future__ import annotations
@@ -12,31 +12,42 @@ from torch import Tensor
 
 from rogue_net.ragged import segment_max, segment_sum
 
+LOWEST = torch.finfo(torch.float32).min
+TINY = torch.finfo(torch.float32).tiny
+
 
 class ActionDistribution(ABC):
-    """Independent distributions, one per actor. Samples are (A,) int64; log-probs and entropies (A,) float32."""
+    """Independent distributions, one per actor.
 
-    logits: Tensor  # normalized: log-probabilities, -inf where masked; (A, C) or (P,)
+    An actor's action is a row of n values, as batched actions have them: (A, 1) int64 for a choice, (A, n) float32 for numbers.
+    Log-probs and entropies are (A,) float32.
+    """
+
+    logits: Tensor  # what tells the distribution; see the classes
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one action per actor, by adding Gumbel noise to the logits: masked choices are never drawn."""
+        """Draw one action per actor."""
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """The most probable action of each actor."""
+        """The action of each actor that a greedy policy takes."""
 
     @abstractmethod
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Log-probability of (A,) actions."""
+        """Log-probability of actions; for numbers, of their density."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """-sum p log p over the open choices."""
+        """-E[log_prob]."""
+
+    @abstractmethod
+    def tempered(self, temperature: float) -> ActionDistribution:
+        """Bolder below temperature 1, more random above: logits are divided by it, standard deviations multiplied."""
 
 
 class Categorical(ActionDistribution):
-    """The same C choices for every actor.
+    """The same C choices for every actor. `logits` are log-probabilities, (A, C), -inf where masked.
 
     Args:
         logits: (A, C).
@@ -46,74 +57,116 @@ class Categorical(ActionDistribution):
     def __init__(self, logits: Tensor, mask: Tensor | None) -> None:
         logits = logits.float()
         if mask is not None:
-            logits = logits.masked_fill(~mask, float("-inf"))
+            logits = torch.where(mask, logits, float("-inf"))
         self.logits = logits.log_softmax(dim=1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
-        return (self.logits + gumbel_like(self.logits, generator)).argmax(dim=1)
+        return with_gumbel_noise(self.logits, generator).argmax(dim=1, keepdim=True)
 
     def mode(self) -> Tensor:  # noqa: D102
-        return self.logits.argmax(dim=1)
+        return self.logits.argmax(dim=1, keepdim=True)
 
     def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
-        return self.logits.gather(1, actions.unsqueeze(1)).squeeze(1)
+        return self.logits.gather(1, actions).squeeze(1)
 
     def entropy(self) -> Tensor:  # noqa: D102
-        return -(self.logits.exp() * finite(self.logits)).sum(dim=1)
+        return -plogp(self.logits).sum(dim=1)
+
+    def tempered(self, temperature: float) -> Categorical:  # noqa: D102
+        return Categorical(self.logits / temperature, None)
 
 
 class RaggedCategorical(ActionDistribution):
-    """As many choices as each actor's frame offers actees. Without any, the action is -1 (nobody), for certain.
+    """As many choices as each actor's frame offers. Where none is open the action is -1 (nobody), for certain.
+
+    `logits` are log-probabilities, (P,), actor by actor, -inf where masked.
 
     Args:
-        logits: (P,) of the actor-actee pairs.
+        logits: (P,).
         actors: (P,) int64, the actor of each pair.
-        entities: (P,) int64, the actee's entity index inside its frame: the value of the action.
+        values: (P,) int64, the action that the pair's choice stands for: an entity index inside the frame, or -1.
         num_actors: A.
         mask: (P,) bool, true where the pair is open; None: every pair is.
     """
 
-    def __init__(self, logits: Tensor, actors: Tensor, entities: Tensor, num_actors: int, mask: Tensor | None) -> None:
+    def __init__(self, logits: Tensor, actors: Tensor, values: Tensor, num_actors: int, mask: Tensor | None) -> None:
         logits = logits.float()
         if mask is not None:
-            logits = logits.masked_fill(~mask, float("-inf"))
+            logits = torch.where(mask, logits, float("-inf"))
         self.actors = actors
-        self.entities = entities
+        self.values = values
         self.num_actors = num_actors
-        shift = finite(segment_max(logits, actors, num_actors))
-        total = segment_sum((logits - shift[actors]).exp(), actors, num_actors)
-        log_total = total.clamp(min=torch.finfo(torch.float32).tiny).log() + shift
-        self.logits = logits - log_total[actors]
+        largest = segment_max(logits, actors, num_actors).clamp(min=LOWEST)  # -inf where nothing is open
+        shifted = logits - largest.index_select(0, actors)
+        total = segment_sum(shifted.exp(), actors, num_actors).clamp(min=TINY)
+        self.logits = shifted - total.log().index_select(0, actors)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
-        return self._argmax(self.logits + gumbel_like(self.logits, generator))
+        return self._argmax(with_gumbel_noise(self.logits, generator))
 
     def mode(self) -> Tensor:  # noqa: D102
         return self._argmax(self.logits)
 
     def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
-        chosen = self.entities == actions[self.actors]
-        return segment_sum(self.logits.masked_fill(~chosen, 0.0), self.actors, self.num_actors)
+        chosen = self.values == actions[:, 0].index_select(0, self.actors)
+        return segment_sum(torch.where(chosen, self.logits, 0.0), self.actors, self.num_actors)
 
     def entropy(self) -> Tensor:  # noqa: D102
-        return -segment_sum(self.logits.exp() * finite(self.logits), self.actors, self.num_actors)
+        return -segment_sum(plogp(self.logits), self.actors, self.num_actors)
+
+    def tempered(self, temperature: float) -> RaggedCategorical:  # noqa: D102
+        return RaggedCategorical(self.logits / temperature, self.actors, self.values, self.num_actors, None)
 
     def _argmax(self, scores: Tensor) -> Tensor:
-        num_pairs = len(scores)
+        """(A, 1) values of each actor's first best pair, -1 where none is open."""
         best = segment_max(scores, self.actors, self.num_actors)
-        pairs = torch.arange(num_pairs, device=scores.device)
-        pairs = torch.where(scores == best[self.actors], pairs, num_pairs)
+        best.masked_fill_(best == float("-inf"), torch.nan)  # which equals nothing
+        is_best = scores == best.index_select(0, self.actors)
+        num_pairs = len(scores)
+        pairs = torch.where(is_best, torch.arange(num_pairs, device=scores.device), num_pairs)
         first = pairs.new_full((self.num_actors,), num_pairs).scatter_reduce_(0, self.actors, pairs, "amin")
-        nobody = self.entities.new_full((1,), -1)
-        return torch.cat([self.entities, nobody])[first]
+        nobody = self.values.new_full((1,), -1)
+        return torch.cat([self.values, nobody])[first].unsqueeze(1)
 
 
-def gumbel_like(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard Gumbel noise: argmax(logits + noise) is a sample of softmax(logits). Gumbel 1954; -log of an exponential."""
-    noise = torch.empty_like(logits).exponential_(generator=generator)
-    return -noise.clamp(min=torch.finfo(noise.dtype).tiny).log()
+class NoActors(ActionDistribution):
+    """Of an action that nobody takes in any frame.
+
+    Args:
+        actions: (0, n), of the type that actions have.
+        logits: without rows, as they would be.
+    """
+
+    def __init__(self, actions: Tensor, logits: Tensor) -> None:
+        self.actions = actions
+        self.logits = logits
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
+        return self.actions
+
+    def mode(self) -> Tensor:  # noqa: D102
+        return self.actions
+
+    def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
+        return self.logits.flatten()
+
+    def entropy(self) -> Tensor:  # noqa: D102
+        return self.logits.flatten()
+
+    def tempered(self, temperature: float) -> NoActors:  # noqa: D102
+        return self
 
 
-def finite(logits: Tensor) -> Tensor:
-    """-inf replaced by 0, in the gradient too, so that p log p is 0 where p is."""
-    return logits.masked_fill(logits == float("-inf"), 0.0)
+def with_gumbel_noise(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Logits plus standard Gumbel noise: their argmax is a sample of softmax(logits), and never of what has logit -inf.
+
+    The noise is the negative logarithm of exponentially distributed numbers. Source: Gumbel 1954, "Statistical theory of
+    extreme values", lecture 1.
+    """
+    exponential = torch.empty_like(logits).exponential_(generator=generator)
+    return logits - exponential.clamp_(min=TINY).log_()
+
+
+def plogp(log_p: Tensor) -> Tensor:
+    """What p log p is, from log p: 0 where p is 0. Its gradient is finite there too."""
+    return log_p.exp() * log_p.clamp(min=-200)  # exp(-200) is 0 in float32

@@ -1,79 +1,240 @@
 """Entities become tokens.
 
-Shapes: B frames, E tokens, D width, F features of an entity type, G global features.
+Shapes: B frames, E tokens, D width, n entities of a type, F features of the type, G global features, I inputs of its layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace, has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Feature, ObsSpace, has_global_entity, with_kinds
+from rogue_net.backend import fuses_embedding
+from rogue_net.config import Backend
+from rogue_net.features import CategoryColumn, FeatureColumns
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import sequence_of_item
 
 
 class EntityEmbedding(nn.Module):
-    """One type of entity: normalize, linear, ReLU, LayerNorm; a type without features is one learned vector.
+    """One type of entity.
+
+        token = LayerNorm(ReLU(W x + b + Σ_c table_c[id_c]))
+
+    x holds every feature as its kind wants it: a plain number normalized by running statistics, an angle as its cosine and
+    sine, a flag as 0 or 1: normalized, the 1 of a flag that is rarely set would be an outlier, and clipped like one.
+
+    The category c has a learned table of (num, D), N(0, 1) at first. The sum is what a linear layer would make of x and the
+    categories' one-hot codes, whose columns of weights are the tables' rows; but looking up takes as long for thousands of
+    ids as for two. A type of categories alone has no W and b. A type without features is one learned vector, N(0, 1) at first.
 
     Args:
-        num_features: F + G.
+        name: of the type, for messages.
+        features: F + G features as they are declared, the global ones last.
         d_model: D.
     """
 
-    def __init__(self, num_features: int, d_model: int) -> None:
+    selected: Tensor
+
+    def __init__(self, name: str, features: Sequence[Feature], d_model: int) -> None:
         super().__init__()
-        self.num_features = num_features
-        if num_features == 0:
+        self.name = name
+        self.num_features = len(features)
+        self.columns = columns = FeatureColumns.of(features)
+        if not features:
             self.vector = nn.Parameter(torch.randn(1, d_model))
-        else:
-            self.norm = RunningNorm(num_features)
-            self.project = nn.Sequential(nn.Linear(num_features, d_model), nn.ReLU(), nn.LayerNorm(d_model))
+            return
+        if columns.plain:
+            self.norm = RunningNorm(len(columns.plain))
+        first = nn.Linear(columns.num_inputs, d_model) if columns.num_inputs else nn.Identity()
+        self.project = nn.Sequential(first, nn.ReLU(), nn.LayerNorm(d_model))
+        self.tables = nn.ParameterList(torch.randn(category.kind.num, d_model) for category in columns.categories)
+        selected = torch.tensor(columns.plain + columns.angles + columns.flags, dtype=torch.int64)
+        self.register_buffer("selected", selected, persistent=False)
+
+    @property
+    def last_norm(self) -> nn.LayerNorm:
+        """The LayerNorm of a type that has features."""
+        norm = self.project[2]
+        assert isinstance(norm, nn.LayerNorm)
+        return norm
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, F + G) features to (n, D)."""
+        """(n, F + G) features to (n, D); for errors see `hidden`."""
         if self.num_features == 0:
             return self.vector.expand(len(features), -1)
-        embedded: Tensor = self.project(self.norm(features))
-        return embedded
+        norm = self.last_norm
+        return functional.layer_norm(self.hidden(features).relu_(), norm.normalized_shape, norm.weight, norm.bias)
+
+    def hidden(self, features: Tensor) -> Tensor:
+        """W x + b + Σ_c table_c[id_c] of a type that has features: (n, F + G) to (n, D), what the ReLU gets.
+
+        Raises:
+            ValueError: an id is not in its table. It is not looked for on CUDA, as that would wait for the device.
+        """
+        terms = []
+        linear = self.project[0]
+        if isinstance(linear, nn.Linear):
+            # With weights copied to rows, torch computes their gradient several times as fast as with a transposed view.
+            terms.append(torch.addmm(linear.bias, self._inputs(features), linear.weight.t().contiguous()))
+        for category, table in zip(self.columns.categories, self.tables, strict=True):
+            terms.append(functional.embedding(self._ids(features, category), table))
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    def update_normalization(self, features: Tensor) -> None:
+        """Take (n, F + G) features into the running statistics; they are of plain numbers alone."""
+        if self.columns.plain:
+            self.norm.update(features[:, list(self.columns.plain)])
+
+    def _inputs(self, features: Tensor) -> Tensor:
+        """(n, I): plain numbers, cosines, sines, flags."""
+        columns = self.columns
+        if len(columns.plain) == columns.num:
+            normalized: Tensor = self.norm(features)
+            return normalized
+        sizes = [len(columns.plain), len(columns.angles), len(columns.flags)]
+        plain, angles, flags = torch.split(features.index_select(1, self.selected), sizes, dim=1)
+        inputs = [self.norm(plain)] if columns.plain else []
+        if columns.angles:
+            inputs += [angles.cos(), angles.sin()]
+        return torch.cat([*inputs, flags], dim=1)
+
+    def _ids(self, features: Tensor, category: CategoryColumn) -> Tensor:
+        """(n,) int64 ids of the entities."""
+        ids, num = features[:, category.column], category.kind.num
+        if len(ids) and ids.device.type != "cuda":
+            low, high = ids.aminmax()
+            if not (low >= 0 and high < num):  # NaN is neither
+                wrong = float(ids[~((ids >= 0) & (ids < num))][0])
+                raise ValueError(
+                    f"{self.name!r}: category {category.kind.name!r} is {wrong:g}; ids are whole numbers from 0 to {num - 1}"
+                )
+        return ids.long()
 
 
 class Embedding(nn.Module):
     """All entities of a batch as tokens, ordered by frame and then by entity index. Global features join every entity."""
 
-    def __init__(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], d_model: int) -> None:
+    def __init__(
+        self,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        d_model: int,
+        backend: Backend = "auto",
+    ) -> None:
         super().__init__()
-        self.num_globals = len(obs_space.global_features)
-        widths = {name: len(entity.features) + self.num_globals for name, entity in obs_space.entities.items()}
+        global_features = with_kinds(obs_space.global_features, obs_space.global_kinds)
+        self.num_globals = len(global_features)
+        features = {
+            name: (*with_kinds(entity.features, entity.kinds), *global_features)
+            for name, entity in obs_space.entities.items()
+        }
         if has_global_entity(obs_space, action_space):
-            widths[GLOBAL_ENTITY] = self.num_globals
+            features[GLOBAL_ENTITY] = global_features
         # keyed by position: a type's name may hold what a module's name may not, such as a dot
-        self.types = list(widths)
-        self.entities = nn.ModuleList(EntityEmbedding(width, d_model) for width in widths.values())
+        self.index = {name: position for position, name in enumerate(features)}
+        self.entities = nn.ModuleList(EntityEmbedding(name, given, d_model) for name, given in features.items())
         self.d_model = d_model
+        self.backend = backend
 
     def forward(self, batch: ObsBatch) -> Tensor:
-        """(E, D) tokens."""
-        if not self.types:
+        """(E, D) tokens.
+
+        Raises:
+            ValueError: the batch has other types or features than the network, or see `EntityEmbedding.hidden`.
+        """
+        # Types without entities take part only where there are gradients: every parameter is to get one, if zero.
+        parts = [
+            _Part(self._entity(name), features, batch.layout.positions[name])
+            for name, features in self._features(batch).items()
+            if len(features) or torch.is_grad_enabled()
+        ]
+        if not parts:
             return torch.zeros(0, self.d_model, device=batch.device)
-        embedded = [entity(self._features(batch, name)) for name, entity in zip(self.types, self.entities, strict=True)]
-        positions = torch.cat([batch.layout.positions[name] for name in self.types])
-        tokens = torch.cat(embedded)
-        return torch.zeros_like(tokens).index_copy(0, positions, tokens)
+        any_features = any(part.entity.num_features for part in parts)
+        if any_features and fuses_embedding(self.backend, self.d_model, next(self.parameters())):
+            return _fused(parts, batch.num_tokens)
+        rows = torch.cat([part.entity(part.features) for part in parts])
+        tokens: Tensor = _Permute.apply(  # type: ignore[no-untyped-call]
+            rows, batch.layout.inverse, batch.layout.order
+        )
+        return tokens
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics."""
-        for name, entity in zip(self.types, self.entities, strict=True):
-            assert isinstance(entity, EntityEmbedding)
-            if entity.num_features:
-                entity.norm.update(self._features(batch, name))
+        for name, features in self._features(batch).items():
+            self._entity(name).update_normalization(features)
 
-    def _features(self, batch: ObsBatch, name: str) -> Tensor:
-        values, offsets = batch.features[name]
-        if self.num_globals == 0 or name == GLOBAL_ENTITY:
-            return values
+    def _entity(self, name: str) -> EntityEmbedding:
+        entity = self.entities[self.index[name]]
+        assert isinstance(entity, EntityEmbedding)
+        return entity
+
+    def _features(self, batch: ObsBatch) -> dict[str, Tensor]:
+        """Type -> (n, F + G); of `__global__` (B, G)."""
+        if batch.features.keys() != self.index.keys():
+            raise ValueError(f"the batch has entities of {list(batch.features)}, the network knows {list(self.index)}")
+        features = {name: ragged.values for name, ragged in batch.features.items()}
+        for name, values in features.items():
+            joined = 0 if name == GLOBAL_ENTITY else self.num_globals
+            if values.shape[1] + joined != self._entity(name).num_features:
+                raise ValueError(
+                    f"{name!r} has {values.shape[1]} features in this batch; "
+                    f"the network knows {self._entity(name).num_features - joined}"
+                )
+        if self.num_globals == 0:
+            return features
+        layout = batch.layout
         # every frame has exactly one `__global__` row, so frame b's is row b
-        return torch.cat([values, batch.features[GLOBAL_ENTITY].values[sequence_of_item(offsets)]], dim=1)
+        everywhere = features[GLOBAL_ENTITY].index_select(0, layout.frames.index_select(0, layout.order))
+        counts = [len(values) for values in features.values()]
+        for (name, values), of_frame in zip(features.items(), torch.split(everywhere, counts), strict=True):
+            if name != GLOBAL_ENTITY:
+                features[name] = torch.cat([values, of_frame], dim=1)
+        return features
+
+
+class _Part(NamedTuple):
+    """The entities of one type."""
+
+    entity: EntityEmbedding
+    features: Tensor  # (n, F + G)
+    places: Tensor  # (n,) int64, their tokens
+
+
+def _fused(parts: Sequence[_Part], num_tokens: int) -> Tensor:
+    """What `Embedding.forward` computes, by kernels."""
+    from rogue_net.fused.embedding import finish  # the compiler is needed by those who use it
+
+    with_features = [part for part in parts if part.entity.num_features]
+    tokens = finish(
+        [part.entity.hidden(part.features) for part in with_features],
+        [part.entity.last_norm for part in with_features],
+        [part.places for part in with_features],
+        num_tokens,
+    )
+    for entity, features, places in parts:
+        if entity.num_features == 0:
+            tokens.index_copy_(0, places, entity(features))
+    return tokens
+
+
+class _Permute(torch.autograd.Function):
+    """`rows[index]`, where `index` has every row once. The gradient needs no sums, as that of `rows[index]` would."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return rows.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return gradient.index_select(0, inverse), None, None

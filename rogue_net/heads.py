@@ -1,6 +1,10 @@
-"""Heads: tokens become distributions over actions, and values.
+"""Heads: tokens become distributions over actions, and numbers about whole frames.
 
-Shapes: E tokens, D width, A actors, C choices, P actor-actee pairs, K key width, B frames.
+Every head decides for the actors of its action, which may be any tokens. The token of a *hidden* entity has seen all others
+of its frame, hidden ones included: what a hidden entity does as an actor, and how readily it is selected as an actee, depends
+on what is hidden. Decisions of visible actors among visible actees do not.
+
+Shapes: E tokens, D width, A actors, C choices, P actor-choice pairs, K key width, B frames, n numbers.
 """
 
 from __future__ import annotations
@@ -10,78 +14,153 @@ import math
 import torch
 from torch import Tensor, nn
 
-from entity_gym.spaces import ActionSpace, SelectEntityActionSpace
-from rogue_net.distributions import ActionDistribution, Categorical, RaggedCategorical
-from rogue_net.obs_batch import CategoricalMask, Layout, SelectEntityMask
-from rogue_net.ragged import RaggedTensor, segment_mean, sequence_of_item
+from entity_gym.spaces import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from rogue_net.distributions import ActionDistribution, Categorical, NoActors, RaggedCategorical
+from rogue_net.gaussian import BoundedGaussian, Bounds
+from rogue_net.obs_batch import ActionMask, CategoricalMask, Layout, ObsBatch, SelectEntityMask
+from rogue_net.pairs import pair_offsets, pair_products, pairs_of
+from rogue_net.ragged import segment_mean
+
+#: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
+LOG_STD_LIMIT = 20.0
 
 
-def flat_indices(entities: RaggedTensor, layout: Layout) -> Tensor:
-    """(items,) token of each entity: its index inside the frame plus the frame's start."""
-    return entities.values[:, 0] + layout.offsets[:-1][sequence_of_item(entities.offsets)]
+class ActionHead(nn.Module):
+    """What decides about one action."""
+
+    def forward(self, tokens: Tensor, batch: ObsBatch, name: str) -> ActionDistribution:
+        """Distributions of the actors of the action `name` in every frame; (E, D) tokens."""
+        mask, (actors, actees) = batch.action_masks[name], batch.action_tokens[name]
+        # Where there are gradients a head without actors takes part too: every parameter is to get one, if zero.
+        if len(actors) == 0 and not torch.is_grad_enabled():
+            return self.nobody_acts(tokens.device)
+        actee_tokens = None if actees is None else tokens.index_select(0, actees)
+        return self.decide(tokens.index_select(0, actors), mask, actee_tokens)
+
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+        """The same from the actors' and, for select-entity, the actees' tokens."""
+        raise NotImplementedError
+
+    def nobody_acts(self, device: torch.device) -> NoActors:
+        """The distribution of no actors."""
+        raise NotImplementedError
+
+    def logit_offsets(self, mask: ActionMask) -> Tensor:
+        """(B + 1,) int64: where the frames begin among the rows of the distribution's logits."""
+        return mask.actors.offsets
 
 
-class CategoricalHead(nn.Module):
+class CategoricalHead(ActionHead):
     """Logits by a linear layer on the actor's token. Starts nearly uniform: orthogonal weights of gain 0.01, zero bias."""
 
     def __init__(self, d_model: int, num_choices: int) -> None:
         super().__init__()
-        self.project = nn.Linear(d_model, num_choices)
-        nn.init.orthogonal_(self.project.weight, gain=0.01)
-        nn.init.zeros_(self.project.bias)
+        self.project = _nearly_zero(d_model, num_choices)
 
-    def forward(self, tokens: Tensor, layout: Layout, mask: CategoricalMask) -> ActionDistribution:
-        """Distributions of the actors of every frame."""
-        return Categorical(self.project(tokens[flat_indices(mask.actors, layout)]), mask.mask)
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:  # noqa: D102
+        assert isinstance(mask, CategoricalMask)
+        return Categorical(self.project(actors), mask.mask)
+
+    def nobody_acts(self, device: torch.device) -> NoActors:  # noqa: D102
+        return NoActors(_no_choices(device), torch.zeros(0, self.project.out_features, device=device))
 
 
-class SelectEntityHead(nn.Module):
-    """Logits by the product of the actor's query and the actee's key: q · k / sqrt(K), over the actees of the actor's frame."""
+class SelectEntityHead(ActionHead):
+    """Logits by the product of the actor's query and the actee's key: q · k / sqrt(K), over the actees of the actor's frame.
 
-    def __init__(self, d_model: int, d_qk: int) -> None:
+    Args:
+        d_model: D.
+        d_qk: K.
+        nobody: whether selecting nobody is another choice, the last of every actor; its key is a learned vector, and the
+            value of the action -1.
+    """
+
+    def __init__(self, d_model: int, d_qk: int, nobody: bool = False) -> None:
         super().__init__()
         self.query = nn.Linear(d_model, d_qk)
         self.key = nn.Linear(d_model, d_qk)
+        self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
 
-    def forward(self, tokens: Tensor, layout: Layout, mask: SelectEntityMask) -> ActionDistribution:
-        """Distributions of the actors of every frame."""
-        num_actors = len(mask.actors.values)
-        actor_frames = sequence_of_item(mask.actors.offsets)
-        num_actees = mask.actees.lengths[actor_frames]  # of each actor
-        actors = torch.repeat_interleave(torch.arange(num_actors, device=tokens.device), num_actees)
-        first_pair = num_actees.cumsum(0) - num_actees
-        within = torch.arange(len(actors), device=tokens.device) - first_pair[actors]
-        actees = mask.actees.offsets[actor_frames[actors]] + within
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:  # noqa: D102
+        assert isinstance(mask, SelectEntityMask) and actees is not None
+        queries, keys = self.query(actors), self.key(actees)
+        values = mask.actees.values[:, 0]
+        if self.nobody is not None:
+            keys = torch.cat([keys, self.nobody])
+            values = torch.cat([values, values.new_full((1,), -1)])
+        pairs = pairs_of(mask, self.nobody is not None)
+        logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs)
+        values = values.index_select(0, pairs.actees)
+        return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
-        queries = self.query(tokens[flat_indices(mask.actors, layout)])
-        keys = self.key(tokens[flat_indices(mask.actees, layout)])
-        logits = (queries[actors] * keys[actees]).sum(dim=1) / math.sqrt(queries.shape[1])
-        open_pairs = None if mask.pairs is None else mask.pairs.values[:, 0]
-        return RaggedCategorical(logits, actors, mask.actees.values[actees, 0], num_actors, open_pairs)
+    def nobody_acts(self, device: torch.device) -> NoActors:  # noqa: D102
+        return NoActors(_no_choices(device), torch.zeros(0, device=device))
+
+    def logit_offsets(self, mask: ActionMask) -> Tensor:  # noqa: D102
+        assert isinstance(mask, SelectEntityMask)
+        return pair_offsets(mask, self.nobody is not None)
 
 
-class ValueHead(nn.Module):
-    """A linear layer on the mean of all the frame's tokens, hidden ones included; zero at first.
+class ContinuousHead(ActionHead):
+    """Means by a linear layer on the actor's token, one learned standard deviation per number; see `gaussian`.
 
-    The mean of a frame without tokens is 0, so its value is the bias: a learned constant.
+    Both are of the unbounded u: where a number has two bounds, u = ±1 lies 76 % of the way from the middle to them, and
+    where it has none, u is the action itself. Means start near 0 (orthogonal weights of gain 0.01, zero bias), so in the
+    middle of an interval or 0.69 from a single bound; standard deviations start at 1.
     """
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, space: ContinuousActionSpace) -> None:
         super().__init__()
-        self.project = nn.Linear(d_model, 1)
+        self.project = _nearly_zero(d_model, space.size)
+        self.log_std = nn.Parameter(torch.zeros(space.size))
+        self.bounds = Bounds(space)
+
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:  # noqa: D102
+        return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
+
+    def nobody_acts(self, device: torch.device) -> NoActors:  # noqa: D102
+        size = self.project.out_features
+        return NoActors(torch.zeros(0, size, device=device), torch.zeros(0, 2 * size, device=device))
+
+
+class FrameHead(nn.Module):
+    """`size` numbers about a frame: a linear layer on the mean of all its tokens, hidden ones included; zero at first.
+
+    The mean of a frame without tokens is 0, so its numbers are the bias: learned constants.
+    """
+
+    def __init__(self, d_model: int, size: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(d_model, size)
         nn.init.zeros_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 
-    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        """(B,) float32 values."""
-        lengths = layout.lengths
-        pooled = segment_mean(tokens, layout.frames, len(lengths), lengths)
-        values: Tensor = self.project(pooled).squeeze(1).float()
-        return values
+    def forward(self, means: Tensor) -> Tensor:
+        """(B, D) from `mean_tokens` to (B, size) float32."""
+        numbers: Tensor = self.project(means).float()
+        return numbers
 
 
-def make_head(space: ActionSpace, d_model: int, d_qk: int) -> CategoricalHead | SelectEntityHead:
+def mean_tokens(tokens: Tensor, layout: Layout) -> Tensor:
+    """(B, D) mean of each frame's (E, D) tokens, 0 for a frame without any."""
+    return segment_mean(tokens, layout.frames, len(layout.lengths), layout.lengths)
+
+
+def make_head(space: ActionSpace, d_model: int, d_qk: int) -> ActionHead:
     """The head for an action of this kind."""
     if isinstance(space, SelectEntityActionSpace):
-        return SelectEntityHead(d_model, d_qk)
+        return SelectEntityHead(d_model, d_qk, space.nobody)
+    if isinstance(space, ContinuousActionSpace):
+        return ContinuousHead(d_model, space)
     return CategoricalHead(d_model, len(space.choices))
+
+
+def _no_choices(device: torch.device) -> Tensor:
+    return torch.zeros(0, 1, dtype=torch.int64, device=device)
+
+
+def _nearly_zero(d_model: int, size: int) -> nn.Linear:
+    linear = nn.Linear(d_model, size)
+    nn.init.orthogonal_(linear.weight, gain=0.01)
+    nn.init.zeros_(linear.bias)
+    return linear

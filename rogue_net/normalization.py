@@ -12,7 +12,8 @@ class RunningNorm(nn.Module):
         y = clip((x - mean) / std, -5, 5)
 
     A feature that never varied has std 1. Before the first update, mean is 0 and std is 1. The statistics change in `update`
-    alone, never in a forward, so that acting, evaluating and playing see the same network.
+    alone, never in a forward, so that acting, evaluating and playing see the same network. Whoever writes them otherwise
+    than by `load_state_dict` calls `refresh`.
 
     Args:
         num_features: F.
@@ -21,6 +22,8 @@ class RunningNorm(nn.Module):
     count: Tensor
     mean: Tensor
     squares: Tensor
+    offset: Tensor
+    scale: Tensor
 
     LIMIT = 5.0
 
@@ -30,12 +33,15 @@ class RunningNorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(num_features, dtype=torch.float64))
+        # What a forward needs of them, kept because a forward of few rows takes as long as it has operations.
+        self.register_buffer("offset", torch.zeros(num_features), persistent=False)
+        self.register_buffer("scale", torch.ones(num_features), persistent=False)
+        self.register_load_state_dict_post_hook(_refresh)  # type: ignore[no-untyped-call]
 
     def forward(self, features: Tensor) -> Tensor:
         """Normalize (n, F) float32."""
-        std = (self.squares / self.count.clamp(min=1)).sqrt().float()  # rounded first: what rounds to 0 counts as 0
-        std = torch.where(std > 0, std, 1.0)
-        return ((features - self.mean.float()) / std).clamp(-self.LIMIT, self.LIMIT)
+        # Subtracted first: x * scale - mean * scale would lose the digits in which large numbers differ.
+        return (features - self.offset).mul_(self.scale).clamp_(-self.LIMIT, self.LIMIT)
 
     @torch.no_grad()
     def update(self, features: Tensor) -> None:
@@ -52,3 +58,18 @@ class RunningNorm(nn.Module):
         self.squares += (batch - batch_mean).square().sum(0) + delta.square() * (self.count * share)
         self.mean += delta * share
         self.count += len(batch)
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over what `count`, `mean` and `squares` hold now."""
+        std = (self.squares / self.count.clamp(min=1)).sqrt()
+        has_varied = std >= torch.finfo(torch.float32).tiny  # as float32 sees it: 1 / std must not be infinite
+        self.offset.copy_(self.mean)
+        self.scale.copy_(torch.where(has_varied, 1 / std, 1.0))
+
+
+def _refresh(module: nn.Module, keys: object) -> None:
+    """After `load_state_dict`. A function and no method, so that a copy of a module refreshes itself."""
+    assert isinstance(module, RunningNorm)
+    module.refresh()

@@ -5,16 +5,25 @@ Shapes: B frames (one environment at one step), E entities of all frames togethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
-from rogue_net.ragged import RaggedTensor, cat_ragged, gather_items, offsets_of, sequence_of_item
+from entity_gym.vec_obs import (
+    VecAction,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+from rogue_net.ragged import RaggedTensor, cat_ragged, gather_items, offsets_of
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
 
@@ -34,6 +43,14 @@ class CategoricalMask:
             RaggedTensor(self.actors.values[items], offsets), None if self.mask is None else self.mask[items]
         )
 
+    def split(self, sizes: Sequence[int]) -> list[CategoricalMask]:
+        """The masks of consecutive parts of so many frames each."""
+        actors = self.actors.split(sizes)
+        if self.mask is None:
+            return [CategoricalMask(part, None) for part in actors]
+        rows = torch.split(self.mask, [len(part.values) for part in actors])
+        return [CategoricalMask(part, mask) for part, mask in zip(actors, rows, strict=True)]
+
 
 @dataclass(frozen=True)
 class SelectEntityMask:
@@ -50,8 +67,36 @@ class SelectEntityMask:
         pairs = None if self.pairs is None else self.pairs.gather(frames)
         return SelectEntityMask(self.actors.gather(frames), self.actees.gather(frames), pairs)
 
+    def split(self, sizes: Sequence[int]) -> list[SelectEntityMask]:
+        """The masks of consecutive parts of so many frames each."""
+        pairs = [None] * len(sizes) if self.pairs is None else self.pairs.split(sizes)
+        parts = zip(self.actors.split(sizes), self.actees.split(sizes), pairs, strict=True)
+        return [SelectEntityMask(*part) for part in parts]
 
-ActionMask = CategoricalMask | SelectEntityMask
+
+@dataclass(frozen=True)
+class ContinuousMask:
+    """Who picks numbers in each frame."""
+
+    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
+
+    def gather(self, frames: Tensor) -> ContinuousMask:
+        """The masks of some frames."""
+        return ContinuousMask(self.actors.gather(frames))
+
+    def split(self, sizes: Sequence[int]) -> list[ContinuousMask]:
+        """The masks of consecutive parts of so many frames each."""
+        return [ContinuousMask(part) for part in self.actors.split(sizes)]
+
+
+ActionMask = CategoricalMask | SelectEntityMask | ContinuousMask
+
+
+class ActionTokens(NamedTuple):
+    """Who takes part in an action, as tokens of the batch."""
+
+    actors: Tensor  # (A,) int64
+    actees: Tensor | None  # (number of actees of all frames,) int64, for select-entity
 
 
 @dataclass(frozen=True)
@@ -59,13 +104,11 @@ class Layout:
     """Where the entities of a batch stand among its tokens: by frame, then by entity index inside the frame."""
 
     offsets: Tensor  # (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1]
+    lengths: Tensor  # (B,) int64, tokens in each frame
     frames: Tensor  # (E,) int64, the frame of each token
-    positions: dict[str, Tensor]  # entity type -> (entities of the type,) int64, their tokens
-
-    @property
-    def lengths(self) -> Tensor:
-        """(B,) int64, tokens in each frame."""
-        return self.offsets.diff()
+    order: Tensor  # (E,) int64, the token of each row where all entities of the first type come first, and so on
+    inverse: Tensor  # (E,) int64, the row there of each token
+    positions: dict[str, Tensor]  # entity type -> (entities of the type,) int64, their tokens: the parts of `order`
 
 
 @dataclass(frozen=True)
@@ -87,6 +130,8 @@ class ObsBatch:
         for name, mask in obs.action_masks.items():
             if isinstance(mask, VecCategoricalActionMask):
                 masks[name] = CategoricalMask(move(mask.actors), None if mask.mask is None else move(mask.mask).values)
+            elif isinstance(mask, VecContinuousActionMask):
+                masks[name] = ContinuousMask(move(mask.actors))
             else:
                 assert isinstance(mask, VecSelectEntityActionMask)
                 pairs = None if mask.mask is None else move(mask.mask)
@@ -125,6 +170,21 @@ class ObsBatch:
             visible={name: ragged.gather(frames) for name, ragged in self.visible.items()},
         )
 
+    def split(self, sizes: Sequence[int]) -> list[ObsBatch]:
+        """Consecutive parts of so many frames each, without copying them."""
+        features = {name: ragged.split(sizes) for name, ragged in self.features.items()}
+        masks = {name: mask.split(sizes) for name, mask in self.action_masks.items()}
+        visible = {name: ragged.split(sizes) for name, ragged in self.visible.items()}
+        return [
+            ObsBatch(
+                num_frames=size,
+                features={name: parts[i] for name, parts in features.items()},
+                action_masks={name: parts[i] for name, parts in masks.items()},
+                visible={name: parts[i] for name, parts in visible.items()},
+            )
+            for i, size in enumerate(sizes)
+        ]
+
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
@@ -139,19 +199,45 @@ class ObsBatch:
     @cached_property
     def layout(self) -> Layout:
         """The tokens' order."""
-        starts = torch.zeros(self.num_frames, dtype=torch.int64, device=self.device)
-        starts_of = {}
-        for name, ragged in self.features.items():
-            starts_of[name] = starts
-            starts = starts + ragged.lengths
-        offsets = offsets_of(starts)
-        positions = {}
-        for name, ragged in self.features.items():
-            shift = offsets[:-1] + starts_of[name] - ragged.offsets[:-1]
-            positions[name] = torch.arange(len(ragged.values), device=self.device) + torch.repeat_interleave(
-                shift, ragged.lengths
-            )
-        return Layout(offsets, sequence_of_item(offsets), positions)
+        # Indices are worked out in NumPy: for a step of few frames an operation of torch costs several times as much.
+        counts = [len(ragged.values) for ragged in self.features.values()]
+        by_type = _host_offsets(self.features.values(), self.num_frames)  # (types, B + 1)
+        # entities of one type in one frame, a run, are neighbours among the tokens too
+        runs = by_type[:, 1:] - by_type[:, :-1]  # (types, B), their lengths
+        offsets = by_type.sum(0)
+        first_token = offsets[:-1] + runs.cumsum(0) - runs
+        first_row = by_type[:, :-1] + np.cumsum([0, *counts])[:-1, None]
+        order = np.arange(sum(counts)) + np.repeat((first_token - first_row).ravel(), runs.ravel())
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        lengths = offsets[1:] - offsets[:-1]
+        frames = np.repeat(np.arange(self.num_frames), lengths)
+        tokens = torch.from_numpy(order).to(self.device)
+        return Layout(
+            offsets=torch.from_numpy(offsets).to(self.device),
+            lengths=torch.from_numpy(lengths).to(self.device),
+            frames=torch.from_numpy(frames).to(self.device),
+            order=tokens,
+            inverse=torch.from_numpy(inverse).to(self.device),
+            positions=dict(zip(self.features, torch.split(tokens, counts), strict=True)),
+        )
+
+    @cached_property
+    def action_tokens(self) -> dict[str, ActionTokens]:
+        """The actors and actees of every action: of each entity index, the token that it means."""
+        listed = []
+        for mask in self.action_masks.values():
+            listed += [mask.actors, mask.actees] if isinstance(mask, SelectEntityMask) else [mask.actors]
+        counts = [len(ragged.values) for ragged in listed]
+        offsets = _host_offsets(listed, self.num_frames)  # (lists, B + 1)
+        starts = self.layout.offsets[:-1].cpu().numpy()
+        start_of_item = np.repeat(np.tile(starts, len(listed)), (offsets[:, 1:] - offsets[:, :-1]).ravel())
+        indices = torch.cat([ragged.values for ragged in listed])[:, 0]
+        parts = iter(torch.split(indices + torch.from_numpy(start_of_item).to(self.device), counts))
+        return {
+            name: ActionTokens(next(parts), next(parts) if isinstance(mask, SelectEntityMask) else None)
+            for name, mask in self.action_masks.items()
+        }
 
     @cached_property
     def token_visible(self) -> Tensor | None:
@@ -162,6 +248,14 @@ class ObsBatch:
         for name, ragged in self.visible.items():
             flags[self.layout.positions[name]] = ragged.values[:, 0]
         return flags
+
+
+def _host_offsets(ragged: Collection[RaggedTensor], num_frames: int) -> NDArray[np.int64]:
+    """(how many, num_frames + 1): offsets in the host's memory. Synchronises with the device, if that is another."""
+    if not ragged:
+        return np.zeros((0, num_frames + 1), np.int64)
+    offsets: NDArray[np.int64] = torch.stack([tensor.offsets for tensor in ragged]).cpu().numpy()
+    return offsets
 
 
 class _Mover:
@@ -180,6 +274,8 @@ class _Mover:
 
 def _cat_masks(masks: Sequence[ActionMask]) -> ActionMask:
     actors = cat_ragged([mask.actors for mask in masks])
+    if isinstance(masks[0], ContinuousMask):
+        return ContinuousMask(actors)
     if isinstance(masks[0], CategoricalMask):
         rows = [(mask.mask, len(mask.actors.values)) for mask in masks if isinstance(mask, CategoricalMask)]
         given = next((mask for mask, _ in rows if mask is not None), None)
@@ -214,9 +310,7 @@ def _cat_visible(batches: Sequence[ObsBatch]) -> dict[str, RaggedTensor]:
     return visible
 
 
-def actions_to_tensors(
-    actions: Mapping[str, RaggedBufferI64], device: torch.device | str = "cpu"
-) -> dict[str, RaggedTensor]:
+def actions_to_tensors(actions: Mapping[str, VecAction], device: torch.device | str = "cpu") -> dict[str, RaggedTensor]:
     """Copy batched actions to `device`."""
     move = _Mover(torch.device(device))
     return {name: move(buffer) for name, buffer in actions.items()}

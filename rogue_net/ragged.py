@@ -6,6 +6,7 @@ Shapes: B sequences (frames), `items` rows of all of them together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,15 @@ class RaggedTensor(NamedTuple):
         """The sequences numbered `sequences` (int64), in that order."""
         offsets = offsets_of(self.lengths[sequences])
         return RaggedTensor(self.values[gather_items(self.offsets, sequences, offsets)], offsets)
+
+    def split(self, sizes: Sequence[int]) -> list[RaggedTensor]:
+        """Consecutive parts of so many sequences each; they share the values' memory. Synchronises once."""
+        cuts = [0, *accumulate(sizes)]
+        items = self.offsets[cuts].tolist()
+        return [
+            RaggedTensor(self.values[low:high], self.offsets[first : last + 1] - low)
+            for (first, last), (low, high) in zip(pairwise(cuts), pairwise(items), strict=True)
+        ]
 
 
 def offsets_of(lengths: Tensor) -> Tensor:

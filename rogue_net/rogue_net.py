@@ -1,40 +1,48 @@
 """The ragged-batch transformer policy.
 
-Shapes: B frames, E tokens, A actors of an action in all frames together.
+Shapes: B frames, E tokens, A actors of an action in all frames together, n numbers of a continuous action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_obs import VecAction
+from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import ActionDistribution
 from rogue_net.embedding import Embedding
-from rogue_net.heads import ValueHead, make_head
+from rogue_net.heads import ActionHead, FrameHead, make_head, mean_tokens
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 from rogue_net.transformer import Transformer
+from rogue_net.translation import Translation
 
 
 class ActResult(NamedTuple):
     """What the policy does in B frames."""
 
-    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64, see VecEnv.act
-    log_probs: dict[str, Tensor]  # action -> (A,) float32
+    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32, see VecEnv.act
+    log_probs: dict[str, Tensor]  # action -> (A,) float32, of what was drawn from
     values: Tensor  # (B,) float32
+    #: If asked for: action -> B sequences of what was drawn from. Log-probabilities of the choices, -inf where masked: (A, C),
+    #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
+    #: then log standard deviations, before they are bounded.
+    logits: dict[str, RaggedTensor] | None = None
 
-    def to_buffers(self) -> dict[str, RaggedBufferI64]:
+    def to_buffers(self) -> dict[str, VecAction]:
         """The actions as a `VecEnv` takes them. Synchronises with the device."""
-        return {
-            name: RaggedBufferI64.from_offsets(action.values.cpu().numpy(), action.offsets.cpu().numpy())
-            for name, action in self.actions.items()
-        }
+        buffers: dict[str, VecAction] = {}
+        for name, (values, offsets) in self.actions.items():
+            kind = RaggedBufferF32 if values.is_floating_point() else RaggedBufferI64
+            buffers[name] = kind.from_offsets(values.cpu().numpy(), offsets.cpu().numpy())
+        return buffers
 
 
 class Evaluation(NamedTuple):
@@ -43,7 +51,8 @@ class Evaluation(NamedTuple):
     log_probs: dict[str, Tensor]  # action -> (A,) float32
     entropies: dict[str, Tensor]  # action -> (A,) float32
     values: Tensor  # (B,) float32
-    logits: dict[str, Tensor]  # action -> normalized (A, C), or (P,) for select-entity
+    logits: dict[str, Tensor]  # action -> as the values of `ActResult.logits`, but (pairs,) for select-entity
+    regressions: dict[str, Tensor]  # regression head -> (B, its size) float32
 
 
 class RogueNet(nn.Module):
@@ -52,71 +61,135 @@ class RogueNet(nn.Module):
     Embedding per entity type, `n_layer` transformer blocks over the entities of each frame, one head per action on the
     actors' tokens, and a value from the mean over all tokens. A frame's results do not depend on the other frames.
 
+    A hidden entity is seen by other hidden ones, by the value and by the regression heads, and by no visible entity. A
+    hidden entity that acts, or may be selected, does so by what it sees: then hidden things show in that decision.
+
+    What parameters start as:
+
+        linear layers of the transformer        N(0, 0.02²), bias 0; those of relative positions too
+        relative positions                      keys N(0, 0.05²), values N(0, 0.2²)
+        LayerNorm                               weight 1, bias 0
+        linear layers of embeddings             torch's default: U(±1 / sqrt(inputs)), bias too
+        types without features, categories      N(0, 1)
+        categorical and continuous heads        orthogonal of gain 0.01, bias 0; log standard deviations 0
+        select-entity heads                     torch's default; the key of nobody N(0, 1)
+        value and regression heads              0
+
     Args:
         config: sizes and backend.
         obs_space: what the frames hold.
         action_space: actions by name.
+        regression_heads: name -> how many other numbers about a frame to learn; `evaluate` returns them.
 
     Raises:
-        ValueError: there are no actions.
+        ValueError: there are no actions, or two settings or spaces do not go together.
     """
 
-    def __init__(self, config: RogueNetConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
+    def __init__(
+        self,
+        config: RogueNetConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        regression_heads: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         if not action_space:
             raise ValueError("the action space is empty; a policy needs at least one action")
+        for name, size in regression_heads.items():
+            check_int(f"regression_heads[{name!r}]", size, 1)
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
-        self.embedding = Embedding(obs_space, action_space, config.d_model)
-        self.transformer = Transformer(config)
+        self.translation = Translation(config.translation, obs_space)
+        self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model)
+        self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(make_head(space, config.d_model, config.d_qk) for space in action_space.values())
-        self.value_head = ValueHead(config.d_model)
+        self.value_head = FrameHead(config.d_model, 1)
+        self.regression_names = list(regression_heads)
+        self.regression_heads = nn.ModuleList(FrameHead(config.d_model, size) for size in regression_heads.values())
 
     @torch.no_grad()
-    def act(self, batch: ObsBatch, greedy: bool = False, generator: torch.Generator | None = None) -> ActResult:
+    def act(
+        self,
+        batch: ObsBatch,
+        greedy: bool = False,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        logits: bool = False,
+    ) -> ActResult:
         """Choose actions.
 
         Args:
             batch: B frames.
-            greedy: take the most probable action instead of sampling.
+            greedy: take the most probable action, and of numbers the middle, instead of sampling.
+            temperature: below 1 bolder, above 1 more random: logits are divided by it, and standard deviations of numbers
+                (before they are bounded) multiplied. Greater than 0.
             generator: source of the sampling noise; must be on the batch's device.
+            logits: whether to return what the actions were drawn from.
+
+        Raises:
+            ValueError: the temperature is not greater than 0, or the batch does not fit the network.
         """
-        tokens = self._tokens(batch)
-        actions, log_probs = {}, {}
-        for name, distribution in self._distributions(tokens, batch).items():
+        check_float("temperature", temperature, 0, open_low=True)
+        batch = self.translation(batch)
+        tokens = self._tokens(batch, drop=False)
+        actions, log_probs, rows = {}, {}, {}
+        for name, head in self._heads():
+            distribution = head(tokens, batch, name)
+            if temperature != 1:
+                distribution = distribution.tempered(temperature)
             chosen = distribution.mode() if greedy else distribution.sample(generator)
-            actions[name] = RaggedTensor(chosen.unsqueeze(1), batch.action_masks[name].actors.offsets)
+            actions[name] = RaggedTensor(chosen, batch.action_masks[name].actors.offsets)
             log_probs[name] = distribution.log_prob(chosen)
-        return ActResult(actions, log_probs, self.value_head(tokens, batch.layout))
+            if logits:
+                mask = batch.action_masks[name]
+                rows[name] = RaggedTensor(_as_rows(distribution.logits), head.logit_offsets(mask))
+        return ActResult(actions, log_probs, self._values(batch, tokens), rows if logits else None)
 
     def evaluate(self, batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
-        """Log-probs and entropies of `actions` (aligned with the batch's actors), and values; differentiable."""
-        tokens = self._tokens(batch)
-        distributions = self._distributions(tokens, batch)
+        """Log-probs and entropies of `actions` (aligned with the batch's actors), and values; differentiable.
+
+        Dropout is active where the module is in training mode.
+        """
+        batch = self.translation(batch)
+        tokens = self._tokens(batch, drop=self.training)
+        distributions = {name: head(tokens, batch, name) for name, head in self._heads()}
+        means = mean_tokens(tokens, batch.layout)
         return Evaluation(
-            log_probs={name: d.log_prob(actions[name].values[:, 0]) for name, d in distributions.items()},
+            log_probs={name: d.log_prob(actions[name].values) for name, d in distributions.items()},
             entropies={name: d.entropy() for name, d in distributions.items()},
-            values=self.value_head(tokens, batch.layout),
+            values=self.value_head(means)[:, 0],
             logits={name: d.logits for name, d in distributions.items()},
+            regressions={
+                name: head(means) for name, head in zip(self.regression_names, self.regression_heads, strict=True)
+            },
         )
 
     def value(self, batch: ObsBatch) -> Tensor:
         """(B,) values alone."""
-        values: Tensor = self.value_head(self._tokens(batch), batch.layout)
-        return values
+        batch = self.translation(batch)
+        return self._values(batch, self._tokens(batch, drop=False))
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics; nothing else ever changes them."""
+        batch = self.translation(batch)
         self.embedding.update_normalization(batch)
+        if self.transformer.relative_positions is not None:
+            self.transformer.relative_positions.update_normalization(batch)
 
-    def _tokens(self, batch: ObsBatch) -> Tensor:
-        tokens: Tensor = self.transformer(self.embedding(batch), batch)
+    def _tokens(self, batch: ObsBatch, *, drop: bool) -> Tensor:
+        """(E, D) of a translated batch."""
+        tokens: Tensor = self.transformer(self.embedding(batch), batch, drop=drop)
         return tokens
 
-    def _distributions(self, tokens: Tensor, batch: ObsBatch) -> dict[str, ActionDistribution]:
-        return {
-            name: head(tokens, batch.layout, batch.action_masks[name])
-            for name, head in zip(self.action_space, self.heads, strict=True)
-        }
+    def _values(self, batch: ObsBatch, tokens: Tensor) -> Tensor:
+        values: Tensor = self.value_head(mean_tokens(tokens, batch.layout))
+        return values[:, 0]
+
+    def _heads(self) -> Iterator[tuple[str, ActionHead]]:
+        yield from zip(self.action_space, self.heads, strict=True)
+
+
+def _as_rows(logits: Tensor) -> Tensor:
+    return logits if logits.dim() == 2 else logits.unsqueeze(1)

@@ -1,57 +1,171 @@
-"""Transformer blocks over the tokens of a ragged batch. Only attention mixes tokens.
+"""Transformer blocks over the tokens of a ragged batch. Only attention, or pooling in its place, mixes tokens.
 
-Shapes: E tokens, D width, H heads.
+These modules hold the weights for every backend, and are the reference for all. Shapes: E tokens, B frames, D width, H heads.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Mapping
 
-from rogue_net.attention import BACKENDS, PackedRows
-from rogue_net.config import RogueNetConfig
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from entity_gym.spaces import ActionSpace, ObsSpace
+from rogue_net.attention import AttentionBackend, ragged_attention
+from rogue_net.backend import check_precision, choose
+from rogue_net.config import Pooling, RogueNetConfig
+from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
+from rogue_net.ragged import segment_mean
+from rogue_net.relative_positions import Relative, RelativePositions
 
 
 class Block(nn.Module):
-    """A pre-LayerNorm block: x + attention(norm(x)), then x + MLP(norm(x)) with 4 D hidden units and GELU."""
+    """A pre-LayerNorm block: x + mix(norm(x)), then x + MLP(norm(x)) with 4 D hidden units and GELU.
+
+    `mix` is attention with a linear map before and behind it, or pooling.
+    """
 
     def __init__(self, config: RogueNetConfig) -> None:
         super().__init__()
         d_model = config.d_model
         self.num_heads = config.n_head
-        self.attend = BACKENDS[config.backend]
+        self.attention_dropout = config.attention_dropout
+        self.residual_dropout = config.residual_dropout
         self.attention_norm = nn.LayerNorm(d_model)
-        self.query_key_value = nn.Linear(d_model, 3 * d_model)
-        self.project = nn.Linear(d_model, d_model)
+        self.pool = Pool(config.pooling, d_model) if config.pooling != "none" else None
+        if self.pool is None:
+            self.query_key_value = nn.Linear(d_model, 3 * d_model)
+            self.project = nn.Linear(d_model, d_model)
         self.mlp = nn.Sequential(
             nn.LayerNorm(d_model), nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
         )
 
-    def forward(self, tokens: Tensor, rows: PackedRows) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        frames: Frames,
+        relative: Relative | None = None,
+        positions: RelativePositions | None = None,
+        *,
+        drop: bool = False,
+        attention: AttentionBackend = "packed",
+    ) -> Tensor:
+        """(E, D) to (E, D).
+
+        Args:
+            tokens: (E, D).
+            frames: which of them belong together.
+            relative: relative positions of the batch, if there are any; `positions` makes their gate.
+            positions: see `relative`.
+            drop: whether dropout is active.
+            attention: what computes attention.
+        """
+        x = self.attention_norm(tokens)
+        if self.pool is not None:
+            mixed = self.pool(x, frames)
+        else:
+            if relative is not None and positions is not None:
+                relative = relative._replace(gate=positions.gate(x))
+            q, k, v = self.query_key_value(x).view(len(x), 3, self.num_heads, -1).unbind(1)
+            dropout = self.attention_dropout if drop else 0.0
+            attended = ragged_attention(q, k, v, frames, relative, dropout=dropout, backend=attention)
+            mixed = self.project(attended.flatten(1))
+        tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
+        return tokens + functional.dropout(self.mlp(tokens), self.residual_dropout, drop)
+
+
+class Pool(nn.Module):
+    """What the entities of a frame have in common, for each of them: linear, mean and/or max over the frame, linear.
+
+    A visible entity pools over the visible ones, a hidden one over all. Costs as much as the entities, not as their pairs.
+    Source: permutation invariant pooling, Zaheer et al. 2017 (arXiv 1703.06114), equation 4.
+    """
+
+    def __init__(self, pooling: Pooling, d_model: int) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.prepare = nn.Linear(d_model, d_model)
+        self.project = nn.Linear(2 * d_model if pooling == "meanmax" else d_model, d_model)
+
+    def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
-        qkv = self.query_key_value(self.attention_norm(tokens))
-        q, k, v = qkv.view(len(tokens), 3, self.num_heads, -1).unbind(1)
-        tokens = tokens + self.project(self.attend(q, k, v, rows).flatten(1))
-        mixed: Tensor = tokens + self.mlp(tokens)
-        return mixed
+        prepared = self.prepare(tokens)
+        segments, num_frames = frames.numbers, len(frames.offsets) - 1
+        pooled: Tensor = self.project(self._reduce(prepared, segments, num_frames))[segments]
+        if frames.visible is None:
+            return pooled
+        seen = frames.visible.nonzero()[:, 0]  # synchronises with the device; only where something is hidden
+        of_visible = self.project(self._reduce(prepared[seen], segments[seen], num_frames))[segments]
+        return torch.where(frames.visible.unsqueeze(1), of_visible, pooled)
+
+    def _reduce(self, values: Tensor, segments: Tensor, num_frames: int) -> Tensor:
+        """(n, D) to (B, D) or (B, 2 D); 0 for a frame without tokens."""
+        pooled = []
+        if "mean" in self.pooling:
+            counts = torch.bincount(segments, minlength=num_frames)
+            pooled.append(segment_mean(values, segments, num_frames, counts))
+        if "max" in self.pooling:
+            zeros = values.new_zeros(num_frames, values.shape[1])
+            places = segments.unsqueeze(1).expand_as(values)
+            pooled.append(zeros.scatter_reduce(0, places, values, "amax", include_self=False))
+        return torch.cat(pooled, dim=1)
 
 
 class Transformer(nn.Module):
-    """`n_layer` blocks. Linear weights start as N(0, 0.02) with zero bias."""
+    """`n_layer` blocks. Linear weights start as N(0, 0.02) with zero bias.
 
-    def __init__(self, config: RogueNetConfig) -> None:
+    Args:
+        config: shape, options and backend.
+        obs_space: with features as the embedding sees them; only relative positions need it.
+        action_space: likewise.
+
+    Raises:
+        ValueError: relative positions that do not fit the spaces, or a precision that this CPU does not have.
+    """
+
+    def __init__(self, config: RogueNetConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
         super().__init__()
+        check_precision(config)
+        self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.relative_positions: RelativePositions | None = None
+        if config.relpos.kind != "none":
+            self.relative_positions = RelativePositions(
+                config.relpos, obs_space, action_space, config.d_model, config.n_head
+            )
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, tokens: Tensor, batch: ObsBatch) -> Tensor:
-        """(E, D) to (E, D)."""
+    def forward(self, tokens: Tensor, batch: ObsBatch, *, drop: bool = False) -> Tensor:
+        """(E, D) to (E, D).
+
+        Args:
+            tokens: (E, D).
+            batch: whose tokens they are.
+            drop: whether dropout is active.
+
+        Raises:
+            ValueError: the backend asked for cannot compute this.
+        """
+        if drop:
+            tokens = functional.dropout(tokens, self.config.embedding_dropout)
+        choice = choose(self.config, tokens, drop=drop)
         if len(self.blocks) == 0 or len(tokens) == 0:
             return tokens
-        rows = PackedRows(batch)
+        frames = Frames.of(batch)
+        positions = self.relative_positions
+        if choice.trunk:
+            from rogue_net.fused.blocks import transform_blocks  # the compiler is needed by those who use it
+
+            relative = None if positions is None else positions(batch)
+            return transform_blocks(tokens, frames, self, relative)
+        relative = None
+        if positions is not None:
+            relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
         for block in self.blocks:
-            tokens = block(tokens, rows)
+            tokens = block(tokens, frames, relative, positions, drop=drop, attention=choice.attention)
         return tokens

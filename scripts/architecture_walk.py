@@ -34,7 +34,6 @@ from entity_gym.frame import FrameReader
 from entity_gym.packing import pack
 from entity_gym.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.heads import flat_indices
 from rogue_net.ragged import sequence_of_item
 
 
@@ -156,7 +155,7 @@ class Walk:
 
     def move_head(self) -> str:
         mask = self.batch.action_masks[MOVE]
-        flat = flat_indices(mask.actors, self.batch.layout)
+        flat = self.batch.action_tokens[MOVE].actors
         starts = self.batch.layout.offsets[:-1][sequence_of_item(mask.actors.offsets)]
         chosen = self.result.actions[MOVE].values[:, 0].tolist()
         rows = []
@@ -184,8 +183,8 @@ class Walk:
 
     def fire_head(self) -> str:
         mask = self.batch.action_masks[FIRE]
-        actor = int(flat_indices(mask.actors, self.batch.layout)[0])
-        actees = flat_indices(mask.actees, self.batch.layout).tolist()
+        actor = int(self.batch.action_tokens[FIRE].actors[0])
+        actees = self.batch.action_tokens[FIRE].actees.tolist()
         query = self.net.heads[1].query(self.tokens[actor]).tolist()
         keys = self.net.heads[1].key(self.tokens[actees]).tolist()
         lines = [f"query of token {actor}  {numbers(query)}"]
@@ -315,8 +314,8 @@ class Walk:
         ]
         head = ["frame", "tokens", "actors", "weight of each", "A", "A normalized"]
         lines = [table(head, rows), "", f"{'token offsets':28}{batch.layout.offsets.tolist()}"]
-        for name, mask in batch.action_masks.items():
-            lines.append(f"{name + ' actors':28}{flat_indices(mask.actors, batch.layout).tolist()}")
+        for name, tokens in batch.action_tokens.items():
+            lines.append(f"{name + ' actors':28}{tokens.actors.tolist()}")
         return "\n".join(lines)
 
     def loss(self) -> str:

@@ -1,59 +1,193 @@
-"""How fast training is: environment steps and entities per second, and where the time goes.
+"""How fast training is: environment steps and entities per second, and where the time goes; alone, or beside the ancestor.
 
 python scripts/bench_train.py --threads 1
+python scripts/bench_train.py --threads 2 --batch-size 1024 --peer PYTHON    # an interpreter that has enn-trainer 0.1.16
+
+With `--peer`, both sides train with the same width, layers, heads, epochs, batch size and rollout length, in turns, each time
+in a process of its own, and medians count. The learning rate is next to nothing on both, so that both policies stay random
+and see equally many entities. Each side counts its own steps per second, without the first two updates; `share_gemm` is the
+share of matrix products (`torch.mm` and `addmm`, as its profiler counts them) in the time of updates on one thread.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from benchmark import Measurement, parser, report
 
-from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train  # before torch: it says how OpenMP threads wait
-from enn_ppo.logger import read_metrics
+NATURAL = dict(os.environ)  # of the ancestor, before the next import says how OpenMP threads wait
 
-import torch  # isort: skip
+from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
+from enn_ppo.logger import read_metrics  # noqa: E402
 
+import torch  # isort: skip  # noqa: E402
+
+FOLDER = Path(__file__).parent
 UNITS = {
     "steps_per_second": "steps/s",
     "entities_per_second": "entities/s",
+    "entities_per_frame": "entities",
     "share_env": "of the time",
     "share_act": "of the time",
     "share_update": "of the time",
+    "share_gemm": "of the time",
 }
+WARM_UP = 2  # updates that do not count
 
 
 def main() -> None:
+    given = _arguments().parse_args()
+    sides = ["enn-ppo", *(["ancestor"] if given.peer else [])]
+    seen: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(given.rounds if given.peer else 1):
+        for side in sides:
+            seen[side].append(_ancestor(given) if side == "ancestor" else _in_turn(given))
+    found = {side: _medians(rounds) for side, rounds in seen.items()}
+    if given.gemm:
+        found["enn-ppo"]["share_gemm"] = gemm_share(given)
+
+    net, optim = config(given, None).net, config(given, None).optim
+    settings = {
+        "env": given.env,
+        "num_envs": given.num_envs,
+        "steps": given.steps,
+        "threads": given.threads,
+        "device": given.device,
+        "width": net.d_model,
+        "layers": net.n_layer,
+        "heads": net.n_head,
+        "backend": net.backend,
+        "batch_size": optim.batch_size,
+        "epochs": optim.epochs,
+        "load": os.getloadavg()[0],  # the ancestor's threads spin while they wait: with other work beside it, it crawls
+    }
+    measurements = [
+        Measurement(name, value, UNITS[name], settings | {"side": side})
+        for side, figures in found.items()
+        for name, value in figures.items()
+    ]
+    if given.peer:
+        ratio = found["enn-ppo"]["steps_per_second"] / found["ancestor"]["steps_per_second"]
+        measurements.append(Measurement("ratio", ratio, "times faster", settings))
+    report(measurements, given.json)
+
+
+def _arguments() -> ArgumentParser:
     arguments = parser(__doc__)
+    net, rollout, optim = RogueNetConfig(), RolloutConfig(), OptimConfig()
     arguments.add_argument("--env", default="MineSweeper")
-    arguments.add_argument("--num-envs", type=int, default=128)
+    arguments.add_argument("--num-envs", type=int, default=rollout.num_envs)
+    arguments.add_argument("--steps", type=int, default=rollout.steps, help="of each environment in a rollout")
     arguments.add_argument("--updates", type=int, default=20, help="updates to measure, after two that are not")
     arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments.add_argument("--device", default="auto")
-    given = arguments.parse_args()
-    rollout = RolloutConfig(num_envs=given.num_envs)
-    with tempfile.TemporaryDirectory() as folder:
-        config = TrainConfig(
-            env=EnvConfig(id=given.env),
-            rollout=rollout,
-            total_timesteps=(given.updates + 2) * rollout.num_envs * rollout.steps,
-            num_threads=given.threads,
-            device=given.device,
-            run_dir=f"{folder}/run",
-            checkpoint_interval=10**9,
-        )
-        train(config)
-        rows = read_metrics(Path(folder) / "run" / "metrics.jsonl")[2:]
-    settings = {"env": given.env, "num_envs": given.num_envs, "threads": given.threads, "device": given.device}
-    report(
-        [
-            Measurement(name, statistics.median(row[name] for row in rows), unit, settings)
-            for name, unit in UNITS.items()
-        ],
-        given.json,
+    arguments.add_argument("--width", type=int, default=net.d_model)
+    arguments.add_argument("--layers", type=int, default=net.n_layer)
+    arguments.add_argument("--heads", type=int, default=net.n_head)
+    arguments.add_argument("--backend", default=net.backend)
+    arguments.add_argument("--batch-size", type=int, default=optim.batch_size)
+    arguments.add_argument("--epochs", type=int, default=optim.epochs)
+    arguments.add_argument("--gemm", action="store_true", help="also the share of matrix products, in a run of its own")
+    arguments.add_argument("--peer", metavar="PYTHON", help="an interpreter that has enn-trainer, to compare with")
+    arguments.add_argument("--rounds", type=int, default=5, help="of both sides in turn, with --peer")
+    return arguments
+
+
+def config(given: Namespace, run_dir: str | None) -> TrainConfig:
+    """What is trained here."""
+    return TrainConfig(
+        env=EnvConfig(id=given.env),
+        rollout=RolloutConfig(num_envs=given.num_envs, steps=given.steps),
+        net=RogueNetConfig(d_model=given.width, n_layer=given.layers, n_head=given.heads, backend=given.backend),
+        optim=OptimConfig(
+            batch_size=given.batch_size, epochs=given.epochs, lr=1e-6 if given.peer else OptimConfig().lr
+        ),
+        total_timesteps=(given.updates + WARM_UP) * given.num_envs * given.steps,
+        num_threads=given.threads,
+        device=given.device,
+        run_dir=run_dir,
+        checkpoint_interval=10**9,
     )
+
+
+def run(settings: TrainConfig) -> dict[str, float]:
+    """Train, and return the medians of what the trainer reports."""
+    train(settings)
+    rows = [
+        row | {"entities_per_frame": row["entities_per_second"] / row["steps_per_second"]}
+        for row in read_metrics(Path(str(settings.run_dir)) / "metrics.jsonl")[WARM_UP:]
+    ]
+    return {name: statistics.median(row[name] for row in rows) for name in UNITS if name in rows[0]}
+
+
+def gemm_share(given: Namespace) -> float:
+    """Time of matrix products over the time of the same training without the profiler, on one thread."""
+    alone = Namespace(**{**vars(given), "threads": 1})
+    with tempfile.TemporaryDirectory() as folder:
+        settings = config(alone, f"{folder}/plain")
+        steps = (given.updates + WARM_UP) * given.num_envs * given.steps
+        seconds = steps / run(settings)["steps_per_second"]
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            train(replace(settings, run_dir=f"{folder}/profiled"))
+    products = sum(
+        event.self_cpu_time_total for event in profiler.key_averages() if event.key in ("aten::mm", "aten::addmm")
+    )
+    return products / 1e6 / seconds
+
+
+def _in_turn(given: Namespace) -> dict[str, float]:
+    """One run of this trainer: in a process of its own where the ancestor's are too."""
+    if not given.peer:
+        with tempfile.TemporaryDirectory() as folder:
+            return run(config(given, f"{folder}/run"))
+    with tempfile.TemporaryDirectory() as folder:
+        settings = repr(config(given, f"{folder}/run"))
+        program = (
+            "import json, bench_train; from enn_ppo.config import *; from rogue_net.config import *;"
+            f"print(json.dumps(bench_train.run({settings})))"
+        )
+        return _last_line([sys.executable, "-c", program], NATURAL, FOLDER)
+
+
+def _ancestor(given: Namespace) -> dict[str, float]:
+    """One run of the ancestor's trainer."""
+    settings = {
+        "env.id": given.env,
+        "rollout.num_envs": given.num_envs,
+        "rollout.steps": given.steps,
+        "rollout.processes": 1,
+        "total_timesteps": (given.updates + WARM_UP) * given.num_envs * given.steps,
+        "net.d_model": given.width,
+        "net.n_layer": given.layers,
+        "net.n_head": given.heads,
+        "optim.bs": given.batch_size,
+        "optim.update_epochs": given.epochs,
+        "optim.lr": 1e-6,
+    }
+    overrides = [f"{name}={value}" for name, value in settings.items()]
+    command = [given.peer, str(FOLDER / "peers" / "train_peer.py"), str(given.updates + WARM_UP), *overrides]
+    return _last_line(command, NATURAL | {"OMP_NUM_THREADS": str(given.threads)}, Path("/"))
+
+
+def _last_line(command: list[str], environment: Mapping[str, str], folder: Path) -> dict[str, float]:
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:2])} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def _hunt(subject: Subject) -> Outcome:
         if clock.seconds > effort.hunt_seconds:
             return skipped(f"no episode ended in {steps:,} steps, and more take too long")
         with subject.watch.call():
-            obs = pool.act(random_actions(obs, rng))
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
         steps += 1
         if obs.done[0]:
             return ok(f"the first episode ended after {steps:,} steps{', truncated' * bool(obs.truncated[0])}")

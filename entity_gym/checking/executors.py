@@ -37,7 +37,7 @@ def check_observe(subject: Subject) -> Outcome:
         if changed:
             return failed(f"after {step} steps observe() changes {', '.join(changed)}; do that in reset() or step()")
         with subject.watch.call():
-            obs = pool.act(random_actions(obs, rng))
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
     return ok()
 
 
@@ -158,7 +158,7 @@ def _seconds_per_act(subject: Subject, pool: VecEnv) -> float:
     obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
     spent, acts, clock = 0.0, 0, Stopwatch()
     while acts < 3 or (clock.seconds < subject.effort.timed_seconds and acts < 10_000):
-        actions = random_actions(obs, rng)
+        actions = random_actions(obs, rng, pool.action_space())
         with subject.watch.call():
             started = time.perf_counter()
             obs = pool.act(actions)

@@ -11,9 +11,9 @@ from entity_gym.checking.report import Outcome, failed, ok
 from entity_gym.checking.subject import Subject
 from entity_gym.checking.trajectory import Trajectory, difference
 from entity_gym.checking.watch import Watch
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.spaces import ActionSpace, ContinuousActionSpace
 from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs
+from entity_gym.vec_obs import VecAction, VecCategoricalActionMask, VecContinuousActionMask, VecObs
 
 TRIED = 20  # steps
 FAR = 1 << 40  # no choice and no entity has this number
@@ -23,7 +23,7 @@ class Wrong(NamedTuple):
     """Actions with one thing wrong."""
 
     what: str
-    actions: Mapping[str, RaggedBufferI64]
+    actions: Mapping[str, VecAction]
 
 
 class Refusals(NamedTuple):
@@ -45,7 +45,7 @@ def refusals(pool: VecEnv, trajectory: Trajectory, watch: Watch) -> Refusals:
     with watch.call():
         obs = pool.reset(trajectory.seed)
     for step in range(min(len(trajectory), TRIED)):
-        for wrong in wrong_actions(obs, trajectory.actions[step]):
+        for wrong in wrong_actions(obs, trajectory.actions[step], trajectory.spaces.action):
             kinds.add(wrong.what)
             try:
                 with watch.call():
@@ -61,19 +61,25 @@ def refusals(pool: VecEnv, trajectory: Trajectory, watch: Watch) -> Refusals:
     return Refusals(kinds)
 
 
-def wrong_actions(obs: VecObs, good: Mapping[str, RaggedBufferI64]) -> Iterator[Wrong]:
+def wrong_actions(
+    obs: VecObs, good: Mapping[str, VecAction], action_space: Mapping[str, ActionSpace]
+) -> Iterator[Wrong]:
     """Every way to spoil `good`, which is allowed after `obs`."""
     some = next(iter(good))
     yield Wrong("an unknown action", {**good, "no such action": good[some]})
     yield Wrong("a missing action", {name: buffer for name, buffer in good.items() if name != some})
     for name, buffer in good.items():
-        longer = np.concatenate([buffer.values, np.zeros((1, 1), np.int64)])
+        longer = np.concatenate([buffer.values, np.zeros((1, buffer.size2()), buffer.dtype)])
         offsets = buffer.offsets.copy()
         offsets[-1] += 1
-        yield Wrong("a value too many", {**good, name: RaggedBufferI64.from_offsets(longer, offsets)})
+        yield Wrong("a value too many", {**good, name: type(buffer).from_offsets(longer, offsets)})
         if not len(buffer.values):
             continue
-        mask = obs.action_masks[name]
+        mask, space = obs.action_masks[name], action_space[name]
+        if isinstance(space, ContinuousActionSpace):
+            for what, column, number in _outside(space):
+                yield Wrong(what, {**good, name: _with(buffer, 0, number, column)})
+            continue
         is_choice = isinstance(mask, VecCategoricalActionMask)
         for value in (FAR, -2):
             what = "a choice out of range" if is_choice else "an entity out of range"
@@ -84,16 +90,27 @@ def wrong_actions(obs: VecObs, good: Mapping[str, RaggedBufferI64]) -> Iterator[
             yield Wrong(what, {**good, name: _with(buffer, *closed)})
 
 
-def _with(buffer: RaggedBufferI64, item: int, value: int) -> RaggedBufferI64:
+def _with(buffer: VecAction, item: int, value: float, column: int = 0) -> VecAction:
     values = buffer.values.copy()
-    values[item, 0] = value
-    return RaggedBufferI64.from_offsets(values, buffer.offsets)
+    values[item, column] = value
+    return type(buffer).from_offsets(values, buffer.offsets)
+
+
+def _outside(space: ContinuousActionSpace) -> Iterator[tuple[str, int, float]]:
+    """Numbers that are not allowed, and what is wrong with them; the second is which of the n they would be."""
+    low, high = space.bounds()
+    for k in range(space.size):
+        for bound, beyond in ((low[k], -np.float32(np.inf)), (high[k], np.float32(np.inf))):
+            if np.isfinite(bound):
+                yield "a number out of bounds", k, float(np.nextafter(bound, beyond))
+            yield "a number that is not finite", k, float(beyond)
+        yield "a number that is not finite", k, float("nan")
 
 
 def _closed(obs: VecObs, name: str) -> tuple[int, int] | None:
     """An actor of an action, as a row of its buffer, and a value that is masked for it. None: nothing is."""
     mask = obs.action_masks[name]
-    if mask.mask is None or mask.mask.values.all():
+    if isinstance(mask, VecContinuousActionMask) or mask.mask is None or mask.mask.values.all():
         return None
     if isinstance(mask, VecCategoricalActionMask):
         item, choice = np.argwhere(~mask.mask.values)[0]

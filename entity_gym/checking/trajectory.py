@@ -15,11 +15,20 @@ from numpy.typing import NDArray
 
 from entity_gym.checking.watch import Watch
 from entity_gym.obs_rows import take
-from entity_gym.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32
 from entity_gym.sampling import random_actions
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
 from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import Metric, RaggedArray, VecActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.vec_obs import (
+    Metric,
+    RaggedArray,
+    VecAction,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
 
 
 class Spaces(NamedTuple):
@@ -37,7 +46,7 @@ class Trajectory:
     seed: int
     is_part: bool = False  # of a larger pool's: metrics, which are of all environments, then say nothing
     shown: list[VecObs] = field(default_factory=list)
-    actions: list[Mapping[str, RaggedBufferI64]] = field(default_factory=list)
+    actions: list[Mapping[str, VecAction]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -99,7 +108,7 @@ def record(
     for _ in range(steps):
         if seconds is not None and time.monotonic() - started > seconds:
             break
-        actions = random_actions(played.shown[-1], rng)
+        actions = random_actions(played.shown[-1], rng, played.spaces.action)
         with watch.call():
             obs = env.act(actions)
         played.actions.append(actions)
@@ -217,12 +226,14 @@ def _masks(name: str, was: VecActionMask, now: VecActionMask) -> RowDifference |
     if different is None and isinstance(was, VecSelectEntityActionMask):
         assert isinstance(now, VecSelectEntityActionMask)
         different = _ragged(label + "actees", was.actees, now.actees, _show_values)
-    if different is None and (was.mask is not None or now.mask is not None):
+    if different is not None or isinstance(was, VecContinuousActionMask) or isinstance(now, VecContinuousActionMask):
+        return different
+    if was.mask is not None or now.mask is not None:
         different = _ragged(label + "mask", _opened(was), _opened(now), _show_values)
     return different
 
 
-def _opened(mask: VecActionMask) -> RaggedBufferBool:
+def _opened(mask: VecCategoricalActionMask | VecSelectEntityActionMask) -> RaggedBufferBool:
     """The mask, with all open where there is none."""
     if mask.mask is not None:
         return mask.mask

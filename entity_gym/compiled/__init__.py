@@ -1,6 +1,6 @@
 """Environments in plain Python at native speed: three functions over a record, compiled, ragged and seeded."""
 
-from entity_gym.compiled.declare import Array, Categorical, Entity, GlobalCategorical, SelectEntity
+from entity_gym.compiled.declare import Array, Categorical, Continuous, Entity, GlobalCategorical, SelectEntity
 from entity_gym.compiled.environment import CompiledEnvironment
 from entity_gym.compiled.explain import CompileError
 from entity_gym.compiled.random import kernel, rand_float, rand_int, rand_normal
@@ -10,6 +10,7 @@ __all__ = [
     "Categorical",
     "CompileError",
     "CompiledEnvironment",
+    "Continuous",
     "Entity",
     "GlobalCategorical",
     "SelectEntity",

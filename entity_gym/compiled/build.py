@@ -191,9 +191,9 @@ class Table:
         arrays: dict[str, Any] = {
             name: Records(array) if array.dtype.names else array for name, array in self.arrays.items()
         }
-        for action in self._program.layout.actions:  # the compiled form, too, sees one value for each actor
+        for action in self._program.layout.actions:  # the compiled form, too, sees one choice for each actor
             values = arrays.get(f"a_{action.attribute}")
-            if values is not None:
+            if values is not None and not action.bounds:
                 arrays[f"a_{action.attribute}"] = values[:, 0]
         with np.errstate(over="ignore"):  # random numbers wrap around on purpose
             module.work(module.Buffers(*(arrays.get(b.name) for b in self._program.buffers)), mode, lo, hi)

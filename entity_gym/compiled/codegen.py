@@ -7,6 +7,7 @@ of the present call. It has no names of its own to keep: every call finds everyt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import NamedTuple
 
 from entity_gym.compiled.declare import safe_name
@@ -51,7 +52,7 @@ def control_index(name: str) -> int:
 
 def pair_actions(layout: Layout) -> list[ActionPlan]:
     """The actions whose masks are over pairs; each adds a row to `b.off`, after those of the counts."""
-    return [action for action in layout.actions if action.num_choices == 0 and action.masked]
+    return [action for action in layout.actions if action.selects and action.has_mask]
 
 
 def buffers(layout: Layout) -> list[Buffer]:
@@ -81,7 +82,10 @@ def buffers(layout: Layout) -> list[Buffer]:
         result.append(Buffer(f"i_{safe_name(name)}", "np.bool_" if dtype == "bool" else f"np.{dtype}", "N"))
     result += [Buffer(f"q_{safe_name(name)}", "np.float64", "N") for name in layout.metrics]  # NaN, whatever the field
     for action in layout.actions:
-        result.append(Buffer(f"a_{action.attribute}", "np.int64", many))
+        if action.bounds:
+            result.append(Buffer(f"a_{action.attribute}", "np.float32", f"{many}, {len(action.bounds)}"))
+        else:
+            result.append(Buffer(f"a_{action.attribute}", "np.int64", many))
         result.append(Buffer(f"o_{action.attribute}", "np.int64", "num_ids + 1"))
     for stream in layout.streams:
         dtype = "np.bool_" if stream.dtype.name == "bool" else f"np.{stream.dtype.name}"
@@ -112,7 +116,7 @@ def _views(layout: Layout) -> dict[str, list[str]]:
     views = {}
     for action in layout.actions:
         parts = [] if action.is_global or action.actor_types is not None else ["actors"]
-        if action.num_choices == 0 and action.actee_types is None:
+        if action.selects and action.actee_types is None:
             parts.append("actees")
         if action.masked:
             parts.append("mask")
@@ -200,13 +204,18 @@ def _frame(layout: Layout) -> Iterator[str]:
             yield from _fill_global(action, names.index(name))
             continue
         yield from _fill(f"n.{name}", f"b.w_{name}", action.actor_types, action.max_actors, names.index(name), index)
-        if action.num_choices == 0:
+        if action.selects:
             count = f"{name}_actees"
             yield f"    if n.{name} == 0:"
             yield f"        n.{count} = 0"
             yield from _fill(
                 f"n.{count}", f"b.t_{name}", action.actee_types, action.max_actees, names.index(count), index
             )
+        if action.exclude_self:
+            yield f"    for k in range(n.{name}):"
+            yield f"        for e in range(n.{name}_actees):"
+            yield f"            if b.w_{name}[i, k] == b.t_{name}[i, e]:"
+            yield f"                b.m_{name}[i, k, e] = False"
     yield "    return True"
     yield "if JIT:"
     yield "    frame = njit(forceinline=True, **INNER)(frame)"
@@ -280,7 +289,7 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "            n = b.N[i]"
     for action in layout.actions:
         yield f"            n.{action.attribute} = 0"
-        if action.num_choices == 0:
+        if action.selects:
             yield f"            n.{action.attribute}_actees = 0"
     if not layout.actions:
         yield "            pass"
@@ -300,6 +309,12 @@ def _step(layout: Layout) -> Iterator[str]:
         arguments.append(f"First({', '.join(f'first_{name}' for name in layout.entities)})")
     for action in layout.actions:
         name = action.attribute
+        if action.bounds:
+            yield f"            for k in range(b.o_{name}[j + 1] - b.o_{name}[j]):"
+            yield f"                for f in range({len(action.bounds)}):"
+            yield f"                    b.d_{name}[i, k, f] = b.a_{name}[b.o_{name}[j] + k, f]"
+            arguments.append(f"b.d_{name}[i, :b.o_{name}[j + 1] - b.o_{name}[j]]")
+            continue
         arguments.append(f"b.a_{name}[b.o_{name}[j]:b.o_{name}[j + 1]]")
     yield "            s.steps = s.steps + 1"
     yield f"            reward, terminated, cut = step(s, Act({', '.join(arguments)}))"
@@ -338,18 +353,37 @@ def _check(layout: Layout) -> Iterator[str]:
         yield f"            {failed}"
         yield "            return"
         yield f"        for k in range(n.{name}):"
+        if action.bounds:
+            for column, (low, high) in enumerate(action.bounds):
+                yield f"            x = b.a_{name}[start + k, {column}]"
+                below, above = f" or x < {low!r}" * isfinite(low), f" or x > {high!r}" * isfinite(high)
+                yield f"            if not isfinite(x){below}{above}:"
+                yield f"                {failed}"
+                yield "                return"
+            continue
         yield f"            v = b.a_{name}[start + k]"
         if action.num_choices:
-            closed = f" or not b.m_{name}[i, k, v]" if action.masked else ""
+            closed = f" or not b.m_{name}[i, k, v]" if action.has_mask else ""
             yield f"            if v < 0 or v >= {action.num_choices}{closed}:"
         else:
-            yield f"            known = v == -1 and n.{name}_actees == 0"
-            yield f"            for e in range(n.{name}_actees):"
-            yield f"                if b.t_{name}[i, e] == v:"
-            yield f"                    known = {f'b.m_{name}[i, k, e]' if action.masked else 'True'}"
+            yield from _is_offered(action)
             yield "            if not known:"
         yield f"                {failed}"
         yield "                return"
+
+
+def _is_offered(action: ActionPlan) -> Iterator[str]:
+    """Set `known`: whether the entity `v` is one that actor `k` may select."""
+    name = action.attribute
+    yield f"            known = v == -1{'' if action.nobody else f' and n.{name}_actees == 0'}"
+    yield f"            for e in range(n.{name}_actees):"
+    yield f"                if b.t_{name}[i, e] == v:"
+    yield f"                    known = {f'b.m_{name}[i, k, e]' if action.has_mask else 'True'}"
+    if action.can_close and not action.nobody:  # nobody, if all are closed
+        yield "            if v == -1:"
+        yield "                known = True"
+        yield f"                for e in range(n.{name}_actees):"
+        yield f"                    known &= not b.m_{name}[i, k, e]"
 
 
 def _plan(layout: Layout) -> Iterator[str]:
@@ -375,7 +409,7 @@ def _loops(indent: str, shape: tuple[int, ...], statement: Callable[[str], str])
 
 
 def _copy(layout: Layout) -> Iterator[str]:
-    """Copy the rows there, and check that numbers are finite and that nobody's choices are all closed.
+    """Copy the rows there, and check that features are what they may be and that nobody's choices are all closed.
 
     One loop for each stream: the compiler makes more of several simple loops than of one that does everything.
     """
@@ -395,7 +429,8 @@ def _copy(layout: Layout) -> Iterator[str]:
             yield "        n = b.N[i]"
             yield f"        to = b.off[{column}, j]"
         if stream.rows.endswith("_pairs"):
-            yield from _copy_pairs(name[2:], slot, out)
+            action = next(action for action in pair_actions(layout) if action.attribute == name[2:])
+            yield from _copy_pairs(action, slot, out)
         elif name.startswith("m_"):
             yield from _copy_masks(stream, slot, out)
         elif name.startswith("f_") or name == "g":
@@ -426,13 +461,19 @@ def _at(first: str, rest: str) -> str:
 
 
 def _copy_numbers(stream: Stream, slot: str, out: str) -> Iterator[str]:
-    """Features, which must be finite."""
+    """Features, which must be finite, and some of them whole numbers within bounds."""
     source, target = ("i, k, f", "to + k, f") if stream.rows else ("i, f", "j, f")
-    yield f"        for k in range({f'n.{stream.rows}' if stream.rows else 1}):"
+    rows = f"n.{stream.rows}" if stream.rows else "1"
+    yield f"        for k in range({rows}):"
     yield f"            for f in range({stream.row[0]}):"
     yield f"                x = {slot}[{source}]"
     yield f"                {out}[{target}] = x"
     yield "                fine &= isfinite(x)"
+    for first, end, num in stream.whole:  # loops of their own, so that the one above stays as simple as it is
+        yield f"        for k in range({rows}):"
+        yield f"            for f in range({first}, {end}):"
+        yield f"                x = {slot}[{source}]"
+        yield f"                fine &= (x >= 0) & (x < {num}) & (x == np.floor(x))"
 
 
 def _copy_masks(stream: Stream, slot: str, out: str) -> Iterator[str]:
@@ -445,10 +486,11 @@ def _copy_masks(stream: Stream, slot: str, out: str) -> Iterator[str]:
     yield "            fine &= any_open"
 
 
-def _copy_pairs(name: str, slot: str, out: str) -> Iterator[str]:
+def _copy_pairs(action: ActionPlan, slot: str, out: str) -> Iterator[str]:
     """The pair mask of select-entity: actor by actor, only as many actees as there are."""
+    name = action.attribute
     yield f"        for k in range(n.{name}):"
-    yield f"            any_open = n.{name}_actees == 0"
+    yield f"            any_open = {'True' if action.can_close else f'n.{name}_actees == 0'}"
     yield f"            for e in range(n.{name}_actees):"
     yield f"                {out}[to + k * n.{name}_actees + e, 0] = {slot}[i, k, e]"
     yield f"                any_open |= {slot}[i, k, e]"
@@ -470,7 +512,10 @@ def _entry(layout: Layout) -> Iterator[str]:
     yield "    inline = njit(forceinline=True, **INNER)  # the sizes of arrays are then constants"
     yield "    advance, check, plan, copy = inline(advance), inline(check), inline(plan), inline(copy)"
     yield "    work = inline(work)"
-    yield "    @njit([types.int64(types.int64[:, ::1]), types.int64(types.int64[::1])], cache=True)"
+    arrays = ["int64[:, ::1]", "int64[::1]"]
+    if any(action.bounds for action in layout.actions):
+        arrays.append("float32[:, ::1]")
+    yield f"    @njit([{', '.join(f'types.int64(types.{array})' for array in arrays)}], cache=True)"
     yield "    def address_of(array):"
     yield "        return array.ctypes.data"
     yield "    @njit(types.void(types.int64, types.int64, types.int64, types.int64), nogil=True, cache=True, **OPTIONS)"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,24 +28,39 @@ def at_least_one(owner: str, name: str, value: Any) -> None:
         raise ValueError(f"{owner}: {name} is {value!r}; it must be a whole number of at least 1")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class Entity:
     """A type of entity.
 
     Attributes:
-        features: names of its numbers; may be empty.
+        features: names of its numbers; may be empty. Among the arguments some may be a `Category`, `Angle` or `Flag`, as in
+            `entity_gym.Entity`.
         max: the most that one environment can show at once; sizes memory, and is never seen outside.
         hideable: whether `obs.visible.<Type>[i] = False` can hide entities from the policy.
+        kinds: name -> `Category`, `Angle` or `Flag`, for the features that are not plain numbers.
     """
 
-    features: Sequence[str]
+    features: tuple[str, ...]
     max: int
-    hideable: bool = False
+    hideable: bool
+    kinds: Mapping[str, spaces.FeatureKind] = field(hash=False)
 
-    def __post_init__(self) -> None:
-        spaces.Entity(self.features)  # checks the names
-        at_least_one("Entity", "max", self.max)
-        object.__setattr__(self, "features", tuple(self.features))
+    def __init__(
+        self,
+        features: Iterable[spaces.Feature],
+        max: int,
+        hideable: bool = False,
+        kinds: Mapping[str, spaces.FeatureKind] = spaces.NO_KINDS,
+    ) -> None:
+        shown = spaces.Entity(features, kinds)  # checks the names
+        at_least_one("Entity", "max", max)
+        values = {"features": shown.features, "max": max, "hideable": hideable, "kinds": shown.kinds}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        features = spaces.with_kinds(self.features, self.kinds)
+        return f"Entity(features={features}, max={self.max}, hideable={self.hideable})"
 
 
 def _types(types: str | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -112,6 +127,9 @@ class SelectEntity:
         actees: entity types whose every entity may be picked; the engine fills them in.
         max_actees: instead of `actees`: the most that `observe` writes into `obs.<Action>.actees`.
         masked: whether `obs.<Action>.mask[actor, actee]` (positions in the two lists) can close pairs.
+        exclude_self: an actor may not pick itself, whatever the mask says.
+        nobody: every actor may pick nobody at all times. In `step`, `act.<Action>[j]` is then -1, as it is for an actor to
+            whom no entity is open.
     """
 
     actors: str | Sequence[str] | None = None
@@ -119,8 +137,11 @@ class SelectEntity:
     actees: str | Sequence[str] | None = None
     max_actees: int | None = None
     masked: bool = False
+    exclude_self: bool = False
+    nobody: bool = False
 
     def __post_init__(self) -> None:
+        self.space()
         _check_declared("SelectEntity", "actors", self.actors, self.max_actors)
         _check_declared("SelectEntity", "actees", self.actees, self.max_actees)
         object.__setattr__(self, "actors", _types(self.actors))
@@ -128,10 +149,38 @@ class SelectEntity:
 
     def space(self) -> spaces.ActionSpace:
         """The same without capacities."""
-        return spaces.SelectEntityActionSpace()
+        return spaces.SelectEntityActionSpace(self.exclude_self, self.nobody)
 
 
-Action = Categorical | GlobalCategorical | SelectEntity
+@dataclass(frozen=True)
+class Continuous:
+    """Every actor picks n real numbers: in `step`, `act.<Action>[j, k]` is number `k` of actor `j`.
+
+    They come as float32, and `act.<Action>` is an array of float64, so that rules reckon alike in compiled code and in
+    ordinary Python, which differ in how they mix float32 with other numbers.
+
+    Attributes:
+        low, high, names: as in `entity_gym.ContinuousActionSpace`.
+        actors, max_actors: as in `Categorical`.
+    """
+
+    low: Sequence[float]
+    high: Sequence[float]
+    names: Sequence[str] | None = None
+    actors: str | Sequence[str] | None = None
+    max_actors: int | None = None
+
+    def __post_init__(self) -> None:
+        self.space()
+        _check_declared("Continuous", "actors", self.actors, self.max_actors)
+        object.__setattr__(self, "actors", _types(self.actors))
+
+    def space(self) -> spaces.ContinuousActionSpace:
+        """The same without capacities."""
+        return spaces.ContinuousActionSpace(self.low, self.high, self.names)
+
+
+Action = Categorical | GlobalCategorical | SelectEntity | Continuous
 
 
 @dataclass(frozen=True)

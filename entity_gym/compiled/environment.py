@@ -32,8 +32,8 @@ class CompiledEnvironment:
 
     Attributes:
         entities: name -> `Entity`. Their order is the order of entities in a frame.
-        actions: name -> `Categorical`, `GlobalCategorical` or `SelectEntity`.
-        global_features: names of the numbers in `obs.global_features`.
+        actions: name -> `Categorical`, `GlobalCategorical`, `SelectEntity` or `Continuous`.
+        global_features: names of the numbers in `obs.global_features`, or a `Category`, `Angle` or `Flag`.
         parameters: name -> default; keywords of the constructor, of the default's type (int, float or bool).
         max_steps: steps after which an episode is truncated, None for no limit; a keyword of the constructor too.
         state: (name, dtype) or (name, dtype, shape) of every field.
@@ -56,7 +56,7 @@ class CompiledEnvironment:
 
     entities: ClassVar[Mapping[str, Entity]] = {}
     actions: ClassVar[Mapping[str, Action]] = {}
-    global_features: ClassVar[Sequence[str]] = ()
+    global_features: ClassVar[Sequence[spaces.Feature]] = ()
     parameters: ClassVar[Mapping[str, Value]] = {}
     max_steps: ClassVar[int | None] = None
     state: ClassVar[Sequence[tuple[Any, ...]]] = ()
@@ -113,7 +113,7 @@ class CompiledEnvironment:
     @classmethod
     def obs_space(cls) -> spaces.ObsSpace:
         """What it may show."""
-        entities = {name: spaces.Entity(entity.features) for name, entity in cls.entities.items()}
+        entities = {name: spaces.Entity(entity.features, entity.kinds) for name, entity in cls.entities.items()}
         return spaces.ObsSpace(entities, cls.global_features)
 
     @classmethod

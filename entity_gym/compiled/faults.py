@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from entity_gym.compiled.codegen import Fault
 from entity_gym.compiled.layout import Layout, Stream
+from entity_gym.typed_features import refusal, wrong_values
 
 
 def raise_fault(err: NDArray[np.int64], layout: Layout, arrays: Mapping[str, NDArray[Any]], where: str) -> NoReturn:
@@ -40,17 +41,13 @@ def raise_packing_fault(
     ids: NDArray[np.int64],
     where: Callable[[int], str],
 ) -> NoReturn:
-    """Raise the ValueError for the first of the slots `ids` with a number that is not finite, or an actor without a choice."""
+    """Raise the ValueError for the first of the slots `ids` with a feature that may not be so, or an actor without a choice."""
     for i in ids.tolist():
         if stream.slot == "g":
-            wrong = ~np.isfinite(arrays["g"][i])
-            if wrong.any():
-                name, value = layout.global_features[int(wrong.argmax())], arrays["g"][i][wrong][0]
-                raise ValueError(f"{where(i)}: global feature {name!r} is {value}; features must be finite numbers")
+            _check_features(None, layout, arrays["g"][i : i + 1], where(i))
         elif stream.slot.startswith("f_"):
             shown = arrays[stream.slot][i][: int(arrays["N"][i][stream.rows])]
-            if not np.isfinite(shown).all():
-                raise ValueError(f"{where(i)}: {_feature(layout, stream.rows, shown)}")
+            _check_features(stream.rows, layout, shown, where(i))
         else:
             _check_mask(stream.slot[2:], layout, arrays, i, where(i))
     raise AssertionError(f"nothing is wrong with {stream}")
@@ -88,10 +85,14 @@ def _count(layout: Layout, name: str, value: int) -> str:
     return f"obs.n.{name} is {value}; allowed: 0 to max_num_players={layout.max_num_players}"
 
 
-def _feature(layout: Layout, name: str, shown: NDArray[np.float32]) -> str:
-    row, column = (int(place) for place in np.argwhere(~np.isfinite(shown))[0])
-    feature = layout.entities[name].features[column]
-    return (
-        f"feature {feature!r} of entity {row} of type {layout.entity_names[name]!r} is {shown[row, column]}; "
-        "features must be finite numbers"
-    )
+def _check_features(attribute: str | None, layout: Layout, shown: NDArray[np.float32], where: str) -> None:
+    """Look through the rows `shown` of an entity type; None: through the one of global features."""
+    names = layout.global_features if attribute is None else layout.entities[attribute].features
+    kinds = layout.global_kinds if attribute is None else layout.entities[attribute].kinds
+    wrong = wrong_values(shown, names, kinds)
+    if wrong.any():
+        row, column = (int(place) for place in np.argwhere(wrong)[0])
+        what = "global feature" if attribute is None else "feature"
+        whose = "" if attribute is None else f" of entity {row} of type {layout.entity_names[attribute]!r}"
+        name = names[column]
+        raise ValueError(f"{where}: {what} {name!r}{whose} is {refusal(shown[row, column], kinds.get(name))}")

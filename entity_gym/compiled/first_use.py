@@ -69,7 +69,7 @@ def _play(env: CompiledEnvironment) -> None:
         view.load_state(slots.state())
         if not obs.done[0]:
             reader.read(view.show(), 0)  # finds what a compiled check does not look for, such as an actor listed twice
-        actions = random_actions(obs, rng)
+        actions = random_actions(obs, rng, slots.action_space)
         slots.check(actions, ids)
         slots.step(actions, ids, 0, 1)
 

@@ -17,6 +17,7 @@ import numpy as np
 from entity_gym.compiled.declare import (
     Array,
     Categorical,
+    Continuous,
     Entity,
     GlobalCategorical,
     SelectEntity,
@@ -26,6 +27,8 @@ from entity_gym.compiled.declare import (
 )
 from entity_gym.compiled.environment import CompiledEnvironment
 from entity_gym.errors import nearest
+from entity_gym.spaces import FeatureKind, ObsSpace
+from entity_gym.typed_features import num_values
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps")
 ENGINE_COUNTS = ("players",)
@@ -40,6 +43,14 @@ class SlotArray(NamedTuple):
     shape: tuple[int, ...]  # of one slot
 
 
+class WholeNumbers(NamedTuple):
+    """Neighbouring columns that hold whole numbers from 0 to `num` - 1: categories and flags."""
+
+    first: int
+    end: int  # of the columns; the last is the one before
+    num: int
+
+
 class Stream(NamedTuple):
     """Rows that compiled code packs: the first so many of each slot's, or one of each."""
 
@@ -47,6 +58,7 @@ class Stream(NamedTuple):
     rows: str  # the count that says how many rows, or "<Action>_pairs"; "": exactly one
     dtype: np.dtype[Any]
     row: tuple[int, ...]  # shape of a row as it leaves
+    whole: tuple[WholeNumbers, ...] = ()  # of features: those that are not just any finite numbers
 
 
 @dataclass(frozen=True)
@@ -56,12 +68,30 @@ class ActionPlan:
     name: str
     attribute: str
     max_actors: int
-    num_choices: int = 0  # 0: select-entity
+    num_choices: int = 0  # 0: select-entity or continuous
     max_actees: int = 0
     is_global: bool = False
-    masked: bool = False
+    masked: bool = False  # whether `observe` writes the mask
     actor_types: tuple[str, ...] | None = None  # attributes of types; None: `observe` writes the actors
     actee_types: tuple[str, ...] | None = None
+    exclude_self: bool = False
+    nobody: bool = False
+    bounds: tuple[tuple[float, float], ...] = ()  # of the numbers of a continuous action, as float32 has them
+
+    @property
+    def selects(self) -> bool:
+        """Whether it is select-entity."""
+        return self.num_choices == 0 and not self.bounds
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether there is a mask, which `observe` writes or the engine."""
+        return self.masked or self.exclude_self
+
+    @property
+    def can_close(self) -> bool:
+        """Whether it is in order that everything is closed to an actor."""
+        return self.exclude_self or self.nobody
 
 
 @dataclass(frozen=True)
@@ -75,6 +105,7 @@ class Layout:
     entities: Mapping[str, Entity]  # attribute -> declaration
     entity_names: Mapping[str, str]  # attribute -> name
     global_features: tuple[str, ...]
+    global_kinds: Mapping[str, FeatureKind]  # of those that are not plain numbers
     actions: tuple[ActionPlan, ...]
     info: Mapping[str, str]  # reported name -> field
     metrics: Mapping[str, str]
@@ -103,7 +134,11 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
     _check_kinds(name, "entities", env.entities, Entity, "Entity")
     _check_kinds(name, "arrays", env.arrays, Array, "Array")
     _check_kinds(
-        name, "actions", env.actions, Categorical | SelectEntity | GlobalCategorical, "Categorical, SelectEntity"
+        name,
+        "actions",
+        env.actions,
+        Categorical | SelectEntity | GlobalCategorical | Continuous,
+        "Categorical, SelectEntity, Continuous",
     )
     entity_names = _attributes(env.entities, name, "entities")
     action_names = _attributes(env.actions, name, "actions")
@@ -111,7 +146,7 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
     if both:
         raise ValueError(f"{name}: an entity type and an action are both called {sorted(both)}; rename one of them")
     at_least_one(name, "max_num_players", env.max_num_players)
-    env.obs_space(), env.action_space()  # check names and choices
+    obs_space, _ = env.obs_space(), env.action_space()  # check names and choices
     entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
     actions = tuple(_plan(name, env, attribute, original) for attribute, original in action_names.items())
     record = _record(env)
@@ -122,12 +157,13 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
         counts=_counts(name, entities, actions),
         entities=entities,
         entity_names=entity_names,
-        global_features=tuple(env.global_features),
+        global_features=obs_space.global_features,
+        global_kinds=obs_space.global_kinds,
         actions=actions,
         info=_reported(env.info, "info", record, name),
         metrics=_reported(env.metrics, "metrics", record, name),
         slots=tuple(_slots(env, entities, actions)),
-        streams=tuple(_streams(env, entities, actions)),
+        streams=tuple(_streams(env, obs_space, entities, actions)),
         array_slots={original: f"x_{safe}" for safe, original in _attributes(env.arrays, name, "arrays").items()},
         max_num_players=env.max_num_players if any(array.per_player for array in env.arrays.values()) else 0,
     )
@@ -163,13 +199,30 @@ def _plan(owner: str, env: type[CompiledEnvironment], attribute: str, name: str)
     action = env.actions[name]
     if isinstance(action, GlobalCategorical):
         return ActionPlan(name, attribute, 1, len(action.choices), is_global=True, masked=action.masked)
-    assert isinstance(action, Categorical | SelectEntity)
+    assert isinstance(action, Categorical | SelectEntity | Continuous)
     where = f"{owner}: action {name!r}"
     actor_types, max_actors = _capacity(where, "actors", action.actors, action.max_actors, env.entities)
     if isinstance(action, Categorical):
         return ActionPlan(name, attribute, max_actors, len(action.choices), 0, False, action.masked, actor_types)
+    if isinstance(action, Continuous):
+        low, high = (tuple(bound.tolist()) for bound in action.space().bounds())
+        return ActionPlan(
+            name, attribute, max_actors, actor_types=actor_types, bounds=tuple(zip(low, high, strict=True))
+        )
     actee_types, max_actees = _capacity(where, "actees", action.actees, action.max_actees, env.entities)
-    return ActionPlan(name, attribute, max_actors, 0, max_actees, False, action.masked, actor_types, actee_types)
+    return ActionPlan(
+        name,
+        attribute,
+        max_actors,
+        0,
+        max_actees,
+        False,
+        action.masked,
+        actor_types,
+        actee_types,
+        action.exclude_self,
+        action.nobody,
+    )
 
 
 def _capacity(
@@ -243,7 +296,7 @@ def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dt
 def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
     names = [*entities, *ENGINE_COUNTS, *(action.attribute for action in actions)]
     for action in actions:
-        if action.num_choices == 0:
+        if action.selects:
             actees = f"{action.attribute}_actees"
             if actees in names:
                 raise ValueError(
@@ -264,9 +317,13 @@ def _slots(
         slots.append(SlotArray("g", f32, (len(env.global_features),)))
     for action in actions:
         slots.append(SlotArray(f"w_{action.attribute}", i64, (action.max_actors,)))
-        if action.num_choices == 0:
+        if action.bounds:
+            # What `step` sees: float64, with which ordinary Python and compiled code reckon in the same way.
+            shape = (action.max_actors, len(action.bounds))
+            slots.append(SlotArray(f"d_{action.attribute}", np.dtype(np.float64), shape))
+        if action.selects:
             slots.append(SlotArray(f"t_{action.attribute}", i64, (action.max_actees,)))
-        if action.masked:
+        if action.has_mask:
             slots.append(
                 SlotArray(f"m_{action.attribute}", flag, (action.max_actors, action.num_choices or action.max_actees))
             )
@@ -277,22 +334,37 @@ def _slots(
 
 
 def _streams(
-    env: type[CompiledEnvironment], entities: Mapping[str, Entity], actions: Sequence[ActionPlan]
+    env: type[CompiledEnvironment], obs_space: ObsSpace, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]
 ) -> list[Stream]:
     f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
-    streams = [Stream(f"f_{name}", name, f32, (len(e.features),)) for name, e in entities.items() if e.features]
+    streams = [
+        Stream(f"f_{name}", name, f32, (len(e.features),), _whole_numbers(e.features, e.kinds))
+        for name, e in entities.items()
+        if e.features
+    ]
     streams += [Stream(f"v_{name}", name, flag, (1,)) for name, e in entities.items() if e.hideable]
     for action in actions:
         name = action.attribute
         streams.append(Stream(f"w_{name}", name, i64, (1,)))
-        if action.num_choices == 0:
+        if action.selects:
             streams.append(Stream(f"t_{name}", f"{name}_actees", i64, (1,)))
-        if action.masked:
+        if action.has_mask:
             rows, width = (name, action.num_choices) if action.num_choices else (f"{name}_pairs", 1)
             streams.append(Stream(f"m_{name}", rows, flag, (width,)))
     for name, array in env.arrays.items():
         if array.per_player:
             streams.append(Stream(f"x_{safe_name(name)}", "players", array.dtype, array.item_shape))
-    if env.global_features:
-        streams.append(Stream("g", "", f32, (len(env.global_features),)))
+    names = obs_space.global_features
+    if names:
+        streams.append(Stream("g", "", f32, (len(names),), _whole_numbers(names, obs_space.global_kinds)))
     return streams
+
+
+def _whole_numbers(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[WholeNumbers, ...]:
+    columns = [(num_values(kinds.get(name)), column) for column, name in enumerate(names)]
+    found = []
+    for num, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
+        places = [column for _, column in neighbours]
+        if num is not None:
+            found.append(WholeNumbers(places[0], places[-1] + 1, num))
+    return tuple(found)

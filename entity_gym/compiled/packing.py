@@ -24,6 +24,7 @@ from entity_gym.vec_obs import (
     RaggedArray,
     VecActionMask,
     VecCategoricalActionMask,
+    VecContinuousActionMask,
     VecObs,
     VecSelectEntityActionMask,
 )
@@ -91,7 +92,7 @@ class Packer:
         """The slots `ids`, in that order, in arrays that nothing writes to later; `run` may split the copying.
 
         Raises:
-            ValueError: for a number that is not finite, or an actor whose every choice is closed.
+            ValueError: for a feature that may not be what it is, or an actor whose every choice is closed.
         """
         num_ids, table = len(ids), self._table
         if ids is not self._everyone and num_ids == len(self._elapsed) and (np.diff(ids) == 1).all():
@@ -179,6 +180,8 @@ class Packer:
 def _mask(action: ActionPlan, rows: Arrays, offsets: Arrays) -> VecActionMask:
     name = action.attribute
     actors = RaggedBufferI64._of(rows[f"w_{name}"], offsets[name])
+    if action.bounds:
+        return VecContinuousActionMask(actors)
     values = rows.get(f"m_{name}")
     if values is not None and not len(values):
         values = None  # as where no environment gives a mask

@@ -22,7 +22,7 @@ from entity_gym.compiled.random import first_random_states
 from entity_gym.compiled.record import Record
 from entity_gym.dispatch import check_actions
 from entity_gym.frame import FrameReader
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.slots import (
     EnvIds,
     EnvSlots,
@@ -33,7 +33,7 @@ from entity_gym.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.vec_obs import VecObs
+from entity_gym.vec_obs import VecAction, VecObs
 
 
 class CompiledSlots(EnvSlots):
@@ -96,7 +96,7 @@ class CompiledSlots(EnvSlots):
         self._packer = Packer(self.layout, self._tables[0], arrays, arrays, self.where, max(1, num_workers - 1))
         self._final: tuple[Table, Packer] | None = None
         self._keeps_finals = autoreset and final_observations != "none"
-        self._checked: Mapping[str, RaggedBufferI64] | None = None
+        self._checked: Mapping[str, VecAction] | None = None
         for name, value in self.env.values.items():
             self.slots["S"][name] = value
         self.seed(0)
@@ -133,7 +133,7 @@ class CompiledSlots(EnvSlots):
         """Show the states of `ids` again, for example after they were written to."""
         self._run(self._tables[0], Mode.OBSERVE, ids, 0, len(ids))
 
-    def check(self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds) -> None:  # noqa: D102
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:  # noqa: D102
         table = self._tables[0]
         self._checked = None  # whatever comes of this, others are no longer bound
         if self._bind_actions(table, actions, len(ids)):
@@ -148,7 +148,7 @@ class CompiledSlots(EnvSlots):
         raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
 
     def step(  # noqa: D102
-        self, actions: Mapping[str, RaggedBufferI64], ids: EnvIds, lo: int, hi: int, worker: int = 0
+        self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0
     ) -> None:
         table = self._tables[worker]
         if worker or self._checked is not actions:  # else they are bound already
@@ -218,7 +218,8 @@ class CompiledSlots(EnvSlots):
 
     def _saved(self) -> list[str]:
         """What a slot shows and how its episode ended; with the records, everything."""
-        return [name for name in self.slots if name not in ("S", "FS", "N", "cfg", "fin")]
+        actions = {f"d_{action.attribute}" for action in self.layout.actions}
+        return [name for name in self.slots if name not in ("S", "FS", "N", "cfg", "fin") and name not in actions]
 
     def _new_slots(self) -> dict[str, NDArray[Any]]:
         layout, many = self.layout, self._num_envs
@@ -249,16 +250,16 @@ class CompiledSlots(EnvSlots):
         table.bind("err", np.zeros(4, dtype=np.int64))
         return table
 
-    def _bind_actions(self, table: Table, actions: Mapping[str, RaggedBufferI64], num_ids: int) -> bool:
+    def _bind_actions(self, table: Table, actions: Mapping[str, VecAction], num_ids: int) -> bool:
         """Hand the actions over as they are; false if they do not have the right form to be looked at."""
         if actions.keys() != self._reader.action_space.keys():
             return False
         for action in self.layout.actions:
             given = actions[action.name]
             if (
-                not isinstance(given, RaggedBufferI64)
+                not isinstance(given, RaggedBufferF32 if action.bounds else RaggedBufferI64)
                 or len(given.offsets) != num_ids + 1
-                or given.values.shape[1] != 1
+                or given.values.shape[1] != (len(action.bounds) or 1)
             ):
                 return False
             table.bind(f"a_{action.attribute}", given.values)

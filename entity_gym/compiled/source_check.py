@@ -113,7 +113,9 @@ def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Itera
             yield node, f"{path[1]!r} cannot be hidden: declare it with Entity(..., hideable=True)"
     elif len(path) == 2 and path[0] in actions:
         action, part = actions[path[0]], path[1]
-        declared = {"actors": action.actor_types is None, "actees": action.actee_types is None, "mask": action.masked}
+        declared = {"actors": action.actor_types is None}
+        if not action.bounds:
+            declared |= {"actees": action.actee_types is None, "mask": action.masked}
         if part not in declared:
             yield node, f"an action's observation has no {part!r}; {nearest(part, declared)}"
         elif not declared[part]:

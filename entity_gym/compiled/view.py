@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction, SelectEntityAction
+from entity_gym.action import (
+    Action,
+    CategoricalAction,
+    ContinuousAction,
+    GlobalCategoricalAction,
+    SelectEntityAction,
+)
 from entity_gym.compiled.declare import safe_name
 from entity_gym.compiled.layout import ActionPlan
 from entity_gym.compiled.record import Record
@@ -17,13 +23,15 @@ from entity_gym.errors import nearest
 from entity_gym.observation import (
     ActionMask,
     CategoricalActionMask,
+    ContinuousActionMask,
     EntityID,
     GlobalCategoricalActionMask,
     Observation,
     SelectEntityActionMask,
 )
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_obs import VecAction
 
 if TYPE_CHECKING:
     from entity_gym.compiled.environment import CompiledEnvironment
@@ -155,53 +163,87 @@ class CompiledView(Environment):
         if plan.is_global:
             return GlobalCategoricalActionMask(mask=slots[f"m_{name}"][0].copy() if plan.masked else None)
         actors = [names[index] for index in slots[f"w_{name}"][0, :num_actors].tolist()]
+        if plan.bounds:
+            return ContinuousActionMask(actor_ids=actors)
         if plan.num_choices:
             mask = slots[f"m_{name}"][0, :num_actors].copy() if plan.masked else None
             return CategoricalActionMask(actor_ids=actors, mask=mask)
         num_actees = counts[f"{name}_actees"]
         actees = [names[index] for index in slots[f"t_{name}"][0, :num_actees].tolist()]
-        pairs = slots[f"m_{name}"][0, :num_actors, :num_actees].copy() if plan.masked else None
+        pairs = slots[f"m_{name}"][0, :num_actors, :num_actees].copy() if plan.has_mask else None
         return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=pairs)
 
-    def _values(self, plan: ActionPlan, action: Action | None) -> RaggedBufferI64:
-        """The action as the engine takes it: one value for each actor, in the order they were offered."""
+    def _values(self, plan: ActionPlan, action: Action | None) -> VecAction:
+        """The action as the engine takes it: one row for each actor, in the order they were offered."""
         slots, layout = self._slots.slots, self._layout
         counts = slots["N"][0]
         num_actors = int(counts[plan.attribute])
-        values = np.full((num_actors, 1), -1, dtype=np.int64)
+        offsets = np.array([0, num_actors], dtype=np.int64)
         expected = _action_type(plan)
         if action is not None and not isinstance(action, expected):
             raise ValueError(
                 f"{layout.name}: action {plan.name!r} is a {type(action).__name__}; it must be a {expected.__name__}"
             )
+        if plan.bounds:  # an actor that is left out has NaN, which is refused
+            numbers = np.full((num_actors, len(plan.bounds)), np.nan, dtype=np.float32)
+            if isinstance(action, ContinuousAction):
+                given = self._numbers(plan, action)
+                numbers[self._places(plan, action.actors, self._entity_indices())] = given
+            return RaggedBufferF32.from_offsets(numbers, offsets)
+        values = np.full((num_actors, 1), -1, dtype=np.int64)
         if isinstance(action, GlobalCategoricalAction):
             values[:] = action.action
         elif isinstance(action, CategoricalAction | SelectEntityAction):
-            indices: dict[EntityID, int] = {}
-            for attribute, type_ in layout.entity_names.items():
-                for i in range(int(counts[attribute])):
-                    indices[(type_, i)] = len(indices)
-            places = {index: place for place, index in enumerate(slots[f"w_{plan.attribute}"][0, :num_actors].tolist())}
+            indices = self._entity_indices()
             chosen = action.actions if isinstance(action, CategoricalAction) else action.actees
             if len(action.actors) != len(chosen):
                 raise ValueError(
                     f"{layout.name}: action {plan.name!r} has {len(action.actors)} actors and {len(chosen)} choices"
                 )
-            for actor, choice in zip(action.actors, chosen, strict=True):
-                if indices.get(actor) not in places:
-                    raise ValueError(
-                        f"{layout.name}: action {plan.name!r} names the actor {actor!r}, which was not offered"
-                    )
+            places = self._places(plan, action.actors, indices)
+            for place, choice in zip(places, chosen, strict=True):
                 if isinstance(action, SelectEntityAction) and choice not in indices:
                     raise ValueError(f"{layout.name}: action {plan.name!r} names {choice!r}, which no entity has")
-                value = indices[choice] if isinstance(action, SelectEntityAction) else int(choice)
-                values[places[indices[actor]]] = value
-        return RaggedBufferI64.from_offsets(values, np.array([0, num_actors], dtype=np.int64))
+                values[place] = indices[choice] if isinstance(action, SelectEntityAction) else int(choice)
+        return RaggedBufferI64.from_offsets(values, offsets)
+
+    def _entity_indices(self) -> dict[EntityID, int]:
+        """Id -> entity index, of everything that is shown."""
+        indices: dict[EntityID, int] = {}
+        for attribute, type_ in self._layout.entity_names.items():
+            for i in range(int(self._slots.slots["N"][0][attribute])):
+                indices[(type_, i)] = len(indices)
+        return indices
+
+    def _places(self, plan: ActionPlan, actors: Sequence[EntityID], indices: Mapping[EntityID, int]) -> list[int]:
+        """Which of the actors that were offered these are."""
+        slots, name = self._slots.slots, plan.attribute
+        offered = slots[f"w_{name}"][0, : int(slots["N"][0][name])].tolist()
+        place_of = {index: place for place, index in enumerate(offered)}
+        for actor in actors:
+            if indices.get(actor) not in place_of:
+                raise ValueError(
+                    f"{self._layout.name}: action {plan.name!r} names the actor {actor!r}, which was not offered"
+                )
+        return [place_of[indices[actor]] for actor in actors]
+
+    def _numbers(self, plan: ActionPlan, action: ContinuousAction) -> NDArray[np.float32]:
+        """(A, n) what the actors of `action` picked."""
+        given, expected = np.asarray(action.values), (len(action.actors), len(plan.bounds))
+        if given.shape != expected or given.dtype.kind not in "fiu":
+            raise ValueError(
+                f"{self._layout.name}: action {plan.name!r} has values of shape {given.shape} and type {given.dtype}; "
+                f"expected numbers of shape {expected}, one row for each of its actors"
+            )
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            return given.astype(np.float32)
 
 
 def _action_type(plan: ActionPlan) -> type[Action]:
     if plan.is_global:
         return GlobalCategoricalAction
+    if plan.bounds:
+        return ContinuousAction
     return CategoricalAction if plan.num_choices else SelectEntityAction
 
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 from entity_gym.errors import nearest
 from entity_gym.playing.screen import Style, show_end, show_moment, show_probabilities, show_turn
 from entity_gym.playing.session import CannotGoBackError, Session
-from entity_gym.playing.turns import Choice, Turn, read_choice, turns
+from entity_gym.playing.turns import NOBODY, Choice, Turn, read_choice, turns
 from entity_gym.vec_obs import VecObs
 
 INTERRUPTED = 130
 
 HELP = """\
-  a number or a name   choose it; the beginning of a name will do where no other name begins so
+  a number or a name   choose it; the beginning of a name will do where no other name begins so; where a
+                       range is shown, any number within it
   u                    undo: the choice before this one, or the step before this step
   r                    restart the episode from its first observation
   q                    quit (as does Ctrl-D)
@@ -30,7 +31,6 @@ WATCH_HELP = """\
   ?       this help
 Bars show how likely each choice is, and > the one that is taken."""
 COMMANDS = ("u", "r", "q", "?")
-NOBODY = Choice(-1, "nobody", is_open=True)
 
 #: Asks for a line, as `input` does.
 Ask = Callable[[str], str]
@@ -40,11 +40,12 @@ class Decision(NamedTuple):
     """What a policy does with one actor's turn.
 
     Attributes:
-        value: the choice, the entity index, or -1 for nobody.
-        probabilities: of each choice that the turn lists, closed ones included.
+        value: the choice, the entity index, -1 for nobody, or a number.
+        probabilities: of each choice that the turn lists, closed ones included, and "nobody" last where that is a choice at
+            all times. Not looked at where nothing is open, and for numbers.
     """
 
-    value: int
+    value: float
     probabilities: Sequence[float]
 
 
@@ -52,7 +53,8 @@ class Advice(NamedTuple):
     """What a policy does in one frame.
 
     Attributes:
-        decisions: action -> one for each actor, in the order of the frame.
+        decisions: action -> one for each actor, in the order of the frame; of a continuous action one for each of its n
+            numbers.
         value: the return it expects from here on; None where it does not say.
     """
 
@@ -107,7 +109,7 @@ class _Game:
             self._after_the_end()
             return
         pending = turns(self.session)
-        values: list[int] = []
+        values: list[float] = []
         while len(values) < len(pending):
             turn = pending[len(values)]
             choice = self._decide(turn)
@@ -115,7 +117,7 @@ class _Game:
                 values.append(choice.value)
             elif choice == "u" and values:
                 values.pop()
-                while values and not pending[len(values)].choices:  # nobody was asked there
+                while values and not pending[len(values)].is_open:  # nobody was asked there
                     values.pop()
             elif self._command(choice):
                 return
@@ -145,7 +147,7 @@ class _Game:
 
     def _decide(self, turn: Turn) -> Choice | str:
         """What the player chooses for `turn`, or a command."""
-        if not turn.choices:
+        if not turn.is_open:
             print(f"{turn.action}: {turn.actor} has nobody to select")
             return NOBODY
         print(show_turn(turn, self.style))
@@ -154,7 +156,8 @@ class _Game:
             if line in COMMANDS:
                 return line
             if not line:
-                print(f"type {'the number or ' if turn.is_numbered else ''}the name of a choice, or ? for help")
+                choice_of = f"{'the number or ' if turn.is_numbered else ''}the name of a choice"
+                print(f"type {choice_of if turn.bounds is None else 'a number'}, or ? for help")
                 continue
             choice = read_choice(line, turn)
             if isinstance(choice, Choice):
@@ -204,8 +207,8 @@ class _Game:
         return False
 
 
-def _by_action(pending: Sequence[Turn], values: Sequence[int]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _by_action(pending: Sequence[Turn], values: Sequence[float]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
     for turn, value in zip(pending, values, strict=True):
         found.setdefault(turn.action, []).append(value)
     return found

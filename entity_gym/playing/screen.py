@@ -84,24 +84,32 @@ def _table(session: Session, style: Style) -> list[str]:
     for row in rows:
         line = f"{row.number:>5}  {row.type_name:<{width}}  {row.features}".rstrip()
         lines.append(line if row.is_visible else style.grey(line + "  (hidden from the policy)"))
-    names = session.reader.obs_space.global_features
-    if names:
-        lines.append(f"{'-':>5}  {'world':<{width}}  {describe_features(names, session.now.obs.global_features)}")
+    space = session.reader.obs_space
+    if space.global_features:
+        shown = describe_features(space.global_features, session.now.obs.global_features, space.global_kinds)
+        lines.append(f"{'-':>5}  {'world':<{width}}  {shown}")
     return lines
 
 
 def show_turn(turn: Turn, style: Style) -> str:
     """Who decides what, and the choices that there are."""
+    if turn.bounds is not None:
+        low, high = turn.bounds
+        return f"{style.bold(_head(turn))}\n  a number from {low:.9g} to {high:.9g}"
     items = [_choice(choice, turn, style) for choice in turn.choices]
     plain = "   ".join(_choice(choice, turn, Style()) for choice in turn.choices)
     separator = "   " if len(plain) + 2 <= style.columns else "\n  "
     return f"{style.bold(_head(turn))}\n  " + separator.join(items)
 
 
-def show_probabilities(turn: Turn, probabilities: Sequence[float], chosen: int, style: Style) -> str:
-    """A turn with a bar for each choice; what is chosen is pointed at."""
-    width = max([0, *(len(_choice(choice, turn, Style())) for choice in turn.choices)])
+def show_probabilities(turn: Turn, probabilities: Sequence[float], chosen: float, style: Style) -> str:
+    """A turn with a bar for each choice; what is chosen is pointed at. Of a number there is only what it becomes."""
+    if turn.bounds is not None:
+        return f"{style.bold(_head(turn))}\n> {chosen:.4g}"
     lines = [style.bold(_head(turn))]
+    if not turn.is_open:
+        return lines[0]
+    width = max(len(_choice(choice, turn, Style())) for choice in turn.choices)
     for choice, probability in zip(turn.choices, probabilities, strict=True):
         plain = _choice(choice, turn, Style())
         bar = "█" * round(probability * BAR)

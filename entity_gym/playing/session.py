@@ -15,12 +15,14 @@ from entity_gym.dispatch import check_actions, frame_actions
 from entity_gym.environment import Environment
 from entity_gym.frame import Frame, FrameReader
 from entity_gym.observation import Observation
-from entity_gym.ragged import RaggedBufferI64
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.saving import observation_to_state
-from entity_gym.vec_obs import VecObs
+from entity_gym.spaces import ContinuousActionSpace
+from entity_gym.vec_obs import VecAction, VecObs
 
-#: Action -> a value for each actor of the frame, in order: a choice, an entity index, or -1 for nobody.
-Values = Mapping[str, Sequence[int]]
+#: Action -> a value for each actor of the frame, in order: a choice, an entity index, or -1 for nobody; for a continuous
+#: action the n numbers of each actor, one after another.
+Values = Mapping[str, Sequence[float]]
 
 
 class CannotGoBackError(Exception):
@@ -141,8 +143,12 @@ class Session:
         return batch_frames([moment.frame], [moment.obs], one, steps, self.reader)
 
     def _actions(self, values: Values, moment: Moment) -> dict[str, Any]:
-        buffers = {}
-        for name in self.reader.action_space:
+        buffers: dict[str, VecAction] = {}
+        for name, space in self.reader.action_space.items():
+            if isinstance(space, ContinuousActionSpace):
+                numbers = np.array(values.get(name, ()), dtype=np.float32).reshape(-1, space.size)
+                buffers[name] = RaggedBufferF32.from_flattened(numbers, [len(numbers)])
+                continue
             given = np.array(values.get(name, ()), dtype=np.int64).reshape(-1, 1)
             buffers[name] = RaggedBufferI64.from_flattened(given, [len(given)])
         check_actions(buffers, self._batch(moment).action_masks, self.reader)

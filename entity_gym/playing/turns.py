@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.errors import nearest
 from entity_gym.frame import Frame, FrameActions
 from entity_gym.playing.session import Session
-from entity_gym.spaces import GlobalCategoricalActionSpace, ObsSpace, SelectEntityActionSpace
+from entity_gym.spaces import (
+    ContinuousActionSpace,
+    FeatureKind,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.typed_features import num_values
 
 
 class EntityRow(NamedTuple):
@@ -30,9 +38,13 @@ class EntityRow(NamedTuple):
 class Choice(NamedTuple):
     """Something that can be chosen; `value` is what the action then is, and the number by which it is listed."""
 
-    value: int
+    value: float
     name: str
     is_open: bool
+
+
+#: What an actor may choose at all times in some actions, and has to where nobody else is open.
+NOBODY = Choice(-1, "nobody", is_open=True)
 
 
 class Turn(NamedTuple):
@@ -41,14 +53,21 @@ class Turn(NamedTuple):
     Attributes:
         action: what is decided.
         actor: whose decision it is, in words; "" for the environment as a whole.
-        choices: what there is; nothing for an actor that is offered no entity.
+        choices: what there is; nothing for an actor that is offered no entity, and for a number.
         is_numbered: choices are listed by number, too. Not where names are numbers: 3 would mean two things.
+        bounds: smallest and largest value of a number, which is typed as it is. None: this is a choice.
     """
 
     action: str
     actor: str
     choices: list[Choice]
     is_numbered: bool = True
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to decide; otherwise the actor selects nobody."""
+        return self.bounds is not None or any(choice.is_open for choice in self.choices)
 
 
 def entity_rows(frame: Frame, obs_space: ObsSpace) -> list[EntityRow]:
@@ -57,14 +76,20 @@ def entity_rows(frame: Frame, obs_space: ObsSpace) -> list[EntityRow]:
     for name, entity in obs_space.entities.items():
         visible = frame.visible.get(name)
         for i, values in enumerate(frame.features[name]):
-            features = describe_features(entity.features, values)
+            features = describe_features(entity.features, values, entity.kinds)
             rows.append(EntityRow(len(rows), name, features, visible is None or bool(visible[i])))
     return rows
 
 
-def describe_features(names: Sequence[str], values: Sequence[float] | NDArray[Any]) -> str:
-    """Such as "x=3 y=2"."""
-    return " ".join(f"{name}={format(float(value), '.4g')}" for name, value in zip(names, values, strict=True))
+def describe_features(
+    names: Sequence[str], values: Sequence[float] | NDArray[Any], kinds: Mapping[str, FeatureKind]
+) -> str:
+    """Such as "x=3.25 card=10412"."""
+    shown = []
+    for name, value in zip(names, values, strict=True):
+        is_whole = num_values(kinds.get(name)) is not None
+        shown.append(f"{name}={int(value) if is_whole else format(float(value), '.4g')}")
+    return " ".join(shown)
 
 
 def turns(session: Session) -> list[Turn]:
@@ -81,7 +106,9 @@ def turns(session: Session) -> list[Turn]:
                 actor = f"{index} {entities[index].described}"
             if isinstance(space, SelectEntityActionSpace):
                 choices = _choices(offered, j, offered.actees.tolist(), [entities[i].described for i in offered.actees])
-                found.append(Turn(name, actor, choices))
+                found.append(Turn(name, actor, [*choices, NOBODY] if space.nobody else choices))
+            elif isinstance(space, ContinuousActionSpace):
+                found += _numbers(name, actor, space)
             else:
                 choices = _choices(offered, j, range(len(space.choices)), space.choices)
                 found.append(Turn(name, actor, choices, not any(map(is_number, space.choices))))
@@ -91,6 +118,14 @@ def turns(session: Session) -> list[Turn]:
 def _choices(offered: FrameActions, j: int, values: Sequence[int], names: Sequence[str]) -> list[Choice]:
     opened = [True] * len(values) if offered.mask is None else offered.mask[j].tolist()
     return [Choice(value, name, is_open) for value, name, is_open in zip(values, names, opened, strict=True)]
+
+
+def _numbers(action: str, actor: str, space: ContinuousActionSpace) -> list[Turn]:
+    """A turn for each of the n numbers that an actor picks."""
+    return [
+        Turn(action, f"{actor}, {space.label(k)}", [], bounds=bounds)
+        for k, bounds in enumerate(zip(space.low, space.high, strict=True))
+    ]
 
 
 def is_number(text: str) -> bool:
@@ -106,6 +141,8 @@ class NoChoice(NamedTuple):
 
 def read_choice(text: str, turn: Turn) -> Choice | NoChoice:
     """What somebody means who types `text`: a number, a name, or the beginning of one name only."""
+    if turn.bounds is not None:
+        return _read_number(text, *turn.bounds)
     choices = turn.choices
     if turn.is_numbered and is_number(text):
         numbers = [choice.value for choice in choices]
@@ -123,3 +160,13 @@ def read_choice(text: str, turn: Turn) -> Choice | NoChoice:
             return NoChoice(f"{text!r} can mean {', '.join(meant)}")
     (choice,) = found
     return choice if choice.is_open else NoChoice(f"{choice.name} is closed now")
+
+
+def _read_number(text: str, low: float, high: float) -> Choice | NoChoice:
+    try:
+        value = np.float32(text)
+    except ValueError:
+        return NoChoice(f"{text!r} is no number")
+    if not (np.isfinite(value) and np.float32(low) <= value <= np.float32(high)):
+        return NoChoice(f"{text} is not allowed; it must be a finite number from {low:.9g} to {high:.9g}")
+    return Choice(float(value), text, is_open=True)

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,40 @@ def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
 def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:
     with pytest.raises(ValueError, match=r"checkpoint .*step_0{10}32 belongs to another environment than .*Copycat: "):
         evaluate(EvalConfig(checkpoint=clock), env=Copycat)
+
+
+class Watched(Clock):
+    """A clock that shows more: what the policy saw in training stands among other features."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Hand": Entity(["colour", "time"])}, global_features=["weather"])
+
+    def _observation(self) -> Observation:
+        obs = super()._observation()
+        return replace(obs, features={"Hand": [[self.rng.random(), self.steps]]}, global_features=[self.rng.random()])
+
+
+def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = EvalConfig(checkpoint=clock, episodes=5, num_envs=5)
+    result = evaluate(config, env=Watched)
+    assert len(result.episodes) == 5
+    told = (
+        "observations are not as they were in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
+    )
+    assert told in capsys.readouterr().out
+    evaluate(config)
+    assert "observations" not in capsys.readouterr().out
+
+
+def test_an_environment_that_does_not_show_what_the_policy_needs_is_refused(clock: str) -> None:
+    class Handless(Clock):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace(entities={"Hand": Entity(["Time"])})
+
+    with pytest.raises(
+        ValueError, match=r"belongs to another .*Handless: the network needs the feature 'time' of 'Hand'"
+    ):
+        evaluate(EvalConfig(checkpoint=clock), env=Handless)
 
 
 def test_an_environment_that_only_python_knew_must_be_given_again(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.play import NetPolicy, main
 from enn_ppo.policy import load_policy
+from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.playing.session import Session
 from entity_gym.vec_obs import VecObs
 from rogue_net import ObsBatch, RogueNet
@@ -117,6 +118,29 @@ def test_a_checkpoint_is_watched_step_by_step_and_run_on(run_dir: str, monkeypat
     assert re.search(r"  0 left \(closed\) +0\.0%\n. 1 right +█+ +\d+\.\d%\n. 2 stay +█+ +\d+\.\d%\n", out)
     assert "The episode ended after " in out
     assert "Walk, episode 2, step 0" in out
+
+
+def test_what_the_policy_never_saw_is_ignored_and_told(run_dir: str, monkeypatch, capsys) -> None:
+    type_lines(monkeypatch, "", "q")
+    assert main([run_dir, "--seed", "11"]) == 0
+    plain = capsys.readouterr().out
+    observe = broken.Walk.observe
+
+    def observe_more(self: broken.Walk) -> Observation:
+        obs = observe(self)
+        obs.features = {**obs.features, "Wall": [[7, x] for [x] in obs.features["Wall"]]}
+        return obs
+
+    monkeypatch.setattr(
+        broken.Walk, "obs_space", lambda self: ObsSpace({"Walker": Entity(["x"]), "Wall": Entity(["height", "x"])})
+    )
+    monkeypatch.setattr(broken.Walk, "observe", observe_more)
+    type_lines(monkeypatch, "", "q")
+    assert main([run_dir, "--seed", "11"]) == 0
+    out = capsys.readouterr().out
+    assert "observations are not as they were in training; ignored: feature 'height' of 'Wall'\n" in out
+    percentages = re.compile(r"\d+\.\d%")
+    assert percentages.findall(out) == percentages.findall(plain) != []
 
 
 def test_the_same_seed_is_watched_in_the_same_way(run_dir: str, monkeypatch, capsys) -> None:

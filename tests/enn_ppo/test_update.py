@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.rollout import Collector, Rollout
-from enn_ppo.update import UpdateStats, update
+from enn_ppo.update import Samples, UpdateStats, update
 from entity_gym import Environment
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
@@ -162,6 +163,51 @@ def test_a_micro_batch_is_a_part_of_a_minibatch(monkeypatch: pytest.MonkeyPatch)
     spy = Spy(net, monkeypatch)
     learn(net, rollout, random_advantages(rollout), batch_size=5, micro_batch_size=2, max_grad_norm=0.01)
     assert [len(batch) for batch in spy.batches] == [2, 2, 1, 2, 2, 1]
+
+
+def tensors(samples: Any) -> list[Tensor]:
+    """Everything that a batch, a ragged tensor or a collection of them holds, in a fixed order."""
+    if isinstance(samples, Tensor):
+        return [samples]
+    if dataclasses.is_dataclass(samples):
+        samples = [getattr(samples, field.name) for field in dataclasses.fields(samples)]
+    if isinstance(samples, dict):
+        samples = list(samples.values())
+    return sum(map(tensors, samples), []) if isinstance(samples, list | tuple) else []
+
+
+def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
+    net = make_net(cannon())
+    rollout = play(net, cannon, num_envs=4, steps=6)
+    flat = torch.arange(24.0)
+    samples = Samples(rollout.obs, rollout.actions, rollout.log_probs, flat, flat + 100, flat + 200)
+    sizes = [5, 0, 1, 18]
+    parts = samples.split(sizes)
+    assert len(parts) == 4
+    start = 0
+    for part, size in zip(parts, sizes, strict=True):
+        gathered = samples.gather(torch.arange(start, start + size))
+        start += size
+        assert len(part.obs) == len(gathered.obs) == size
+        for found, expected in zip(tensors(part), tensors(gathered), strict=True):
+            assert torch.equal(found, expected)
+    assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
+
+
+def test_gathered_samples_are_those_of_the_frames_asked_for() -> None:
+    net = make_net(numbered(1))
+    rollout = play(net, lambda: numbered(20), num_envs=1, steps=10)  # odd frames have an actor
+    flat = torch.arange(10.0)
+    samples = Samples(rollout.obs, rollout.actions, rollout.log_probs, flat, flat + 100, flat + 200)
+    some = samples.gather(torch.tensor([7, 2, 3]))
+    assert some.obs.features["Item"].values.flatten().tolist() == [7, 2, 3]
+    assert some.num_actors.tolist() == [1, 0, 1]
+    assert some.actions["Switch"].offsets.tolist() == some.log_probs["Switch"].offsets.tolist() == [0, 1, 1, 2]
+    chosen = [rollout.actions["Switch"].values[i, 0].item() for i in (3, 1)]  # the actors of frames 7 and 3
+    assert some.actions["Switch"].values[:, 0].tolist() == chosen
+    assert some.log_probs["Switch"].values.tolist() == rollout.log_probs["Switch"].values[[3, 1]].tolist()
+    assert (some.values.tolist(), some.advantages.tolist()) == ([7, 2, 3], [107, 102, 103])
+    assert some.returns.tolist() == [207, 202, 203]
 
 
 def test_a_minibatch_in_which_nobody_acts_trains_the_value_alone() -> None:

@@ -1,9 +1,10 @@
-"""Packed attention against attention written out frame by frame."""
+"""Every backend of ragged attention against attention written out frame by frame."""
 
 from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from torch import Tensor
 from entity_gym import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batching import batch_observations
 from rogue_net import ObsBatch
-from rogue_net.attention import PackedRows, packed_attention
+from rogue_net.attention import AttentionBackend, ragged_attention
+from rogue_net.frames import Frames, PackedRows
 
 SPACE = ObsSpace({"Unit": Entity(["x"])})
 ACTIONS = {"wait": CategoricalActionSpace(["wait"])}
@@ -27,8 +29,8 @@ def batch_of(flags: list[list[bool]]) -> ObsBatch:
 
 def random_heads(num_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = torch.randn(
-        3, num_tokens, 2, 4, generator=torch.Generator().manual_seed(num_tokens)
-    )  # 2 heads of width 4
+        3, num_tokens, 2, 8, generator=torch.Generator().manual_seed(num_tokens)
+    )  # 2 heads of width 8
     return q, k, v
 
 
@@ -48,29 +50,32 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, flags: list[list[bool]]) ->
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize("backend", ["packed", "fused"])
 @given(flags=frames_of_flags)
-def test_packed_attention_is_a_softmax_over_each_frame(flags: list[list[bool]]) -> None:
+def test_attention_is_a_softmax_over_what_each_entity_sees(backend: AttentionBackend, flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     q, k, v = random_heads(batch.num_tokens)
-    torch.testing.assert_close(packed_attention(q, k, v, PackedRows(batch)), naive_attention(q, k, v, flags))
+    attended = ragged_attention(q, k, v, Frames.of(batch), backend=backend)
+    torch.testing.assert_close(attended, naive_attention(q, k, v, flags))
 
 
+@pytest.mark.parametrize("backend", ["packed", "fused"])
 @given(flags=frames_of_flags)
-def test_gradients_of_packed_attention_are_finite_and_those_of_the_softmax(flags: list[list[bool]]) -> None:
+def test_gradients_of_attention_are_finite_and_those_of_the_softmax(
+    backend: AttentionBackend, flags: list[list[bool]]
+) -> None:
     batch = batch_of(flags)
-    packed_inputs, naive_inputs = (
-        [x.clone().requires_grad_() for x in random_heads(batch.num_tokens)] for _ in range(2)
-    )
-    packed_attention(*packed_inputs, PackedRows(batch)).square().sum().backward()
+    inputs, naive_inputs = ([x.clone().requires_grad_() for x in random_heads(batch.num_tokens)] for _ in range(2))
+    ragged_attention(*inputs, Frames.of(batch), backend=backend).square().sum().backward()
     naive_attention(*naive_inputs, flags).square().sum().backward()
-    for given_input, expected in zip(packed_inputs, naive_inputs, strict=True):
+    for given_input, expected in zip(inputs, naive_inputs, strict=True):
         torch.testing.assert_close(given_input.grad, expected.grad, atol=1e-5, rtol=1e-4)
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any))
 def test_short_frames_share_rows_and_stay_apart(lengths: list[int]) -> None:
     batch = batch_of([[True] * length for length in lengths])
-    rows = PackedRows(batch)
+    rows = PackedRows(Frames.of(batch))
     assert rows.index.shape[1] == max(lengths)
     frame_of_place = torch.full(rows.index.shape, -1).flatten()
     frame_of_place[rows.inverse_index] = batch.layout.frames
@@ -81,5 +86,5 @@ def test_short_frames_share_rows_and_stay_apart(lengths: list[int]) -> None:
 
 
 def test_frames_that_fit_side_by_side_take_one_row() -> None:
-    rows = PackedRows(batch_of([[True] * 4, [True], [True] * 2, [True]]))
+    rows = PackedRows(Frames.of(batch_of([[True] * 4, [True], [True] * 2, [True]])))
     assert rows.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]

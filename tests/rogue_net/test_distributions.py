@@ -49,7 +49,7 @@ def test_log_probs_and_entropy_are_those_of_the_softmax_over_the_open_choices(ma
     distribution = make(torch.tensor([LOGITS, LOGITS]), torch.tensor([MASK, [True] * 4]))
     expected = [dense(LOGITS, MASK), dense(LOGITS, [True] * 4)]
     for choice in range(4):
-        log_probs = distribution.log_prob(torch.tensor([choice, choice]))
+        log_probs = distribution.log_prob(torch.tensor([[choice], [choice]]))
         assert log_probs.exp().tolist() == pytest.approx([row[choice] for row in expected], abs=1e-6)
     assert distribution.entropy().tolist() == pytest.approx([entropy_of(row) for row in expected], abs=1e-6)
 
@@ -68,7 +68,7 @@ def test_the_open_choices_hold_all_of_the_probability(make: Make, rows: list[lis
     logits = torch.tensor([[x for x, _ in row] for row in rows])
     mask = torch.tensor([[is_open for _, is_open in row] for row in rows])
     distribution = make(logits, mask)
-    probabilities = torch.stack([distribution.log_prob(torch.full((len(rows),), c)).exp() for c in range(3)], dim=1)
+    probabilities = torch.stack([distribution.log_prob(torch.full((len(rows), 1), c)).exp() for c in range(3)], dim=1)
     torch.testing.assert_close(probabilities.sum(1), torch.ones(len(rows)))
     assert (probabilities[~mask] == 0).all()
     assert (distribution.entropy() >= -1e-6).all()
@@ -80,7 +80,7 @@ def test_samples_are_as_frequent_as_they_are_probable(make: Make) -> None:
     count = 20_000
     distribution = make(torch.tensor([LOGITS] * count), torch.tensor([MASK] * count))
     samples = distribution.sample(torch.Generator().manual_seed(0))
-    seen = torch.bincount(samples, minlength=4).tolist()
+    seen = torch.bincount(samples[:, 0], minlength=4).tolist()
     expected = [count * p for p in dense(LOGITS, MASK)]
     assert seen[1] == 0
     chi_square = sum((s - e) ** 2 / e for s, e in zip(seen, expected, strict=True) if e)
@@ -90,22 +90,22 @@ def test_samples_are_as_frequent_as_they_are_probable(make: Make) -> None:
 @BOTH
 def test_an_improbable_open_choice_is_preferred_to_any_masked_one(make: Make) -> None:
     distribution = make(torch.tensor([[1e4, -1e4, 1e4]] * 1000), torch.tensor([[False, True, False]] * 1000))
-    assert distribution.sample(torch.Generator().manual_seed(0)).tolist() == [1] * 1000
-    assert distribution.mode().tolist() == [1] * 1000
+    assert distribution.sample(torch.Generator().manual_seed(0)).tolist() == [[1]] * 1000
+    assert distribution.mode().tolist() == [[1]] * 1000
 
 
 @BOTH
 def test_a_single_open_choice_is_certain_to_the_last_bit(make: Make) -> None:
     logits = torch.tensor([[0.1, 7.3, -2.2], [123.4, -1e4, 3.0]])
     distribution = make(logits, torch.tensor([[False, True, False], [True, False, False]]))
-    assert distribution.log_prob(torch.tensor([1, 0])).tolist() == [0.0, 0.0]
+    assert distribution.log_prob(torch.tensor([[1], [0]])).tolist() == [0.0, 0.0]
     assert distribution.entropy().tolist() == [0.0, 0.0]
 
 
 @BOTH
 def test_the_mode_is_the_most_probable_open_choice(make: Make) -> None:
     distribution = make(torch.tensor([LOGITS, LOGITS]), torch.tensor([MASK, [True, True, True, False]]))
-    assert distribution.mode().tolist() == [3, 0]
+    assert distribution.mode().tolist() == [[3], [0]]
 
 
 @BOTH
@@ -120,7 +120,7 @@ def test_the_same_generator_draws_the_same_and_another_does_not(make: Make) -> N
 @pytest.mark.parametrize("mask", [None, MASK, [False, True, False, False]], ids=["open", "masked", "all but one"])
 def test_gradients_are_finite_and_those_of_the_softmax(make: Make, mask: list[bool] | None) -> None:
     logits = torch.tensor([LOGITS, [30.0, -30.0, 0.0, 5.0]], requires_grad=True)
-    choices = torch.tensor([1, 1]) if mask and mask[1] else torch.tensor([0, 3])
+    choices = torch.tensor([[1], [1]]) if mask and mask[1] else torch.tensor([[0], [3]])
     distribution = make(logits, None if mask is None else torch.tensor([mask, mask]))
     (distribution.log_prob(choices).sum() + 2 * distribution.entropy().sum()).backward()
     assert logits.grad is not None and torch.isfinite(logits.grad).all()
@@ -138,7 +138,7 @@ def test_gradients_are_finite_and_those_of_the_softmax(make: Make, mask: list[bo
 @BOTH
 def test_half_precision_logits_become_float32(make: Make) -> None:
     distribution = make(torch.tensor([LOGITS], dtype=torch.bfloat16), None)
-    assert distribution.log_prob(torch.tensor([3])).dtype == torch.float32
+    assert distribution.log_prob(torch.tensor([[3]])).dtype == torch.float32
     assert distribution.entropy().tolist() == pytest.approx([entropy_of(dense(LOGITS, [True] * 4))], abs=1e-6)
 
 
@@ -155,27 +155,28 @@ def mixed() -> RaggedCategorical:
 
 def test_actors_have_as_many_choices_as_their_frame_has_actees() -> None:
     distribution = mixed()
-    assert distribution.mode().tolist() == [2, -1, 4, 5]
-    assert distribution.log_prob(torch.tensor([7, -1, 4, 5])).exp().tolist() == pytest.approx([0.25, 1, 1, 1])
+    assert distribution.mode().tolist() == [[2], [-1], [4], [5]]
+    assert distribution.log_prob(torch.tensor([[7], [-1], [4], [5]])).exp().tolist() == pytest.approx([0.25, 1, 1, 1])
     assert distribution.logits.tolist() == pytest.approx([math.log(0.25), math.log(0.75), 0.0, -INF, -INF, 0.0])
 
 
 def test_an_actor_without_actees_selects_nobody_for_certain() -> None:
     distribution = mixed()
     for seed in range(20):
-        assert distribution.sample(torch.Generator().manual_seed(seed))[1] == -1
-    assert distribution.log_prob(torch.tensor([2, -1, 4, 5]))[1] == 0.0
+        assert distribution.sample(torch.Generator().manual_seed(seed))[1, 0] == -1
+    assert distribution.log_prob(torch.tensor([[2], [-1], [4], [5]]))[1] == 0.0
     assert distribution.entropy()[1] == 0.0
 
 
 def test_actors_without_any_actee_anywhere_and_no_actors_at_all_are_fine() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     lonely = RaggedCategorical(torch.zeros(0, requires_grad=True), nothing, nothing, 2, None)
-    assert lonely.sample().tolist() == lonely.mode().tolist() == [-1, -1]
-    assert lonely.log_prob(torch.tensor([-1, -1])).tolist() == lonely.entropy().tolist() == [0.0, 0.0]
+    assert lonely.sample().tolist() == lonely.mode().tolist() == [[-1], [-1]]
+    assert lonely.log_prob(torch.tensor([[-1], [-1]])).tolist() == lonely.entropy().tolist() == [0.0, 0.0]
     empty = RaggedCategorical(torch.zeros(0), nothing, nothing, 0, None)
-    assert empty.sample().shape == empty.mode().shape == empty.entropy().shape == (0,)
-    assert Categorical(torch.zeros(0, 3), None).sample().shape == (0,)
+    assert empty.sample().shape == empty.mode().shape == (0, 1)
+    assert empty.entropy().shape == (0,)
+    assert Categorical(torch.zeros(0, 3), None).sample().shape == (0, 1)
 
 
 def test_samples_of_actors_with_different_numbers_of_actees_are_as_frequent_as_they_are_probable() -> None:
@@ -185,7 +186,7 @@ def test_samples_of_actors_with_different_numbers_of_actees_are_as_frequent_as_t
     entities = torch.tensor([0, 1, 10, 11, 12]).repeat(count)
     actors = torch.tensor([0, 0, 1, 1, 1]).repeat(count) + 2 * torch.arange(count).repeat_interleave(5)
     samples = RaggedCategorical(logits, actors, entities, 2 * count, None).sample(torch.Generator().manual_seed(3))
-    frequency = torch.bincount(samples, minlength=13).double() / count
+    frequency = torch.bincount(samples[:, 0], minlength=13).double() / count
     for entity, probability in {0: 1 / 4, 1: 3 / 4, 10: 1 / 6, 11: 1 / 3, 12: 1 / 2}.items():
         four_sigma = 4 * math.sqrt(probability * (1 - probability) / count)
         assert abs(float(frequency[entity]) - probability) < four_sigma

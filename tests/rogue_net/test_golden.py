@@ -25,8 +25,8 @@ from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPA
 from entity_gym.frame import FrameReader
 from entity_gym.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
-from rogue_net.attention import PackedRows
-from rogue_net.heads import CategoricalHead, SelectEntityHead, flat_indices
+from rogue_net.frames import Frames
+from rogue_net.heads import CategoricalHead, SelectEntityHead
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minesweeper_internals.json").read_text())
 
@@ -81,16 +81,16 @@ def test_frames_are_packed_into_rows_as_the_tables_say(batch: ObsBatch) -> None:
     packing = pack(batch.layout.lengths.numpy())
     frames = [[None if np.isnan(frame) else frame for frame in row] for row in packing.batch.tolist()]
     assert frames == expected["batch"]
-    rows = PackedRows(batch)
+    rows = Frames.of(batch).rows
     assert rows.index.tolist() == packing.index.tolist() == expected["index"]
     assert rows.inverse_index.tolist() == packing.inverse_index.tolist() == expected["inverse_index"]
 
 
 def test_actors_are_found_among_the_tokens_of_all_frames(batch: ObsBatch) -> None:
-    move, fire = batch.action_masks[MOVE], batch.action_masks[FIRE]
-    assert flat_indices(move.actors, batch.layout).tolist() == GOLDEN["move_head"]["flat_actor_indices"]
-    assert flat_indices(fire.actors, batch.layout).tolist() == [8]
-    assert flat_indices(fire.actees, batch.layout).tolist() == [6, 7]
+    move, fire = batch.action_tokens[MOVE], batch.action_tokens[FIRE]
+    assert move.actors.tolist() == GOLDEN["move_head"]["flat_actor_indices"]
+    assert fire.actors.tolist() == [8]
+    assert fire.actees.tolist() == [6, 7]
 
 
 def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environments_ids(
@@ -102,8 +102,8 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
     move_head = CategoricalHead(5, 5)
     with torch.no_grad():
         move_head.project.weight.copy_(torch.eye(5))
-    moves = move_head(tokens, batch.layout, batch.action_masks[MOVE]).mode()
-    assert moves.tolist() == GOLDEN["move_head"]["sampled_actions"]
+    moves = move_head(tokens, batch, MOVE).mode()
+    assert moves[:, 0].tolist() == GOLDEN["move_head"]["sampled_actions"]
 
     fire_head = SelectEntityHead(5, 5)
     tokens = torch.zeros(batch.num_tokens, 5)
@@ -112,12 +112,10 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
         for linear in (fire_head.query, fire_head.key):
             linear.weight.copy_(torch.eye(5))
             linear.bias.zero_()
-    shots = fire_head(tokens, batch.layout, batch.action_masks[FIRE]).mode()
+    shots = fire_head(tokens, batch, FIRE).mode()
 
     chosen = {MOVE: moves, FIRE: shots}
-    actions = {
-        name: RaggedTensor(chosen[name].unsqueeze(1), mask.actors.offsets) for name, mask in batch.action_masks.items()
-    }
+    actions = {name: RaggedTensor(chosen[name], mask.actors.offsets) for name, mask in batch.action_masks.items()}
     buffers = ActResult(actions, {}, torch.zeros(3)).to_buffers()
     assert buffers[MOVE].to_list() == GOLDEN["move_head"]["ragged_actions"]
     assert buffers[FIRE].to_list() == GOLDEN["fire_head"]["ragged_actions"]
@@ -142,8 +140,7 @@ def test_a_selection_is_the_entity_index_inside_the_frame_and_not_the_position_a
     )
     obs = batch_observations([Observation(features={"Wall": [[9]]}), observation], obs_space, action_space)
     batch = ObsBatch.from_vec_obs(obs)
-    mask = batch.action_masks["target"]
-    assert flat_indices(mask.actees, batch.layout).tolist() == [1 + 5, 1 + 3]
+    assert batch.action_tokens["target"].actees.tolist() == [1 + 5, 1 + 3]
 
     head = SelectEntityHead(1, 1)
     with torch.no_grad():
@@ -151,11 +148,11 @@ def test_a_selection_is_the_entity_index_inside_the_frame_and_not_the_position_a
             linear.weight.fill_(1.0)
             linear.bias.zero_()
     tokens = torch.tensor([[9.0], [0.0], [0.0], [1.0], [2.0], [-1.0], [3.0]])  # "c" prefers the smallest key
-    choice = head(tokens, batch.layout, mask).mode()
-    assert choice.tolist() == [5, 3]  # "d" stands first and "b" second among the actees
+    choice = head(tokens, batch, "target").mode()
+    assert choice.tolist() == [[5], [3]]  # "d" stands first and "b" second among the actees
 
     actions = {
-        "target": RaggedTensor(choice.unsqueeze(1), mask.actors.offsets),
+        "target": RaggedTensor(choice, batch.action_masks["target"].actors.offsets),
         "wait": RaggedTensor(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)),
     }
     frame = FrameReader(obs_space, action_space).read(observation, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -103,3 +105,45 @@ def test_loaded_statistics_are_used_at_once() -> None:
     target.load_state_dict(source.state_dict())
     assert target(torch.tensor([[3.0]])).tolist() == [[2.0]]
     assert int(target.count) == 2
+
+
+def test_only_the_statistics_are_saved() -> None:
+    assert list(RunningNorm(2).state_dict()) == ["count", "mean", "squares"]
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_copy_and_its_original_go_their_own_ways(assign: bool) -> None:
+    norm = RunningNorm(1)
+    norm.update(torch.tensor([[0.0], [2.0]]))  # mean 1, std 1
+    copied = copy.deepcopy(norm)
+    copied.update(torch.tensor([[10.0], [12.0]]))
+    assert norm(torch.tensor([[3.0]])).tolist() == [[2.0]]
+    other = RunningNorm(1)
+    other.update(torch.tensor([[6.0], [10.0]]))  # mean 8, std 2
+    copied.load_state_dict(other.state_dict(), assign=assign)
+    assert copied(torch.tensor([[10.0]])).tolist() == [[1.0]]
+    assert norm(torch.tensor([[3.0]])).tolist() == [[2.0]]
+
+
+def test_statistics_written_by_hand_are_used_after_a_refresh() -> None:
+    norm = RunningNorm(1)
+    norm.count.fill_(1)
+    norm.mean.fill_(3.0)
+    norm.squares.fill_(4.0)
+    norm.refresh()
+    assert norm(torch.tensor([[7.0]])).tolist() == [[2.0]]
+
+
+def test_large_whole_numbers_keep_their_differences() -> None:
+    norm = RunningNorm(1)
+    values = torch.tensor([[1e7 - 4], [1e7], [1e7 + 4]])
+    norm.update(values)  # mean 1e7, std sqrt(32 / 3)
+    expected = torch.tensor([[-4.0], [0.0], [4.0]]) / (32 / 3) ** 0.5
+    torch.testing.assert_close(norm(values), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("spread", [1e-38, 1e-40, 1e-44])
+def test_deviations_whose_inverse_float32_does_not_hold_count_as_none(spread: float) -> None:
+    norm = RunningNorm(1)
+    norm.update(torch.tensor([[0.0], [spread]]))
+    torch.testing.assert_close(norm(torch.tensor([[0.0], [1.0]])), torch.tensor([[0.0], [1.0]]))

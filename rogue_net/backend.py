@@ -1,0 +1,121 @@
+"""How the transformer is computed: the one place that chooses."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rogue_net.attention import AttentionBackend
+from rogue_net.config import Backend, RogueNetConfig
+
+log = logging.getLogger(__name__)
+
+
+class Choice(NamedTuple):
+    """What computes the blocks."""
+
+    trunk: bool  # all blocks as one fused function
+    attention: AttentionBackend  # where the blocks are modules
+
+
+REFERENCE = Choice(trunk=False, attention="packed")
+
+
+def choose(config: RogueNetConfig, tokens: Tensor, *, drop: bool) -> Choice:
+    """What computes the blocks on these tokens.
+
+    Args:
+        config: says what is wanted.
+        tokens: (E, D), of which device and dtype matter.
+        drop: whether dropout is active.
+
+    Raises:
+        ValueError: `fused` was asked for, and cannot be.
+    """
+    if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
+        return REFERENCE
+    reason = why_not_fused(config) or _why_not_on(tokens)
+    if reason is None:
+        whole = not (drop and (config.residual_dropout or config.attention_dropout))
+        return Choice(trunk=whole, attention="packed" if drop and config.attention_dropout else "fused")
+    if config.backend == "fused":
+        raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
+    _say_once(reason)
+    return REFERENCE
+
+
+def fuses_embedding(backend: Backend, d_model: int, weight: Tensor) -> bool:
+    """Whether kernels end the embedding. Not where they cannot: what `backend` asks for is above all about the blocks.
+
+    Args:
+        backend: what is wanted.
+        d_model: width of a token.
+        weight: one of the embedding's, of which device and dtype matter.
+    """
+    return backend != "reference" and d_model % 8 == 0 and _why_not_on(weight) is None and not is_jit_off()
+
+
+def is_jit_off() -> bool:
+    """Whether Numba was told not to compile."""
+    from numba import config as numba_config
+
+    return bool(getattr(numba_config, "DISABLE_JIT", False))
+
+
+@cache
+def why_not_fused(config: RogueNetConfig) -> str | None:
+    """Why a network with these settings cannot be fused; None if it can."""
+    if config.pooling != "none":
+        return f"net.pooling={config.pooling} has no kernels"
+    if (config.d_model // config.n_head) % 8 != 0:
+        return (
+            f"the width of a head, net.d_model={config.d_model} / net.n_head={config.n_head} "
+            f"= {config.d_model // config.n_head}, is not a multiple of 8"
+        )
+    if is_jit_off():
+        return "Numba is switched off by NUMBA_DISABLE_JIT"
+    return None
+
+
+def _why_not_on(tokens: Tensor) -> str | None:
+    if tokens.device.type != "cpu":
+        return f"it computes on the CPU, and the network is on {tokens.device}"
+    if tokens.dtype != torch.float32:
+        return f"it computes in float32, and the network in {str(tokens.dtype).removeprefix('torch.')}"
+    return None
+
+
+@cache
+def _say_once(reason: str) -> None:
+    log.info("net.backend=auto takes the reference, as the fused one cannot be: %s", reason)
+
+
+def check_precision(config: RogueNetConfig) -> None:
+    """Check that this CPU can do what `net.precision` asks for.
+
+    Raises:
+        ValueError: it has no instructions for bf16, or the settings leave nothing to use them in.
+    """
+    if config.precision == "fp32":
+        return
+    reason = why_not_fused(config) if config.backend != "reference" else "net.backend=reference computes in fp32"
+    if reason is None and not has_bf16():
+        reason = f"this CPU ({platform.machine()}) has no instructions for it"
+    if reason is not None:
+        raise ValueError(f"net.precision=bf16 cannot be: {reason}; allowed: fp32")
+
+
+@cache
+def has_bf16() -> bool:
+    """Whether this CPU multiplies matrices of bfloat16 by instructions of its own."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:  # not Linux
+        return platform.system() == "Darwin" and platform.machine() == "arm64"
+    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))

@@ -1,0 +1,85 @@
+"""Which tokens of a batch are a frame, in the forms that attention needs; each is made once, when first asked for.
+
+Shapes: E tokens, B frames, R rows of L packed tokens.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from entity_gym.packing import pack
+from rogue_net.obs_batch import ObsBatch
+from rogue_net.ragged import sequence_of_item
+
+
+class Frames:
+    """The frames of a batch.
+
+    Args:
+        offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
+        visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
+    """
+
+    def __init__(self, offsets: Tensor, visible: Tensor | None = None) -> None:
+        self.offsets = offsets
+        self.visible = visible
+
+    @staticmethod
+    def of(batch: ObsBatch) -> Frames:
+        """Those of a batch."""
+        return Frames(batch.layout.offsets, batch.token_visible)
+
+    @cached_property
+    def host_offsets(self) -> NDArray[np.int64]:
+        """The offsets in the host's memory. Synchronises with the device."""
+        offsets: NDArray[np.int64] = self.offsets.cpu().numpy()
+        return offsets
+
+    @cached_property
+    def host_visible(self) -> NDArray[np.bool_]:
+        """`visible` in the host's memory; empty where all are visible. Synchronises with the device."""
+        return np.empty(0, np.bool_) if self.visible is None else self.visible.cpu().numpy()
+
+    @cached_property
+    def max_length(self) -> int:
+        """Tokens of the longest frame; 0 without frames."""
+        return int(np.diff(self.host_offsets).max(initial=0))
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """(E,) int64, the frame of each token."""
+        return sequence_of_item(self.offsets)
+
+    @cached_property
+    def rows(self) -> PackedRows:
+        """The frames packed into rows."""
+        return PackedRows(self)
+
+
+class PackedRows:
+    """Several frames packed into each row of a rectangle, and a mask that keeps them apart.
+
+    Attributes:
+        index: (R, L) int64, the token at each place of a row; 0 where there is none.
+        inverse_index: (E,) int64, each token's place in the flattened rows.
+        allowed: (R, 1, L, L) bool, whether the token at place i of a row may attend to the one at place j: both are of one
+            frame, and j is visible or i is hidden too. A place always attends to itself, empty ones to nothing else.
+    """
+
+    def __init__(self, frames: Frames) -> None:
+        packing = pack(np.diff(frames.host_offsets))  # rows are chosen on the host
+        device = frames.offsets.device
+        self.index = torch.from_numpy(packing.index).to(device)
+        self.inverse_index = torch.from_numpy(packing.inverse_index).to(device)
+        numbers = torch.from_numpy(packing.batch).to(device)  # NaN where there is no token, and NaN equals nothing
+        allowed = numbers.unsqueeze(2) == numbers.unsqueeze(1)
+        if frames.visible is not None:
+            visible = frames.visible[self.index]
+            allowed &= visible.unsqueeze(1) | ~visible.unsqueeze(2)
+        allowed |= torch.eye(self.index.shape[1], dtype=torch.bool, device=device)
+        self.allowed = allowed.unsqueeze(1)

@@ -1,0 +1,186 @@
+"""What a block does to every token by itself, forward and backward: normalization, and the MLP's activation.
+
+Layouts: rows of float32. Widths are multiples of 8. Biases of the matrix products before
+are added here, where the numbers pass by anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rogue_net.fused.simd import (
+    Const,
+    Count,
+    Floats,
+    absolute,
+    exp,
+    fma,
+    inline,
+    kernel,
+    load,
+    spread,
+    store,
+    total,
+    value,
+    where_positive,
+)
+
+
+class Shape(NamedTuple):
+    """What the kernels are compiled for."""
+
+    lanes: Const  # numbers handled at once; divides `width`
+    width: Const  # numbers in a row
+
+    @staticmethod
+    @cache
+    def of(width: int) -> Shape:
+        """For rows of so many numbers."""
+        assert width % 8 == 0, width
+        return Shape(Const(next(lanes for lanes in (16, 8) if width % lanes == 0)), Const(width))
+
+
+EPSILON = np.float32(1e-5)  # as in torch's LayerNorm
+
+
+@kernel
+def normalize(
+    lanes: Const,
+    width: Const,
+    x: Floats,
+    add: Count,
+    bias: Floats,
+    rows: Count,
+    normalized: Floats,
+    inverse_std: Floats,
+) -> None:
+    """x += bias, then n = (x - mean(x)) / sqrt(var(x) + 1e-5) over every row.
+
+    The scale and shift of LayerNorm (Ba et al. 2016, arXiv 1607.06450, equation 3) are part of the linear layer that follows.
+
+    Args:
+        lanes, width: see `Shape`.
+        x: changed in place.
+        add: whether there is a bias.
+        bias: (width).
+        rows: how many.
+        normalized: result, n.
+        inverse_std: result, (rows).
+    """
+    share = np.float32(1 / value(width))
+    for row in range(rows):
+        at = row * value(width)
+        sums = spread(lanes, np.float32(0))
+        for d in range(0, value(width), value(lanes)):
+            numbers = load(lanes, x, at + d)
+            if add:
+                numbers = numbers + load(lanes, bias, d)
+                store(x, at + d, numbers)
+            sums = sums + numbers
+        mean = total(sums) * share
+        squares = spread(lanes, np.float32(0))
+        for d in range(0, value(width), value(lanes)):
+            deviation = load(lanes, x, at + d) - mean
+            squares = fma(deviation, deviation, squares)
+        inverse = np.float32(1) / np.float32(math.sqrt(total(squares) * share + EPSILON))
+        inverse_std[row] = inverse
+        for d in range(0, value(width), value(lanes)):
+            store(normalized, at + d, (load(lanes, x, at + d) - mean) * inverse)
+
+
+@kernel
+def normalize_backward(
+    lanes: Const,
+    width: Const,
+    dnormalized: Floats,
+    normalized: Floats,
+    inverse_std: Floats,
+    rows: Count,
+    dx: Floats,
+    dbias: Floats,
+) -> None:
+    """dx += (dn - mean(dn) - n mean(dn n)) / std; then dbias += the sum of dx over rows.
+
+    Args:
+        dnormalized: dn.
+        normalized, inverse_std: as `normalize` left them.
+        dx: gradient of x after `normalize`, to which that through the normalization is added.
+        dbias: (width).
+        others: see `normalize`.
+    """
+    share = np.float32(1 / value(width))
+    for row in range(rows):
+        at = row * value(width)
+        sums, products = spread(lanes, np.float32(0)), spread(lanes, np.float32(0))
+        for d in range(0, value(width), value(lanes)):
+            gradient = load(lanes, dnormalized, at + d)
+            sums = sums + gradient
+            products = fma(gradient, load(lanes, normalized, at + d), products)
+        mean, slope = total(sums) * share, total(products) * share
+        inverse = inverse_std[row]
+        for d in range(0, value(width), value(lanes)):
+            change = load(lanes, dnormalized, at + d) - mean - load(lanes, normalized, at + d) * slope
+            gradient = load(lanes, dx, at + d) + change * inverse
+            store(dx, at + d, gradient)
+            store(dbias, d, load(lanes, dbias, d) + gradient)
+
+
+@inline
+def normal_cdf(x: Any, bell: Any) -> Any:
+    """The standard normal distribution function, within 1.5e-7, where `bell` = exp(-x² / 2).
+
+    Phi(x) = 1 - bell t (a1 + t (a2 + t (a3 + t (a4 + t a5)))) / 2,  t = 1 / (1 + p x / sqrt 2),  for x >= 0, else 1 - Phi(-x)
+    (Abramowitz and Stegun 1964, equation 7.1.26).
+    """
+    t = np.float32(1) / (absolute(x) * np.float32(0.3275911 / math.sqrt(2)) + np.float32(1))
+    tail = t * np.float32(1.061405429) + np.float32(-1.453152027)
+    tail = tail * t + np.float32(1.421413741)
+    tail = tail * t + np.float32(-0.284496736)
+    tail = tail * t + np.float32(0.254829592)
+    tail = tail * t * bell * np.float32(0.5)
+    return where_positive(x, np.float32(1) - tail, tail)
+
+
+@kernel
+def gelu(
+    lanes: Const, width: Const, hidden: Floats, bias: Floats, rows: Count, activated: Floats, keep_slope: Count
+) -> None:
+    """gelu(z) = z Phi(z) of z = hidden + bias (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2).
+
+    Args:
+        hidden: changed in place to gelu'(z) = Phi(z) + z phi(z), if `keep_slope`.
+        bias: (width).
+        activated: result.
+        others: see `normalize`.
+    """
+    for row in range(rows):
+        at = row * value(width)
+        for d in range(0, value(width), value(lanes)):
+            z = load(lanes, hidden, at + d) + load(lanes, bias, d)
+            bell = exp(z * z * np.float32(-0.5))
+            phi = normal_cdf(z, bell)
+            store(activated, at + d, z * phi)
+            if keep_slope:
+                store(hidden, at + d, fma(z * np.float32(1 / math.sqrt(2 * math.pi)), bell, phi))
+
+
+@kernel
+def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, rows: Count, dbias: Floats) -> None:
+    """gradient *= gelu'(z); dbias += its sum over rows.
+
+    Args:
+        gradient: of `activated`; changed in place to that of z.
+        slope: as `gelu` left it in `hidden`.
+        dbias: (width).
+        others: see `normalize`.
+    """
+    for row in range(rows):
+        at = row * value(width)
+        for d in range(0, value(width), value(lanes)):
+            change = load(lanes, gradient, at + d) * load(lanes, slope, at + d)
+            store(gradient, at + d, change)
+            store(dbias, d, load(lanes, dbias, d) + change)

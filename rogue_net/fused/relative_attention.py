@@ -1,0 +1,376 @@
+"""Attention with relative positions among the entities of a frame, forward and backward.
+
+    s_ij = q_i · (k_j + a_ij) / sqrt(K),   y_i = sum_j p_ij (v_j + gate_j * b_ij)
+
+with p = softmax(s) as in `rogue_net.fused.attention`, and sums of rows of two tables that all heads share
+(`rogue_net.relative_positions`):
+
+    a_ij = sum_m c_ijm keys[r_ijm],   b_ij = sum_m c_ijm values[r_ijm]
+
+They are made for one query at a time, used by every head, and made again backward: memory is linear in entities. Backward,
+q, k and v have the gradients of attention whose keys are k_j + a_ij and whose values are v_j + gate_j * b_ij, and
+
+    da_ij = sum over heads of ds_ij q_i / sqrt(K),   g_ij = sum over heads of p_ij dy_i,
+    dgate_j += g_ij * b_ij,   db_ij = g_ij * gate_j,   dkeys[r_ijm] += c_ijm da_ij,   dvalues[r_ijm] += c_ijm db_ij
+
+Layouts are those of `rogue_net.fused.attention`; tables and gates have K columns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rogue_net.fused.attention import EIGHT, HIDDEN, mark_hidden, rounded
+from rogue_net.fused.relative_terms import Pairs, Places, Scheme, relate
+from rogue_net.fused.simd import (
+    LANES,
+    Const,
+    Count,
+    Flags,
+    Floats,
+    Ints,
+    address,
+    exp,
+    first_lanes,
+    fma,
+    inline,
+    kernel,
+    largest,
+    load,
+    maximum,
+    spread,
+    store,
+    total,
+    value,
+)
+
+
+class Scratch(NamedTuple):
+    """Memory that the kernels need for themselves, for one query and the keys of its frame."""
+
+    room: Count  # keys, rounded up to a multiple of the lanes
+    components: Floats  # (n + 1, lanes) of the pairs at hand
+    rows: Floats  # (M, room)
+    coefficients: Floats  # (M, room)
+    keys: Floats  # (room, K) a
+    values: Floats  # (room, K) b
+    dkeys: Floats  # (room, K) da
+    dvalues: Floats  # (room, K) g, then db
+    weights: Floats  # (room,) s, then p
+    slopes: Floats  # (room,) ds / sqrt(K)
+    penalty: Floats  # (room,) what is added to the scores of visible queries
+
+
+class OwnScratch:
+    """Scratch of one thread.
+
+    Args:
+        head_width: K.
+        pairs: of the batch.
+        max_length: tokens of the longest frame.
+    """
+
+    def __init__(self, head_width: int, pairs: Pairs, max_length: int) -> None:
+        room = rounded(max_length)
+        sizes = [(pairs.scheme.dimensions + 1) * LANES, *2 * [pairs.terms * room], *4 * [room * head_width], *3 * [room]]
+        self._held = torch.zeros(sum(sizes))
+        parts: list[Any] = [address(part) for part in self._held.split(sizes)]
+        self.addresses = Scratch(room, *parts)
+
+
+class Gradients(NamedTuple):
+    """Results of `backward`. What belongs to no token is added to, the rest is written."""
+
+    qkv: Floats  # (E, 3 D)
+    bias: Floats  # (3 D), added to
+    keys: Floats  # as the table, added to
+    values: Floats  # as the table, added to
+    gate: Floats  # (E, K)
+
+
+@inline
+def add_terms(part, width, table, terms, blocks, first, length, scratch, sums):  # type: ignore[no-untyped-def]
+    """Write sum_m c_ijm table[r_ijm] of all keys j of one query into `sums`, (room, K)."""
+    for j in range(length):
+        for d in range(0, value(width), value(part)):
+            at = blocks[first + j] + d
+            row = load(part, table, at + int(scratch.rows[j]) * value(width)) * scratch.coefficients[j]
+            for m in range(scratch.room + j, terms * scratch.room + j, scratch.room):
+                more = load(part, table, at + int(scratch.rows[m]) * value(width))
+                row = fma(more, spread(part, scratch.coefficients[m]), row)
+            store(sums, j * value(width) + d, row)
+
+
+@kernel
+def forward(
+    lanes: Const,
+    width: Const,
+    part: Const,
+    num_heads: Count,
+    qkv: Floats,
+    bias: Floats,
+    scheme: Scheme,
+    places: Places,
+    keys: Floats,
+    values: Floats,
+    gate: Floats,
+    offsets: Ints,
+    hides: Count,
+    visible: Flags,
+    low: Count,
+    high: Count,
+    y: Floats,
+    softmax: Floats,
+    scratch: Scratch,
+) -> None:
+    """Attend in the frames `low:high`; adds `bias` (3 D) to `qkv` on the way.
+
+    Args:
+        scheme, places: of the whole batch, see `Pairs`.
+        keys, values: tables.
+        gate: (E, K) of the frames.
+        scratch: see `OwnScratch`.
+        others: see `rogue_net.fused.attention.forward`.
+    """
+    size = num_heads * value(width)
+    stride = 3 * size
+    scale = np.float32(1 / math.sqrt(value(width)))
+    for frame in range(low, high):
+        token, length = offsets[frame], offsets[frame + 1] - offsets[frame]
+        first = token - offsets[low]
+        for at in range(first * stride, (first + length) * stride, stride):
+            for d in range(0, stride, 8):
+                store(qkv, at + d, load(EIGHT, qkv, at + d) + load(EIGHT, bias, d))
+        if hides:
+            mark_hidden(visible, token, length, scratch.penalty, 0)
+        for i in range(length):
+            blind = hides and visible[token + i]
+            relate(lanes, scheme, places, token, length, i, scratch)
+            add_terms(part, width, keys, scheme.key_terms, places.key_blocks, token, length, scratch, scratch.keys)
+            add_terms(
+                part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values
+            )
+            for head in range(num_heads):
+                query = (first + i) * stride + head * value(width)
+                key = first * stride + size + head * value(width)
+                _products(part, width, qkv, query, key, stride, scratch, length)
+                shift = _scores(lanes, scratch, length, scale, blind)
+                norm = np.float32(1) / _exp(lanes, scratch.weights, length, shift)
+                kept = 2 * ((first + i) * num_heads + head)
+                softmax[kept], softmax[kept + 1] = shift, norm
+                to = (first + i) * size + head * value(width)
+                _average(part, width, qkv, key + size, stride, gate, first, scratch, length, norm, y, to)
+
+
+@inline
+def _products(part, width, qkv, query, key, stride, scratch, length):  # type: ignore[no-untyped-def]
+    """Write q_i · (k_j + a_ij) of one query and head for all keys into `scratch.weights`."""
+    for j in range(length):
+        products = spread(part, np.float32(0))
+        for d in range(0, value(width), value(part)):
+            related = load(part, qkv, key + j * stride + d) + load(part, scratch.keys, j * value(width) + d)
+            products = fma(load(part, qkv, query + d), related, products)
+        scratch.weights[j] = total(products)
+
+
+@inline
+def _scores(lanes, scratch, length, scale, blind):  # type: ignore[no-untyped-def]
+    """Make s_ij of the products; returns the largest."""
+    top = spread(lanes, HIDDEN)
+    for j in range(0, length, value(lanes)):
+        score = load(lanes, scratch.weights, j) * scale
+        if blind:
+            score = score + load(lanes, scratch.penalty, j)
+        score = first_lanes(length - j, score, spread(lanes, HIDDEN))
+        store(scratch.weights, j, score)
+        top = maximum(top, score)
+    return largest(top)
+
+
+@inline
+def _exp(lanes, weights, length, shift):  # type: ignore[no-untyped-def]
+    """Replace scores by exp(s - shift), 0 behind the last; returns their sum."""
+    sums = spread(lanes, np.float32(0))
+    for j in range(0, length, value(lanes)):
+        weight = exp(load(lanes, weights, j) - shift)
+        store(weights, j, weight)
+        sums = sums + weight
+    return total(sums)
+
+
+@inline
+def _average(part, width, qkv, first_value, stride, gate, first, scratch, length, norm, y, to):  # type: ignore[no-untyped-def]
+    """y_i = norm sum_j w_ij (v_j + gate_j * b_ij)."""
+    for d in range(0, value(width), value(part)):
+        mean = spread(part, np.float32(0))
+        for j in range(length):
+            b = load(part, scratch.values, j * value(width) + d)
+            v = load(part, qkv, first_value + j * stride + d)
+            related = fma(load(part, gate, (first + j) * value(width) + d), b, v)
+            mean = fma(spread(part, scratch.weights[j]), related, mean)
+        store(y, to + d, mean * norm)
+
+
+@kernel
+def backward(
+    lanes: Const,
+    width: Const,
+    part: Const,
+    num_heads: Count,
+    qkv: Floats,
+    scheme: Scheme,
+    places: Places,
+    keys: Floats,
+    values: Floats,
+    gate: Floats,
+    offsets: Ints,
+    hides: Count,
+    visible: Flags,
+    low: Count,
+    high: Count,
+    y: Floats,
+    softmax: Floats,
+    dy: Floats,
+    gradients: Gradients,
+    scratch: Scratch,
+) -> None:
+    """The gradient of `forward`.
+
+    Args:
+        qkv: with the bias, as `forward` left it.
+        y, softmax: its results.
+        dy: gradient of y.
+        gradients: result.
+        others: see `forward`.
+    """
+    size = num_heads * value(width)
+    stride = 3 * size
+    scale = np.float32(1 / math.sqrt(value(width)))
+    for frame in range(low, high):
+        token, length = offsets[frame], offsets[frame + 1] - offsets[frame]
+        first = token - offsets[low]
+        _clear(gradients.qkv, first * stride, length * stride)
+        _clear(gradients.gate, first * value(width), length * value(width))
+        if hides:
+            mark_hidden(visible, token, length, scratch.penalty, 0)
+        for i in range(length):
+            blind = hides and visible[token + i]
+            relate(lanes, scheme, places, token, length, i, scratch)
+            add_terms(part, width, keys, scheme.key_terms, places.key_blocks, token, length, scratch, scratch.keys)
+            add_terms(
+                part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values
+            )
+            _clear(scratch.dkeys, 0, length * value(width))
+            _clear(scratch.dvalues, 0, length * value(width))
+            for head in range(num_heads):
+                query = (first + i) * stride + head * value(width)
+                key = first * stride + size + head * value(width)
+                out = (first + i) * size + head * value(width)
+                kept = 2 * ((first + i) * num_heads + head)
+                _products(part, width, qkv, query, key, stride, scratch, length)
+                mean = _changes(part, width, qkv, key + size, stride, gate, first, scratch, length, dy, y, out)
+                _slopes(lanes, scratch, length, scale, blind, softmax[kept], softmax[kept + 1], mean)
+                _spread_gradients(part, width, qkv, query, key, size, dy, out, length, gradients.qkv, scratch)
+            _through_gates(part, gate, gradients.gate, first * value(width), length * value(width), scratch)
+            _scatter(
+                part, width, scratch.dkeys, scheme.bucket_terms, scheme.key_terms, places.key_blocks, token, length,
+                scratch, gradients.keys,
+            )  # fmt: skip
+            _scatter(
+                part, width, scratch.dvalues, scheme.bucket_terms, scheme.value_terms, places.value_blocks, token, length,
+                scratch, gradients.values,
+            )  # fmt: skip
+        for at in range(first * stride, (first + length) * stride, stride):
+            for d in range(0, stride, 8):
+                store(gradients.bias, d, load(EIGHT, gradients.bias, d) + load(EIGHT, gradients.qkv, at + d))
+
+
+@inline
+def _clear(numbers, first, count):  # type: ignore[no-untyped-def]
+    for at in range(first, first + count, 8):
+        store(numbers, at, spread(EIGHT, np.float32(0)))
+
+
+@inline
+def _changes(part, width, qkv, first_value, stride, gate, first, scratch, length, dy, y, out):  # type: ignore[no-untyped-def]
+    """Write dy_i · (v_j + gate_j * b_ij) for all keys into `scratch.slopes`; returns dy_i · y_i, their mean."""
+    means = spread(part, np.float32(0))
+    for d in range(0, value(width), value(part)):
+        means = fma(load(part, dy, out + d), load(part, y, out + d), means)
+    for j in range(length):
+        changes = spread(part, np.float32(0))
+        for d in range(0, value(width), value(part)):
+            b = load(part, scratch.values, j * value(width) + d)
+            v = load(part, qkv, first_value + j * stride + d)
+            related = fma(load(part, gate, (first + j) * value(width) + d), b, v)
+            changes = fma(load(part, dy, out + d), related, changes)
+        scratch.slopes[j] = total(changes)
+    return total(means)
+
+
+@inline
+def _slopes(lanes, scratch, length, scale, blind, shift, norm, mean):  # type: ignore[no-untyped-def]
+    """Make p_ij of the products, and ds_ij / sqrt(K) = p_ij (change_j - mean) / sqrt(K) of the changes."""
+    for j in range(0, length, value(lanes)):
+        score = load(lanes, scratch.weights, j) * scale
+        if blind:
+            score = score + load(lanes, scratch.penalty, j)
+        weight = exp(score - shift) * norm
+        store(scratch.weights, j, weight)
+        store(scratch.slopes, j, weight * (load(lanes, scratch.slopes, j) - mean) * scale)
+
+
+@inline
+def _spread_gradients(part, width, qkv, query, key, size, dy, out, length, dqkv, scratch):  # type: ignore[no-untyped-def]
+    """Add what query i and a head leave in dq_i, in dk_j and dv_j of all keys, and in da_ij and g_ij."""
+    for d in range(0, value(width), value(part)):
+        q, grad, dq = load(part, qkv, query + d), load(part, dy, out + d), spread(part, np.float32(0))
+        at = key + d
+        for j in range(length):
+            slope, row = spread(part, scratch.slopes[j]), j * value(width) + d
+            dk, dv = slope * q, spread(part, scratch.weights[j]) * grad
+            dq = fma(slope, load(part, qkv, at) + load(part, scratch.keys, row), dq)
+            store(dqkv, at, dk + load(part, dqkv, at))
+            store(dqkv, at + size, dv + load(part, dqkv, at + size))
+            store(scratch.dkeys, row, dk + load(part, scratch.dkeys, row))
+            store(scratch.dvalues, row, dv + load(part, scratch.dvalues, row))
+            at += 3 * size
+        store(dqkv, query + d, dq)
+
+
+@inline
+def _through_gates(part, gate, dgate, first, count, scratch):  # type: ignore[no-untyped-def]
+    """Add g_ij * b_ij to the gradients of gates, and make db_ij of g_ij."""
+    for at in range(0, count, value(part)):
+        g = load(part, scratch.dvalues, at)
+        store(dgate, first + at, fma(g, load(part, scratch.values, at), load(part, dgate, first + at)))
+        store(scratch.dvalues, at, g * load(part, gate, first + at))
+
+
+@inline
+def _scatter(part, width, changes, bucket_terms, terms, blocks, first, length, scratch, gradient):  # type: ignore[no-untyped-def]
+    """Add c_ijm times the change of each key j to its rows r_ijm."""
+    for m in range(0, bucket_terms * scratch.room, scratch.room):
+        for j in range(length):
+            coefficient = spread(part, scratch.coefficients[m + j])
+            for d in range(0, value(width), value(part)):
+                at = blocks[first + j] + int(scratch.rows[m + j]) * value(width) + d
+                change = load(part, changes, j * value(width) + d)
+                store(gradient, at, fma(change, coefficient, load(part, gradient, at)))
+    # All keys of a type share the rows of projections: their sum is made first, which is faster and rounds less.
+    for m in range(bucket_terms * scratch.room, terms * scratch.room, scratch.room):
+        for d in range(0, value(width), value(part)):
+            sums, block = spread(part, np.float32(0)), blocks[first]
+            row = int(scratch.rows[m]) * value(width) + d
+            for j in range(length):
+                if blocks[first + j] != block:
+                    store(gradient, block + row, load(part, gradient, block + row) + sums)
+                    sums, block = spread(part, np.float32(0)), blocks[first + j]
+                change = load(part, changes, j * value(width) + d)
+                sums = fma(change, spread(part, scratch.coefficients[m + j]), sums)
+            store(gradient, block + row, load(part, gradient, block + row) + sums)

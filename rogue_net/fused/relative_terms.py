@@ -1,0 +1,251 @@
+"""Rows and coefficients of relative positions on CPUs, for one query and all keys of its frame at a time.
+
+The formulas are those of `RelativePositions.terms`; here they are once more, in vectors of keys. Rows are kept as float32,
+which holds every number up to 2^24.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rogue_net.fused.simd import (
+    LANES,
+    Count,
+    Floats,
+    Ints,
+    Number,
+    absolute,
+    address,
+    floor,
+    fma,
+    inline,
+    load,
+    maximum,
+    minimum,
+    spread,
+    square_root,
+    store,
+    value,
+    where_positive,
+)
+from rogue_net.normalization import RunningNorm
+from rogue_net.relative_positions import SLACK, Relative
+
+GRID, RADIAL, DISTANCE, POLAR = range(4)
+_KINDS = {"grid": GRID, "radial": RADIAL, "distance": DISTANCE, "polar": POLAR}
+
+# What is added to a position on an axis before it is rounded down to a bucket.
+_FALLS_IN, _NEAREST = np.float32(SLACK), np.float32(0.5 + SLACK)
+_LIMIT = np.float32(RunningNorm.LIMIT)
+
+# arctan(r) = r (1 + a_1 r^2 + a_2 r^4 + ... + a_8 r^16) within 2e-8 for r in [-1, 1]
+# (Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 4.4.49), from a_8 to a_1
+_ARCTAN = (
+    0.0028662257, -0.0161657367, 0.0429096138, -0.0752896400, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528,
+)  # fmt: skip
+_PER_TURN = np.float32(1 / (2 * math.pi))
+
+
+class Scheme(NamedTuple):
+    """How pairs choose rows."""
+
+    kind: Count
+    interpolate: Count  # whether
+    turns: Count  # whether
+    dimensions: Count  # n
+    axes: Count
+    sizes: Ints  # (axes,) buckets
+    extents: Floats  # (axes,) e of a grid
+    per_scale: Number  # buckets per unit of distance
+    num_buckets: Count  # P
+    components: Count  # n + 1 with projections, else 0
+    offset: Floats  # (n + 1,) by which components are normalized, see `RunningNorm`
+    scale: Floats
+    bucket_terms: Count  # of the M terms, those that come from buckets
+    key_terms: Count
+    value_terms: Count
+
+
+class Places(NamedTuple):
+    """Where the tokens of a batch stand. Vectors of keys may reach behind the last token: there is more room."""
+
+    room: Count  # E + LANES
+    positions: Floats  # (n, room)
+    facing: Floats  # (E, 2)
+    counts: Floats  # (room,) 1, or 0 for an excluded entity
+    key_blocks: Ints  # (E,) where the rows of the token's type start in the keys, in floats
+    value_blocks: Ints  # the same of the values
+
+
+class Pairs:
+    """All that kernels need to know of the pairs of a batch, as they take it.
+
+    Attributes:
+        scheme, places: addresses; what they point to lives as long as this object.
+        terms: M.
+    """
+
+    def __init__(self, relative: Relative) -> None:
+        self._held: list[Tensor] = []
+        self.scheme = self._make_scheme(relative)
+        self.places = self._make_places(relative)
+        self.terms = max(relative.keys.terms, relative.values.terms)
+
+    def _hold(self, tensor: Tensor) -> Any:
+        self._held.append(tensor.contiguous())
+        return address(self._held[-1])
+
+    def _make_scheme(self, relative: Relative) -> Scheme:
+        positions = relative.positions
+        config = positions.config
+        nothing = torch.empty(0)
+        return Scheme(
+            kind=_KINDS[config.kind],
+            interpolate=config.interpolate,
+            turns=positions.turns,
+            dimensions=len(config.position_features),
+            axes=len(positions.axes),
+            sizes=self._hold(torch.tensor([axis.size for axis in positions.axes])),
+            extents=self._hold(torch.tensor(config.extent, dtype=torch.float32)),
+            per_scale=1 / config.scale,
+            num_buckets=positions.num_buckets,
+            components=positions.num_components if positions.projects else 0,
+            offset=self._hold(positions.norm.offset if positions.projects else nothing),
+            scale=self._hold(positions.norm.scale if positions.projects else nothing),
+            bucket_terms=positions.num_bucket_terms,
+            key_terms=relative.keys.terms,
+            value_terms=relative.values.terms,
+        )
+
+    def _make_places(self, relative: Relative) -> Places:
+        positions, facing, types = relative.geometry
+        num_tokens = len(positions)
+        starts = types.clamp(min=0)
+        return Places(
+            room=num_tokens + LANES,
+            positions=self._hold(functional.pad(positions.t(), (0, LANES))),
+            facing=self._hold(torch.empty(0) if facing is None else facing),
+            counts=self._hold(functional.pad((types >= 0).float(), (0, LANES))),
+            key_blocks=self._hold(starts * (relative.keys.block * relative.keys.rows.shape[1])),
+            value_blocks=self._hold(starts * (relative.values.block * relative.values.rows.shape[1])),
+        )
+
+
+@inline
+def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no-untyped-def]
+    """Write the terms of token `first + i` and the tokens `first:first + length` of its frame.
+
+    Args:
+        scheme, places: see `Pairs`.
+        scratch: its `rows`, in the block of a type, and `coefficients` are the result.
+    """
+    rows, coefficients, room = scratch.rows, scratch.coefficients, scratch.room
+    for j in range(0, length, value(lanes)):
+        _compare(lanes, scheme, places, first + i, first + j, scratch.components)
+        counts = load(lanes, places.counts, first + j) * places.counts[first + i]
+        store(rows, j, spread(lanes, np.float32(0)))
+        store(coefficients, j, counts)
+        terms, stride = 1, 1
+        for axis in range(scheme.axes):
+            position = _position(lanes, scheme, scratch.components, axis)
+            size = scheme.sizes[axis]
+            circular = axis == 0 and (scheme.kind == RADIAL or scheme.kind == POLAR)
+            if scheme.interpolate:
+                _split(lanes, position, size, circular, stride, rows, coefficients, j, terms, room)
+                terms *= 2
+            else:
+                below = floor(position + (_NEAREST if scheme.kind == GRID else _FALLS_IN))
+                store(rows, j, load(lanes, rows, j) + _within(lanes, below, size, circular) * stride)
+            stride *= size
+        if scheme.components:
+            _project(lanes, scheme, counts, scratch.components, rows, coefficients, terms * room + j, room)
+
+
+@inline
+def _compare(lanes, scheme, places, i, j, components):  # type: ignore[no-untyped-def]
+    """The components of the pairs of token i with the tokens from j on: differences as i sees them, and their length."""
+    for d in range(scheme.dimensions):
+        p = places.positions[d * places.room + i]
+        store(components, d * value(lanes), p - load(lanes, places.positions, d * places.room + j))
+    if scheme.turns:
+        x, y = load(lanes, components, 0), load(lanes, components, value(lanes))
+        cosine, sine = places.facing[2 * i], places.facing[2 * i + 1]
+        store(components, 0, cosine * x + sine * y)
+        store(components, value(lanes), cosine * y - sine * x)
+    squares = spread(lanes, np.float32(0))
+    for d in range(scheme.dimensions):
+        difference = load(lanes, components, d * value(lanes))
+        squares = fma(difference, difference, squares)
+    store(components, scheme.dimensions * value(lanes), square_root(squares))
+
+
+@inline
+def _position(lanes, scheme, components, axis):  # type: ignore[no-untyped-def]
+    """Where pairs stand on an axis, in buckets. Never NaN, whatever the positions are: rows are looked up without checks."""
+    if scheme.kind == GRID:
+        extent = spread(lanes, scheme.extents[axis])
+        difference = load(lanes, components, axis * value(lanes)) * scheme.per_scale
+        return minimum(maximum(difference, spread(lanes, -scheme.extents[axis])), extent) + extent
+    if axis == 0 and scheme.kind != DISTANCE:
+        turns = _turns(lanes, load(lanes, components, 0), load(lanes, components, value(lanes)))
+        return minimum(turns * scheme.sizes[0], spread(lanes, np.float32(scheme.sizes[0])))
+    distance = load(lanes, components, scheme.dimensions * value(lanes)) * scheme.per_scale
+    return minimum(distance, spread(lanes, np.float32(scheme.sizes[axis] - 1)))
+
+
+@inline
+def _turns(lanes, x, y):  # type: ignore[no-untyped-def]
+    """The angle of (x, y) from the first axis, counterclockwise, in turns: [0, 1]; 0 for (0, 0)."""
+    across, up = absolute(x), absolute(y)
+    longer = maximum(maximum(across, up), spread(lanes, np.float32(1e-30)))
+    r = minimum(across, up) / longer
+    square = r * r
+    series = spread(lanes, np.float32(_ARCTAN[0]))
+    for coefficient in _ARCTAN[1:]:
+        series = fma(series, square, spread(lanes, np.float32(coefficient)))
+    turns = fma(series, square, spread(lanes, np.float32(1))) * r * _PER_TURN  # at most 1/8
+    turns = where_positive(across - up, turns, np.float32(0.25) - turns)
+    turns = where_positive(x, turns, np.float32(0.5) - turns)
+    return where_positive(y, turns, np.float32(1) - turns)
+
+
+@inline
+def _within(lanes, bucket, size, circular):  # type: ignore[no-untyped-def]
+    if circular:
+        return where_positive(bucket - size, bucket - size, bucket)
+    return minimum(bucket, spread(lanes, np.float32(size - 1)))
+
+
+@inline
+def _split(lanes, position, size, circular, stride, rows, coefficients, j, terms, room):  # type: ignore[no-untyped-def]
+    """Share each term between the two buckets next to a position."""
+    below = floor(position)
+    share = position - below
+    low = _within(lanes, below, size, circular) * stride
+    high = _within(lanes, below + np.float32(1), size, circular) * stride
+    for m in range(terms):
+        at, to = m * room + j, (m + terms) * room + j
+        row, coefficient = load(lanes, rows, at), load(lanes, coefficients, at)
+        store(rows, at, row + low)
+        store(rows, to, row + high)
+        store(coefficients, at, coefficient * (np.float32(1) - share))
+        store(coefficients, to, coefficient * share)
+
+
+@inline
+def _project(lanes, scheme, counts, components, rows, coefficients, at, room):  # type: ignore[no-untyped-def]
+    """The terms of a projection: the normalized components, and 1 for its bias."""
+    low, high = spread(lanes, -_LIMIT), spread(lanes, _LIMIT)
+    for c in range(scheme.components):
+        component = (load(lanes, components, c * value(lanes)) - scheme.offset[c]) * scheme.scale[c]
+        store(rows, at, spread(lanes, np.float32(scheme.num_buckets + c)))
+        store(coefficients, at, minimum(maximum(component, low), high) * counts)
+        at += room
+    store(rows, at, spread(lanes, np.float32(scheme.num_buckets + scheme.components)))
+    store(coefficients, at, counts)

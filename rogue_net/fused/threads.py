@@ -1,0 +1,45 @@
+"""Work on parts of a batch at the same time, each in a thread of its own that computes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+
+
+def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
+    """Call `work` with every part: the first in this thread, the others at the same time in others.
+
+    Matrix products inside `work` use one thread each. What a part raises is raised here, when all have ended.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 and len(parts) == 1:
+        work(parts[0])
+        return
+    torch.set_num_threads(1)
+    try:
+        others = [_workers(len(parts) - 1).submit(work, part) for part in parts[1:]]
+        try:
+            work(parts[0])
+        finally:
+            errors = [future.exception() for future in others]  # waits
+    finally:
+        torch.set_num_threads(threads)
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _workers(count: int) -> ThreadPoolExecutor:
+    global _pool, _pool_size
+    if _pool is None or _pool_size < count:
+        # torch's number of threads belongs to a thread: a new one computes alone from its start
+        _pool, _pool_size = ThreadPoolExecutor(count, "fused", initializer=torch.set_num_threads, initargs=(1,)), count
+    return _pool

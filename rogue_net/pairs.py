@@ -1,0 +1,90 @@
+"""Pairs of actors and the entities that they may select, end to end: nothing here is padded.
+
+Shapes: B frames, A actors and N actees of all frames together, P pairs, K width of queries and keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rogue_net.obs_batch import SelectEntityMask
+from rogue_net.ragged import offsets_of, sequence_of_item
+
+#: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache.
+NUMBERS_AT_ONCE = 2**17
+
+
+class Pairs(NamedTuple):
+    """Every actor with each actee of its frame, actor by actor."""
+
+    actors: Tensor  # (P,) int64
+    actees: Tensor  # (P,) int64, row of `mask.actees`; N stands for nobody, the last choice of every actor that has it
+    is_open: Tensor | None  # (P,) bool; None: all are
+
+
+def pairs_of(mask: SelectEntityMask, nobody: bool) -> Pairs:
+    """The pairs of all frames, with one more for each actor where `nobody` can be selected."""
+    num_actees = len(mask.actees.values)
+    frame_of_actor = sequence_of_item(mask.actors.offsets)
+    choices = mask.actees.lengths.index_select(0, frame_of_actor) + nobody  # (A,)
+    ends = choices.cumsum(0)
+    # from the number of a pair to that of its actee
+    shift = mask.actees.offsets.index_select(0, frame_of_actor) - (ends - choices)
+    actors = torch.repeat_interleave(choices)
+    actees = shift.index_select(0, actors)
+    actees += torch.arange(len(actors), device=actors.device)
+    is_open = None if mask.pairs is None else mask.pairs.values[:, 0]
+    if nobody:
+        actees[ends - 1] = num_actees
+        if is_open is not None:
+            is_open = torch.ones_like(actees, dtype=torch.bool).masked_scatter(actees < num_actees, is_open)
+    return Pairs(actors, actees, is_open)
+
+
+def pair_offsets(mask: SelectEntityMask, nobody: bool) -> Tensor:
+    """(B + 1,) int64: the pairs of frame b are offsets[b]:offsets[b + 1]."""
+    return offsets_of(mask.actors.lengths * (mask.actees.lengths + nobody))
+
+
+def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs) -> Tensor:
+    """(P,) products query · key, forward and backward in memory proportional to P + A + N, whatever K is.
+
+    Args:
+        queries: (A, K).
+        keys: (N, K), or (N + 1, K) with nobody's at the end.
+        pairs: which to multiply.
+    """
+    products: Tensor = _PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
+    return products
+
+
+class _PairProducts(torch.autograd.Function):
+    """(queries[i] * keys[j]).sum(1), some pairs at a time; the backward gathers queries and keys once more."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: D102 - see torch
+        ctx.save_for_backward(queries, keys, i, j)
+        products = queries.new_empty(len(i))
+        for part in _parts(len(i), queries.shape[1]):
+            torch.sum(queries.index_select(0, i[part]) * keys.index_select(0, j[part]), dim=1, out=products[part])
+        return products
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: D102
+        queries, keys, i, j = ctx.saved_tensors
+        of_queries, of_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        for part in _parts(len(i), queries.shape[1]):
+            weights = gradient[part].unsqueeze(1)
+            of_queries.index_add_(0, i[part], keys.index_select(0, j[part]).mul_(weights))
+            of_keys.index_add_(0, j[part], queries.index_select(0, i[part]).mul_(weights))
+        return of_queries, of_keys, None, None
+
+
+def _parts(num_pairs: int, width: int) -> list[slice]:
+    size = max(1, NUMBERS_AT_ONCE // width)
+    return [slice(start, start + size) for start in range(0, num_pairs, size)]

@@ -1,0 +1,476 @@
+"""Relative positions: attention learns from where the entities of a frame stand to each other.
+
+Whatever the kind, the relative key and value of a query i and a key j are weighted sums of rows of two learned tables:
+
+    relkey_ij = sum_m c_ijm keys[r_ijm],    relvalue_ij = gate_j * sum_m c_ijm values[r_ijm]
+    s_ij += q_i · relkey_ij / sqrt(K),      y_i += sum_j p_ij relvalue_ij
+
+Rows r and coefficients c depend on positions alone, and so have no gradient. They come from the difference p_i - p_j, turned
+back by the orientation of i where there is one, and its length:
+
+- Buckets: a position on each of one or more axes, in buckets, chooses rows. A `grid` has an axis per coordinate, from -e to e;
+  `radial` one axis, the angle; `distance` one, whose last bucket is open; `polar` the last two. Without interpolation c is 1
+  for the nearest bucket of a grid, and for the one that an angle or a distance falls in. With it, two neighbours on each axis
+  share linearly: 2^axes rows.
+- Projections: a row per component of the normalized difference and its length, whose c is that component, and a row whose c
+  is 1: the linear map of Shaw et al. 2018 (arXiv 1803.02155, equations 3 and 4, which are the sums above) continued to
+  positions that are not counted.
+
+Tables are shared by all heads and layers; the gate is act(Linear(token j)). Pairs with an excluded entity add nothing.
+
+Shapes: E tokens, n position features, K width of a head, R rows of L packed tokens, M terms of a sum, P buckets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from entity_gym.errors import nearest
+from entity_gym.spaces import (
+    GLOBAL_ENTITY,
+    ActionSpace,
+    Angle,
+    Entity,
+    ObsSpace,
+    has_global_entity,
+)
+from rogue_net.config import RelposConfig
+from rogue_net.normalization import RunningNorm
+from rogue_net.obs_batch import ObsBatch
+from rogue_net.ragged import offsets_of
+
+# What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
+# and rounding must not decide for each backend anew.
+SLACK = 1e-4
+
+# Pairs looked at together by `update_normalization`.
+PAIRS_AT_ONCE = 2**18
+
+_GATES = {
+    "linear": lambda x: x,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+class Axis(NamedTuple):
+    """One dimension of the table of buckets."""
+
+    size: int  # buckets
+    circular: bool  # whether the last one has the first for a neighbour
+    stride: int  # rows of the table from one bucket to the next
+
+
+class Geometry(NamedTuple):
+    """Where the entities of a batch stand."""
+
+    positions: Tensor  # (E, n), 0 for excluded entities
+    facing: Tensor | None  # (E, 2) cosine and sine of the orientation; None: nothing is turned
+    types: Tensor  # (E,) int64, the type's number among those that are not excluded, -1 for excluded entities
+
+
+class Terms(NamedTuple):
+    """The M terms of the sums of pairs: first the buckets', then the projections'."""
+
+    rows: Tensor  # (..., M) int64
+    coefficients: Tensor  # (..., M)
+
+
+class Table(NamedTuple):
+    """The rows of the relative keys, or of the relative values."""
+
+    rows: Tensor  # (blocks * S, K)
+    block: int  # S, rows from one type of entity to the next; 0 where types share theirs
+    terms: int  # how many of `Terms` have rows here: the first ones
+
+
+class Relative(NamedTuple):
+    """All that attention needs to know of one batch and layer."""
+
+    positions: RelativePositions
+    geometry: Geometry
+    keys: Table
+    values: Table
+    gate: Tensor | None  # (E, K), of the layer; None: the values are not gated
+    packed_keys: Tensor | None = None  # (R, L, L, K) of packed rows, query by key; only the reference has them
+    packed_values: Tensor | None = None  # the same, not gated
+
+
+class RelativePositions(nn.Module):
+    """The tables, projections and gate of relative positions.
+
+    Tables start as N(0, 0.05) for keys and N(0, 0.2) for values; linear layers as those of the transformer around them.
+
+    Args:
+        config: not of kind `none`.
+        obs_space: with features as the transformer's embedding sees them.
+        action_space: says, with `obs_space`, whether there is a `__global__` entity.
+        d_model: width of a token, in features.
+        n_head: heads of a block.
+
+    Raises:
+        ValueError: for features or types that do not exist, and types that lack the position features.
+    """
+
+    norm: RunningNorm
+    gate_projection: nn.Linear
+
+    def __init__(
+        self,
+        config: RelposConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        d_model: int,
+        n_head: int,
+    ) -> None:
+        super().__init__()
+        assert config.kind != "none"
+        self.config = config
+        self.columns = _columns(config, obs_space, action_space)
+        self.axes = _axes(config)
+        self.num_buckets = math.prod(axis.size for axis in self.axes)
+        self.num_components = len(config.position_features) + 1
+
+        width = d_model // n_head
+        types = len(self.columns)
+        self.keys = nn.Parameter(torch.randn(self.num_buckets, width) * 0.05)
+        self.values = nn.Parameter(
+            torch.randn(self.num_buckets * (types if config.per_entity_values else 1), width) * 0.2
+        )
+
+        def projections(wanted: bool) -> nn.ModuleList:
+            count = (types if config.per_entity_projections else 1) if wanted else 0
+            return nn.ModuleList(nn.Linear(self.num_components, width) for _ in range(count))
+
+        self.key_projections = projections(config.key_projection)
+        self.value_projections = projections(config.value_projection)
+        if self.projects:
+            self.norm = RunningNorm(self.num_components)
+        if config.value_gate != "none":
+            self.gate_projection = nn.Linear(d_model, width)
+
+    @property
+    def projects(self) -> bool:
+        """Whether there is a projection."""
+        return self.config.key_projection or self.config.value_projection
+
+    def forward(self, batch: ObsBatch, index: Tensor | None = None) -> Relative:
+        """What attention needs, but for the gate, which every layer adds: `relative._replace(gate=self.gate(x))`.
+
+        Args:
+            batch: as the transformer's embedding sees it.
+            index: (R, L) int64, the token at each place of the packed rows of the reference, which gets the relative keys
+                and values of all pairs.
+        """
+        geometry = self.geometry(batch)
+        relative = Relative(self, geometry, *self.tables(), gate=None)
+        if index is None:
+            return relative
+        terms, types = self._packed_terms(geometry, index)
+        return relative._replace(
+            packed_keys=_sum_terms(relative.keys, terms, types), packed_values=_sum_terms(relative.values, terms, types)
+        )
+
+    def gate(self, x: Tensor) -> Tensor | None:
+        """(E, D) normalized tokens of a block to the (E, K) gate of their relative values; None: they are not gated."""
+        if self.config.value_gate == "none":
+            return None
+        gate: Tensor = _GATES[self.config.value_gate](self.gate_projection(x))
+        return gate
+
+    def tables(self) -> tuple[Table, Table]:
+        """The rows of the relative keys and of the relative values."""
+        return self._table(self.keys, self.key_projections), self._table(self.values, self.value_projections)
+
+    def _table(self, buckets: Tensor, projections: nn.ModuleList) -> Table:
+        """A block per type of entity, or one for all: the buckets, then the projection's weights, then its bias."""
+        blocks = max(len(buckets) // self.num_buckets, len(projections))
+        parts = [buckets.view(-1, self.num_buckets, buckets.shape[1]).expand(blocks, -1, -1)]
+        if len(projections) > 0:
+            linear = [
+                layer for layer in projections if isinstance(layer, nn.Linear)
+            ]  # all of them: for the type checker
+            maps = torch.stack([torch.cat([layer.weight.t(), layer.bias.unsqueeze(0)]) for layer in linear])
+            parts.append(maps.expand(blocks, -1, -1))
+        rows = torch.cat(parts, dim=1)
+        terms = self.num_bucket_terms + (self.num_components + 1 if len(projections) > 0 else 0)
+        return Table(rows.flatten(0, 1), rows.shape[1] if blocks > 1 else 0, terms)
+
+    @property
+    def num_bucket_terms(self) -> int:
+        """How many rows of buckets make a relative key."""
+        return 2 ** len(self.axes) if self.config.interpolate else 1
+
+    @torch.no_grad()
+    def geometry(self, batch: ObsBatch) -> Geometry:
+        """Positions, orientations and types of all tokens."""
+        positions, facing, types = [], [], []
+        for name, ragged in batch.features.items():
+            features, columns = ragged.values, self.columns.get(name)
+            if columns is None:
+                positions.append(features.new_zeros(len(features), self.num_components - 1))
+                types.append(-1)
+            else:
+                positions.append(features[:, columns.position])
+                types.append(list(self.columns).index(name))
+            if self.turns:
+                facing.append(_facing(features, columns))
+        inverse = batch.layout.inverse
+        counts = torch.tensor([len(ragged.values) for ragged in batch.features.values()], device=batch.device)
+        return Geometry(
+            torch.cat(positions)[inverse],
+            torch.cat(facing)[inverse] if self.turns else None,
+            torch.tensor(types, device=batch.device).repeat_interleave(counts, output_size=len(inverse))[inverse],
+        )
+
+    @property
+    def turns(self) -> bool:
+        """Whether differences are seen from the orientation of the query."""
+        return bool(self.config.rotation_vec_features) or self.config.rotation_angle_feature is not None
+
+    @torch.no_grad()
+    def update_normalization(self, batch: ObsBatch) -> None:
+        """Take the pairs of `batch` into the running statistics of the projections.
+
+        These are the pairs that add something: both entities are of one frame and not excluded, and the first may attend to
+        the second, so that what is hidden from the policy does not reach it this way.
+        """
+        if not self.projects:
+            return
+        geometry = self.geometry(batch)
+        for i, j in _pairs_of_frames(batch):
+            used = (geometry.types[i] >= 0) & (geometry.types[j] >= 0)
+            if batch.token_visible is not None:
+                used &= batch.token_visible[j] | ~batch.token_visible[i]
+            i, j = i[used], j[used]
+            facing = None if geometry.facing is None else geometry.facing[i]
+            difference = _seen_from(geometry.positions[i] - geometry.positions[j], facing)
+            self.norm.update(_components(difference))
+
+    def _packed_terms(self, geometry: Geometry, index: Tensor) -> tuple[Terms, Tensor]:
+        """The terms of all pairs of packed rows, (R, L, L, M), and the types of the keys, (R, 1, L)."""
+        dtype = self.keys.dtype
+        positions = geometry.positions[index].to(dtype)
+        facing = None if geometry.facing is None else geometry.facing[index].to(dtype).unsqueeze(2)
+        types = geometry.types[index]
+        counts = (types >= 0).to(dtype)
+        difference = _seen_from(positions.unsqueeze(2) - positions.unsqueeze(1), facing)
+        terms = self.terms(difference, counts.unsqueeze(2) * counts.unsqueeze(1))
+        return terms, types.clamp(min=0).unsqueeze(1)
+
+    def terms(self, difference: Tensor, weight: Tensor) -> Terms:
+        """Rows and coefficients of pairs.
+
+        Args:
+            difference: (..., n), turned.
+            weight: (...), 1 for pairs that count, 0 for others.
+        """
+        components = _components(difference)
+        rows, coefficients = [torch.zeros_like(weight)], [weight]
+        for axis, position in zip(self.axes, self._positions_on_axes(components), strict=True):
+            if self.config.interpolate:
+                below = position.floor()
+                share = position - below
+                low, high = (_within(axis, bucket) * axis.stride for bucket in (below, below + 1))
+                rows = [row + low for row in rows] + [row + high for row in rows]
+                coefficients = [c * (1 - share) for c in coefficients] + [c * share for c in coefficients]
+            else:
+                nearest_bucket = (position + (0.5 if self.config.kind == "grid" else 0.0) + SLACK).floor()
+                rows = [row + _within(axis, nearest_bucket) * axis.stride for row in rows]
+        if self.projects:
+            numbers = range(self.num_buckets, self.num_buckets + self.num_components + 1)
+            rows += [torch.full_like(weight, number) for number in numbers]
+            coefficients += [weight * component for component in self.norm(components).unbind(-1)] + [weight]
+        return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
+
+    def _positions_on_axes(self, components: Tensor) -> list[Tensor]:
+        """Where pairs stand on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
+        config = self.config
+        distance = components[..., -1]
+        if config.kind == "grid":
+            return [
+                (components[..., d] / config.scale).clamp(-extent, extent) + extent
+                for d, extent in enumerate(config.extent)
+            ]
+        positions = []
+        if config.kind in ("radial", "polar"):
+            turns = torch.atan2(components[..., 1], components[..., 0]) / (2 * math.pi)  # above -1/2, at most 1/2
+            turns = torch.where(distance > 0, turns - turns.floor(), 0.0)  # atan2 knows -0 from 0
+            positions.append(turns * config.extent[0])
+        if config.kind in ("distance", "polar"):
+            positions.append((distance / config.scale).clamp(max=config.extent[-1] - 1))
+        return positions
+
+
+def relative_logits(q: Tensor, relative: Relative) -> Tensor:
+    """What relative keys add to the attention scores.
+
+        s_ij = q_i · relkey_ij / sqrt(K)
+
+    Args:
+        q: (R, H, L, K) packed queries.
+        relative: with packed keys.
+
+    Returns:
+        (R, H, L, L).
+    """
+    assert relative.packed_keys is not None
+    products = q.transpose(1, 2) @ relative.packed_keys.transpose(2, 3)  # (R, L, H, L)
+    return products.transpose(1, 2) / math.sqrt(q.shape[-1])
+
+
+def relative_outputs(weights: Tensor, relative: Relative, index: Tensor) -> Tensor:
+    """What relative values add to the outputs of attention.
+
+        y_i = sum_j p_ij gate_j * relvalue_ij
+
+    Args:
+        weights: (R, H, L, L) attention weights.
+        relative: with packed values.
+        index: (R, L) int64, the token at each place of a row.
+
+    Returns:
+        (R, H, L, K).
+    """
+    assert relative.packed_values is not None
+    values = relative.packed_values
+    if relative.gate is not None:
+        values = values * relative.gate[index].unsqueeze(1)
+    return (weights.transpose(1, 2) @ values).transpose(1, 2)
+
+
+def _sum_terms(table: Table, terms: Terms, types: Tensor) -> Tensor:
+    """(..., K) sums of rows; `types`, those of the keys, broadcasts against (...)."""
+    total = torch.zeros((), dtype=table.rows.dtype, device=table.rows.device)
+    for m in range(table.terms):
+        rows = functional.embedding(terms.rows[..., m] + types * table.block, table.rows)
+        total = total + terms.coefficients[..., m, None] * rows
+    return total
+
+
+def _seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
+    """(..., n) differences, turned so that what faces along (..., 2) `facing` faces along the first axis."""
+    if facing is None:
+        return difference
+    (x, y), (cosine, sine) = difference.unbind(-1), facing.unbind(-1)
+    return torch.stack([cosine * x + sine * y, cosine * y - sine * x], dim=-1)
+
+
+def _facing(features: Tensor, columns: Columns | None) -> Tensor:
+    """(entities, 2) cosine and sine of orientations: along the first axis without features for it, or if they are 0."""
+    if columns is not None and columns.angle is not None:
+        angle = features[:, columns.angle]
+        return torch.stack([angle.cos(), angle.sin()], dim=1)
+    ahead = features.new_tensor([[1.0, 0.0]]).expand(len(features), 2)
+    if columns is None or columns.vector is None:
+        return ahead
+    vector = features[:, columns.vector]
+    length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    return torch.where(length > 0, vector / length, ahead)
+
+
+def _components(difference: Tensor) -> Tensor:
+    """(..., n) differences and their lengths, (..., n + 1)."""
+    return torch.cat([difference, torch.linalg.vector_norm(difference, dim=-1, keepdim=True)], dim=-1)
+
+
+def _within(axis: Axis, bucket: Tensor) -> Tensor:
+    return bucket % axis.size if axis.circular else bucket.clamp(max=axis.size - 1)
+
+
+def _axes(config: RelposConfig) -> tuple[Axis, ...]:
+    sizes = [2 * extent + 1 for extent in config.extent] if config.kind == "grid" else list(config.extent)
+    strides = accumulate(sizes[:-1], mul, initial=1)
+    angles = [config.kind in ("radial", "polar"), *[False] * len(sizes)]
+    return tuple(Axis(*axis) for axis in zip(sizes, angles, strides, strict=False))
+
+
+def _pairs_of_frames(batch: ObsBatch) -> Iterator[tuple[Tensor, Tensor]]:
+    """All pairs of tokens of one frame, (pairs,) first and second, some at a time: linear memory."""
+    layout = batch.layout
+    keys = layout.lengths[layout.frames]  # (E,) with how many tokens each forms pairs
+    ends = keys.cumsum(0)
+    first = 0
+    while first < len(keys):
+        # synchronises once per chunk; this runs once per iteration of training, on the side
+        done = ends[first - 1] if first > 0 else 0
+        last = max(first + 1, int(torch.searchsorted(ends, done + PAIRS_AT_ONCE, right=True)))
+        i = torch.repeat_interleave(torch.arange(first, last, device=keys.device), keys[first:last])
+        starts = offsets_of(keys[first:last])[i - first]
+        yield i, layout.offsets[layout.frames[i]] + torch.arange(len(i), device=keys.device) - starts
+        first = last
+
+
+# --- Which features are positions and orientations
+
+
+class Columns(NamedTuple):
+    """Where a type of entity has what in its features."""
+
+    position: list[int]
+    vector: list[int] | None  # orientation
+    angle: int | None
+
+
+def _columns(config: RelposConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Columns]:
+    """Entity type -> columns, for the types that are not excluded."""
+    entities = dict(obs_space.entities)
+    excluded = set(config.exclude_entities)
+    if has_global_entity(obs_space, action_space):
+        entities[GLOBAL_ENTITY] = Entity(obs_space.global_features, obs_space.global_kinds)
+        if not set(config.position_features) <= set(obs_space.global_features):
+            excluded.add(GLOBAL_ENTITY)
+    for name in config.exclude_entities:
+        if name not in entities:
+            raise ValueError(f"net.relpos.exclude_entities names {name!r}; {nearest(name, entities)}")
+    entities = {name: entity for name, entity in entities.items() if name not in excluded}
+    _check_features(config, entities)
+
+    vector, angle = config.rotation_vec_features, config.rotation_angle_feature
+    columns = {}
+    for name, entity in entities.items():
+        at = {feature: column for column, feature in enumerate(entity.features)}
+        columns[name] = Columns(
+            position=[at[feature] for feature in config.position_features],
+            vector=[at[feature] for feature in vector] if vector and set(vector) <= set(at) else None,
+            angle=None if angle is None else at.get(angle),
+        )
+    return columns
+
+
+def _check_features(config: RelposConfig, entities: Mapping[str, Entity]) -> None:
+    numbers = {field: getattr(config, field) for field in ("position_features", "rotation_vec_features")}
+    angles = [] if config.rotation_angle_feature is None else [config.rotation_angle_feature]
+    known = dict.fromkeys(feature for entity in entities.values() for feature in entity.features)
+    for field, features in {**numbers, "rotation_angle_feature": angles}.items():
+        for feature in features:
+            if feature not in known:
+                raise ValueError(
+                    f"net.relpos.{field} names {feature!r}, which no entity type that takes part has; "
+                    f"{nearest(feature, known)}"
+                )
+            for name, entity in entities.items():
+                kind = entity.kinds.get(feature)
+                if kind is not None and not (field == "rotation_angle_feature" and isinstance(kind, Angle)):
+                    raise ValueError(
+                        f"net.relpos.{field} names {feature!r}, which is {kind!r} of {name!r}; it must be a plain number"
+                    )
+    lacking = {
+        name: [feature for feature in config.position_features if feature not in entity.features]
+        for name, entity in entities.items()
+    }
+    if any(lacking.values()):
+        listing = "; ".join(f"{name!r} lacks {', '.join(map(repr, gone))}" for name, gone in lacking.items() if gone)
+        raise ValueError(
+            f"net.relpos.position_features must be features of every entity type, or the type be listed in "
+            f"net.relpos.exclude_entities: {listing}"
+        )

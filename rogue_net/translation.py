@@ -1,0 +1,180 @@
+"""Positions as seen from one entity of the frame.
+
+Shapes: B frames, n entities of a type, F features of the type, k coordinates, r reference entities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from entity_gym.errors import nearest
+from entity_gym.spaces import Angle, Entity, ObsSpace, with_kinds
+from rogue_net.config import TranslationConfig
+from rogue_net.obs_batch import ObsBatch
+from rogue_net.ragged import RaggedTensor, sequence_of_item
+
+SETTINGS = "net.translation"
+
+
+class Pose(NamedTuple):
+    """Where the reference entity of every frame stands, and where it looks."""
+
+    position: Tensor  # (B, k); 0 in frames without a reference
+    facing: Tensor | None  # (B, 2) unit vectors; (1, 0) in frames without a reference; None: nothing is rotated
+
+
+class Translation:
+    """Moves the reference entity of every frame to the origin, and its orientation to the first axis.
+
+        p' = R(-φ) (p - q)          R(-φ) (x, y) = (x cos φ + y sin φ, -x sin φ + y cos φ)
+
+    with q the position of the reference and φ the angle of its orientation, which is that of the vector (cos φ, sin φ), of
+    any length, or given in radians. A vector of zeros does not rotate. With `add_distance`, |p'| becomes the last feature.
+
+    - Moved are the entities of every other type that has all position features. All their other features stay as they are,
+      orientations included, and so do all features of reference entities and of the frame (the global ones).
+    - A frame without a reference is not moved: q = 0, φ = 0. A hidden reference is none: nobody may see where it stands by
+      where it puts the others.
+    - Without `config.reference_entity`, nothing happens at all.
+
+    Args:
+        config: what to move, and how.
+        obs_space: what the frames hold.
+
+    Attributes:
+        obs_space: what they hold afterwards: moved types end with the distance, where there is one.
+
+    Raises:
+        ValueError: a name in `config` is not in `obs_space`, or is one of a feature that is no plain number.
+    """
+
+    def __init__(self, config: TranslationConfig, obs_space: ObsSpace) -> None:
+        self.config = config
+        self.obs_space = obs_space
+        self.columns: dict[str, list[int]] = {}  # of the moved types: of their coordinates
+        if config.reference_entity is None:
+            return
+        name, entities = config.reference_entity, obs_space.entities
+        if name not in entities:
+            raise ValueError(f"{SETTINGS}.reference_entity is {name!r}; {nearest(name, entities)}")
+        self.reference = _columns(entities[name], name, config.position_features, "position_features")
+        self.vector = _columns(entities[name], name, config.rotation_vec_features, "rotation_vec_features")
+        angle = [] if config.rotation_angle_feature is None else [config.rotation_angle_feature]
+        self.angle = _columns(entities[name], name, angle, "rotation_angle_feature", may_be_angle=True)
+        for other, entity in entities.items():
+            if other != name and set(config.position_features) <= set(entity.features):
+                self.columns[other] = _columns(entity, other, config.position_features, "position_features")
+        if not self.columns:
+            raise ValueError(
+                f"{SETTINGS}.position_features are {list(config.position_features)}, which no type but the reference "
+                f"{name!r} has, so that nothing would be moved"
+            )
+        if config.add_distance:
+            moved = {other: _with_distance(entities[other], name) for other in self.columns}
+            self.obs_space = ObsSpace({**entities, **moved}, obs_space.global_features, obs_space.global_kinds)
+
+    def __call__(self, batch: ObsBatch) -> ObsBatch:
+        """The batch with moved positions; `batch` itself stays as it is.
+
+        Raises:
+            ValueError: a frame has several references. On CUDA the first of them is taken, as looking would wait for the
+                device.
+        """
+        if self.config.reference_entity is None:
+            return batch
+        pose = self._pose(batch, self.config.reference_entity)
+        features = dict(batch.features)
+        for name, columns in self.columns.items():
+            features[name] = self._move(batch.features[name], columns, pose)
+        moved = replace(batch, features=features)
+        # what the batch has worked out, its layout above all, tells of no feature and stays true
+        vars(moved).update({name: kept for name, kept in vars(batch).items() if name not in vars(moved)})
+        return moved
+
+    def _move(self, entities: RaggedTensor, columns: Sequence[int], pose: Pose) -> RaggedTensor:
+        frames = sequence_of_item(entities.offsets)
+        features = list(entities.values.unbind(1))
+        position = torch.stack([features[column] for column in columns], dim=1) - pose.position[frames]
+        if pose.facing is not None:
+            position = _rotate_back(position, pose.facing[frames])
+        for column, coordinate in zip(columns, position.unbind(1), strict=True):
+            features[column] = coordinate
+        if self.config.add_distance:
+            features.append(torch.linalg.vector_norm(position, dim=1))
+        return RaggedTensor(torch.stack(features, dim=1), entities.offsets)
+
+    def _pose(self, batch: ObsBatch, reference: str) -> Pose:
+        values = batch.features[reference].values
+        rows = _first_visible(batch, reference)
+        # a row of zeros stands for the frames without a reference
+        found = torch.cat([values, values.new_zeros(1, values.shape[1])])[rows]
+        position = found[:, self.reference]
+        if self.vector:
+            return Pose(position, _unit(found[:, self.vector]))
+        if self.angle:
+            angle = found[:, self.angle]
+            return Pose(position, torch.cat([angle.cos(), angle.sin()], dim=1))
+        return Pose(position, None)
+
+
+def _first_visible(batch: ObsBatch, name: str) -> Tensor:
+    """(B,) rows of the first visible entity of type `name` in each frame; where there is none, r."""
+    values, offsets = batch.features[name]
+    frames = sequence_of_item(offsets)
+    rows = torch.arange(len(values), device=values.device)
+    if name in batch.visible:
+        rows = rows.masked_fill(~batch.visible[name].values[:, 0], len(values))
+    if not values.is_cuda:
+        shown = torch.bincount(frames[rows < len(values)], minlength=len(batch))
+        if bool((shown > 1).any()):
+            frame = int(shown.argmax())
+            raise ValueError(
+                f"{SETTINGS}.reference_entity is {name!r}, of which frame {frame} shows {int(shown[frame])}; "
+                "it may show one or none"
+            )
+    first = torch.full((len(batch),), len(values), device=values.device)
+    return first.scatter_reduce_(0, frames, rows, "amin")
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """(n, 2) vectors made 1 long; (1, 0) for those of length 0."""
+    lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    ahead = vectors.new_tensor([1.0, 0.0])
+    return torch.where(lengths > 0, vectors / lengths, ahead)
+
+
+def _rotate_back(positions: Tensor, facing: Tensor) -> Tensor:
+    """R(-φ) of (n, 2) positions, with `facing` the (n, 2) vectors (cos φ, sin φ)."""
+    (x, y), (cos, sin) = positions.unbind(1), facing.unbind(1)
+    return torch.stack([x * cos + y * sin, y * cos - x * sin], dim=1)
+
+
+def _columns(
+    entity: Entity, name: str, features: Sequence[str], setting: str, *, may_be_angle: bool = False
+) -> list[int]:
+    """Where the `features` that a setting names stand."""
+    for feature in features:
+        if feature not in entity.features:
+            raise ValueError(
+                f"{SETTINGS}.{setting} names {feature!r}, which {name!r} does not have; {nearest(feature, entity.features)}"
+            )
+        kind = entity.kinds.get(feature)
+        if kind is not None and not (may_be_angle and isinstance(kind, Angle)):
+            allowed = "a plain number or an Angle" if may_be_angle else "a plain number"
+            raise ValueError(
+                f"{SETTINGS}.{setting} names {feature!r}, which is {kind} in {name!r}; it must be {allowed}"
+            )
+    return [entity.features.index(feature) for feature in features]
+
+
+def _with_distance(entity: Entity, reference: str) -> Entity:
+    """The entity with one more feature, of a name that it does not have yet."""
+    name = f"distance to {reference}"
+    while name in entity.features:
+        name += "'"
+    return Entity([*with_kinds(entity.features, entity.kinds), name])

@@ -1,0 +1,396 @@
+"""Converts the weights of rogue-net 0.1.9, which this project descends from, into those of `rogue_net.RogueNet`.
+
+python scripts/convert_rogue_net.py weights.pt description.yaml converted.safetensors
+
+The weights are a `state_dict`, saved with torch or as safetensors; the description is JSON or YAML and says what the network
+was made with, in rogue-net's words; entity types, actions and features in the order that they had there:
+
+    net: {d_model: 32, n_layer: 2, relpos_encoding: {extent: [10, 10], position_features: [x, y]}}   # RogueNetConfig
+    obs_space: {entities: {Robot: [x, y], Mine: [x, y]}, global_features: []}
+    action_space:
+      move: {kind: categorical, choices: [left, right]}    # or global_categorical
+      fire: {kind: select_entity}
+    regression_heads: {value: 1}                           # `value` is a must
+
+Prints the settings that the converted network needs. It then says what the original says, to rounding, with normalization
+statistics as they are. What differs on purpose: an entity exactly where an interpolated sector begins takes from that sector
+alone (there from the next); on grids every coordinate is rounded by itself (there all together, which differs between whole
+numbers); pooling keeps what is hidden hidden; a hidden reference entity translates nothing; an actor that is offered nobody
+selects nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from entity_gym import (
+    ActionSpace,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.errors import nearest
+from entity_gym.spaces import GLOBAL_ENTITY, has_global_entity
+from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.config import RelposConfig, TranslationConfig
+
+VALUE = "value"
+
+# ---- what the network was made with
+
+
+class Description(NamedTuple):
+    """What the network was made with, in this project's words."""
+
+    config: RogueNetConfig
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+    regression_heads: dict[str, int]  # without the value, which every network has
+
+    def make_net(self) -> RogueNet:
+        """A fresh network of this description."""
+        return RogueNet(self.config, self.obs_space, self.action_space, self.regression_heads)
+
+
+# rogue-net's settings and ours
+NET_NAMES = {name: name for name in ("d_model", "n_layer", "n_head", "d_qk", "pooling", "translation")} | {
+    "embd_pdrop": "embedding_dropout",
+    "attn_pdrop": "attention_dropout",
+    "resid_pdrop": "residual_dropout",
+    "relpos_encoding": "relpos",
+}
+POSITION_NAMES = {name: name for name in ("position_features", "rotation_vec_features", "rotation_angle_feature")}
+TRANSLATION_NAMES = POSITION_NAMES | {"reference_entity": "reference_entity", "add_dist_feature": "add_distance"}
+RELPOS_NAMES = POSITION_NAMES | {
+    **{name: name for name in ("extent", "scale", "interpolate", "per_entity_values", "value_gate")},
+    "key_relpos_projection": "key_projection",
+    "value_relpos_projection": "value_projection",
+}
+# (radial, distance) there
+RELPOS_KINDS = {(False, False): "grid", (True, False): "radial", (False, True): "distance", (True, True): "polar"}
+
+
+def read_description(given: Mapping[str, Any]) -> Description:
+    """Translate a description in rogue-net's words.
+
+    Raises:
+        ValueError: something is missing, unknown, or of an option that does not work in rogue-net or works differently here.
+    """
+    for key in ("net", "obs_space", "action_space", "regression_heads"):
+        if not isinstance(given.get(key), Mapping):
+            raise ValueError(f"the description's {key} must be a mapping, got {given.get(key)!r}")
+    spaces = given["obs_space"]
+    entities = {name: Entity(list(features)) for name, features in spaces.get("entities", {}).items()}
+    obs_space = ObsSpace(entities, list(spaces.get("global_features", ())))
+    action_space = {name: _action_space(name, space) for name, space in given["action_space"].items()}
+    if obs_space.global_features and not any(
+        isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values()
+    ):
+        raise ValueError(
+            "the network has global features and no global action: in rogue-net its frames have no __global__ entity, here "
+            "they do, so that every answer would differ"
+        )
+    heads = dict(given["regression_heads"])
+    if heads.pop(VALUE, None) != 1:
+        raise ValueError(
+            f"regression_heads must hold `{VALUE}: 1`, the value of a frame; got {given['regression_heads']}"
+        )
+    return Description(_config(given["net"], obs_space), obs_space, action_space, heads)
+
+
+def _action_space(name: str, space: Any) -> ActionSpace:
+    makers: dict[str, Callable[[], ActionSpace]] = {
+        "categorical": lambda: CategoricalActionSpace(space["choices"]),
+        "global_categorical": lambda: GlobalCategoricalActionSpace(space["choices"]),
+        "select_entity": lambda: SelectEntityActionSpace(),
+    }
+    kind = space.get("kind") if isinstance(space, Mapping) else None
+    if kind not in makers:
+        raise ValueError(f"action_space.{name}.kind is {kind!r}; {nearest(str(kind), makers)}")
+    if kind != "select_entity" and "choices" not in space:
+        raise ValueError(f"action_space.{name} has no choices; a {kind} action needs a list of them")
+    return makers[kind]()
+
+
+def _config(net: Mapping[str, Any], obs_space: ObsSpace) -> RogueNetConfig:
+    settings = _renamed("net", net, NET_NAMES)
+    settings["relpos"] = _relpos(settings.get("relpos") or {})
+    settings["translation"] = _translation(settings.get("translation") or {}, obs_space)
+    return RogueNetConfig(**{name: "none" if value is None else value for name, value in settings.items()})
+
+
+def _translation(given: Mapping[str, Any], obs_space: ObsSpace) -> TranslationConfig:
+    settings = _renamed("net.translation", given, TRANSLATION_NAMES)
+    shared = set(settings.get("position_features", ())) & set(obs_space.global_features)
+    if shared:
+        raise ValueError(
+            f"net.translation.position_features names the global features {sorted(shared)}: rogue-net moves them as if they "
+            "were coordinates of every entity, here globals stay as they are"
+        )
+    return TranslationConfig(**_without_none(settings))
+
+
+def _relpos(given: Mapping[str, Any]) -> RelposConfig:
+    if not given:
+        return RelposConfig()
+    given = dict(given)
+    kind = RELPOS_KINDS[bool(given.pop("radial", False)), bool(given.pop("distance", False))]
+    for defect in ("exclude_entities", "per_entity_projections", "enable_negative_distance_weight_bug"):
+        if given.pop(defect, False):
+            raise ValueError(
+                f"net.relpos_encoding.{defect} does not work in rogue-net, and what it does there is not done here"
+            )
+    settings = _renamed("net.relpos_encoding", given, RELPOS_NAMES)
+    if settings.get("value_gate", "") is None:
+        settings["value_gate"] = "none"
+    if kind in ("grid", "distance"):  # there it rotates nothing
+        settings.pop("rotation_vec_features", None)
+        settings.pop("rotation_angle_feature", None)
+    elif settings.get("key_projection") or settings.get("value_projection"):
+        raise ValueError(
+            f"net.relpos_encoding has projections and is {kind}: rogue-net projects differences that are not rotated, here "
+            "they are"
+        )
+    return RelposConfig(kind=kind, **_without_none(settings))
+
+
+def _renamed(where: str, given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{where}.{name} is not a setting of rogue-net 0.1.9; {nearest(name, names)}")
+    return {names[name]: value for name, value in given.items()}
+
+
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+# ---- which of their tensors become which of ours
+
+
+class Rule(NamedTuple):
+    """One of our tensors, from some of theirs."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    make: Callable[..., Tensor]
+
+
+def rename(ours: str, theirs: str) -> Rule:
+    """The same tensor under another name."""
+    return Rule(ours, (theirs,), lambda tensor: tensor)
+
+
+def linear(ours: str, theirs: str) -> list[Rule]:
+    """Whatever has a weight and a bias."""
+    return [rename(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
+
+
+def reordered(tensor: Tensor, columns: Sequence[int]) -> Tensor:
+    """The columns in another order. Where their number is wrong they stay, for `convert` to say so."""
+    return tensor[..., columns] if tensor.shape[-1] == len(columns) else tensor
+
+
+def norm(ours: str, theirs: str, columns: Sequence[int]) -> list[Rule]:
+    """Running statistics. They divide the sum of squares by count - 1, ours divides it by count, and nothing before two."""
+
+    def mean(mean: Tensor, count: Tensor) -> Tensor:
+        return reordered(mean, columns).double() * (count > 1)
+
+    def squares(total: Tensor, count: Tensor) -> Tensor:
+        correction = count.double() / (count.double() - 1).clamp(min=1) * (count > 1)
+        return reordered(total, columns) * correction
+
+    counts = f"{theirs}.count"
+    return [
+        Rule(f"{ours}.count", (counts,), lambda count: count * (count > 1)),
+        Rule(f"{ours}.mean", (f"{theirs}.mean", counts), mean),
+        Rule(f"{ours}.squares", (f"{theirs}.squares_sum", counts), squares),
+    ]
+
+
+def embedding_rules(description: Description) -> Iterator[Rule]:
+    """One embedding per entity type; ours are numbered, as a type's name may hold what a module's name may not."""
+    obs_space, translation = description.obs_space, description.config.translation
+    features = {name: entity.features for name, entity in obs_space.entities.items()}
+    if has_global_entity(obs_space, description.action_space):
+        features[GLOBAL_ENTITY] = ()
+    num_globals = len(obs_space.global_features)
+    for number, (name, own) in enumerate(features.items()):
+        ours, theirs = f"embedding.entities.{number}", f"embedding.embeddings.{name}"
+        has_distance = (
+            translation.add_distance
+            and name != translation.reference_entity
+            and set(translation.position_features) <= set(own)
+        )
+        # the distance follows an entity's own features; there it follows the global ones
+        num_columns = len(own) + num_globals + has_distance
+        columns = list(range(num_columns))
+        columns = columns[: len(own)] + columns[len(own) + num_globals :] + columns[len(own) : len(own) + num_globals]
+        if num_columns == 0:
+            yield rename(f"{ours}.vector", f"{theirs}.embedding")
+            continue
+        yield from norm(f"{ours}.norm", f"{theirs}.0", columns)
+        weight, bias = linear(f"{ours}.project.0", f"{theirs}.1")
+        yield from (weight._replace(make=lambda tensor, columns=columns: reordered(tensor, columns)), bias)
+        yield from linear(f"{ours}.project.2", f"{theirs}.3")
+
+
+def block_rules(description: Description) -> Iterator[Rule]:
+    """Transformer blocks; our queries, keys and values are one product."""
+    for number in range(description.config.n_layer):
+        ours, theirs = f"transformer.blocks.{number}", f"backbone.blocks.{number}"
+        yield from linear(f"{ours}.attention_norm", f"{theirs}.ln1")
+        if description.config.pooling == "none":
+            for part in ("weight", "bias"):
+                parts = tuple(f"{theirs}.attn.{name}.{part}" for name in ("query", "key", "value"))
+                yield Rule(f"{ours}.query_key_value.{part}", parts, lambda *tensors: torch.cat(tensors))
+            yield from linear(f"{ours}.project", f"{theirs}.attn.proj")
+        else:
+            yield from linear(f"{ours}.pool.prepare", f"{theirs}.attn.prepool")
+            yield from linear(f"{ours}.pool.project", f"{theirs}.attn.proj")
+        yield from linear(f"{ours}.mlp.0", f"{theirs}.ln2")
+        yield from linear(f"{ours}.mlp.1", f"{theirs}.mlp.0")
+        yield from linear(f"{ours}.mlp.3", f"{theirs}.mlp.2")
+
+
+def relpos_rules(description: Description) -> Iterator[Rule]:
+    """Relative positions, which all blocks share."""
+    config, ours, theirs = description.config.relpos, "transformer.relative_positions", "backbone.relpos_encoding"
+    if config.kind == "none":
+        return
+    yield rename(f"{ours}.keys", f"{theirs}.keys.weight")
+    yield rename(f"{ours}.values", f"{theirs}.values.weight")
+    if config.key_projection:
+        yield from linear(f"{ours}.key_projections.0", f"{theirs}.kproj")
+    if config.value_projection:
+        yield from linear(f"{ours}.value_projections.0", f"{theirs}.vproj")
+    if config.key_projection or config.value_projection:
+        yield from norm(f"{ours}.norm", f"{theirs}.relpos_norm", range(len(config.position_features) + 1))
+    if config.value_gate != "none":
+        yield from linear(f"{ours}.gate_projection", f"{theirs}.value_gate_proj")
+
+
+def head_rules(description: Description) -> Iterator[Rule]:
+    """Heads of actions, of the value, and others; ours are numbered like embeddings."""
+    for number, (name, space) in enumerate(description.action_space.items()):
+        if isinstance(space, SelectEntityActionSpace):
+            yield from linear(f"heads.{number}.query", f"action_heads.{name}.query_proj")
+            yield from linear(f"heads.{number}.key", f"action_heads.{name}.key_proj")
+        else:
+            yield from linear(f"heads.{number}.project", f"action_heads.{name}.proj")
+    yield from linear("value_head.project", f"auxiliary_heads.{VALUE}")
+    for number, name in enumerate(description.regression_heads):
+        yield from linear(f"regression_heads.{number}.project", f"auxiliary_heads.{name}")
+
+
+def rules(description: Description) -> list[Rule]:
+    """All of them."""
+    parts: Iterable[Callable[[Description], Iterator[Rule]]] = (embedding_rules, block_rules, relpos_rules, head_rules)
+    return [rule for part in parts for rule in part(description)]
+
+
+def is_no_weight(name: str) -> bool:
+    """Whether rogue-net's state_dict has the tensor without using it, as a constant, or a second time.
+
+    All blocks share the relative positions, so that they stand in every block once more.
+    """
+    unused = ("relpos_encoding.strides", "relpos_encoding.extent_tensor", "relpos_encoding.distance_values.weight")
+    return name.endswith(unused) or ".attn.relpos_encoding." in name
+
+
+def convert(weights: Mapping[str, Tensor], description: Description) -> dict[str, Tensor]:
+    """Our `state_dict` from theirs.
+
+    Args:
+        weights: name -> tensor, the state_dict of rogue-net's network.
+        description: what that network was made with.
+
+    Returns:
+        What `description.make_net().load_state_dict` takes.
+
+    Raises:
+        ValueError: a tensor is missing, is of another shape than the description says, or has no place here; all that are
+            missing or left over are named.
+    """
+    expected = description.make_net().state_dict()
+    table = rules(description)
+    assert [rule.ours for rule in table if rule.ours not in expected] == []
+    assert expected.keys() - {rule.ours for rule in table} == set()
+
+    needed = dict.fromkeys(name for rule in table for name in rule.theirs)
+    missing = [name for name in needed if name not in weights]
+    left_over = [name for name in weights if name not in needed and not is_no_weight(name)]
+    if missing or left_over:
+        raise ValueError(
+            f"the weights are not those of the network that is described: missing {missing or 'nothing'}, "
+            f"without a place {left_over or 'nothing'}"
+        )
+    converted = {}
+    for rule in table:
+        tensor = rule.make(*(weights[name] for name in rule.theirs))
+        if tensor.shape != expected[rule.ours].shape:
+            raise ValueError(
+                f"{' and '.join(rule.theirs)} make {rule.ours} of shape {tuple(tensor.shape)}; by the description it is "
+                f"{tuple(expected[rule.ours].shape)}"
+            )
+        converted[rule.ours] = tensor.to(expected[rule.ours].dtype).contiguous()
+    return converted
+
+
+# ---- the command line
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """A state_dict from a file: safetensors, or what torch saves, of which nothing but tensors is loaded."""
+    if path.suffix == ".safetensors":
+        return dict(load_file(path))
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(loaded, Mapping) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
+        raise ValueError(f"{path} does not hold a state_dict, a mapping of names to tensors")
+    return dict(loaded)
+
+
+def settings_of(config: RogueNetConfig) -> dict[str, Any]:
+    """The settings that are not as they are by default, as a configuration file has them."""
+
+    def changed(given: Any, default: Any) -> dict[str, Any]:
+        differing = {}
+        for name, value in vars(given).items():
+            if value != getattr(default, name):
+                section = isinstance(value, RelposConfig | TranslationConfig)
+                differing[name] = changed(value, getattr(default, name)) if section else value
+        return differing
+
+    settings: dict[str, Any] = json.loads(json.dumps(changed(config, RogueNetConfig())))  # tuples become lists
+    return settings
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("weights", type=Path, help="rogue-net's state_dict: a .safetensors file, or one of torch")
+    arguments.add_argument("description", type=Path, help="JSON or YAML")
+    arguments.add_argument("converted", type=Path, help="the .safetensors file to write")
+    given = arguments.parse_args()
+    try:
+        description = read_description(yaml.safe_load(given.description.read_text()))
+        converted = convert(load_weights(given.weights), description)
+    except ValueError as error:
+        arguments.exit(1, f"{error}\n")
+    save_file(converted, given.converted)
+    print(yaml.safe_dump({"net": settings_of(description.config)}, sort_keys=False), end="")
+
+
+if __name__ == "__main__":
+    main()

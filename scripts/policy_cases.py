@@ -1,0 +1,176 @@
+"""What `bench_policy.py` measures: frames of any sizes, and a policy with its optimizer that acts and learns on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from enn_ppo.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
+from enn_ppo.update import Samples, learn_minibatch
+from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.registry import make
+from entity_gym.sampling import random_actions
+from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.config import RelposConfig
+
+import torch  # isort: skip
+
+HEADS = {32: 2, 64: 4, 128: 4}  # of each width
+POSITION = ("x", "y")
+
+
+class Frames(NamedTuple):
+    """Observations, and what they are observations of."""
+
+    name: str
+    obs: VecObs
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+
+    @property
+    def entities_per_frame(self) -> float:
+        return self.obs.num_entities / len(self.obs)
+
+    def relpos(self) -> RelposConfig:
+        """A grid of 11 by 11 buckets, for the entities that stand somewhere."""
+        elsewhere = [
+            name for name, entity in self.obs_space.entities.items() if not set(POSITION) <= {*entity.features}
+        ]
+        return RelposConfig(kind="grid", extent=[5, 5], position_features=POSITION, exclude_entities=elsewhere)
+
+
+def ragged_frames(name: str, lengths: Sequence[int], *, select: bool = False, seed: int = 0) -> Frames:
+    """Frames with `lengths` entities each, on a board of 16 by 16 cells: one unit, which moves, and things around it.
+
+    Args:
+        name: what to call them.
+        lengths: entities in each frame, at least 1.
+        select: whether the unit also selects one of the things.
+        seed: of the random features.
+    """
+    rng = np.random.default_rng(seed)
+    num_frames, num_things = len(lengths), np.asarray(lengths) - 1
+    ones = np.ones(num_frames, np.int64)
+
+    def entities(counts: np.ndarray) -> RaggedBufferF32:
+        values = np.concatenate([rng.integers(0, 16, (counts.sum(), 2)), rng.random((counts.sum(), 2))], axis=1)
+        return RaggedBufferF32.from_flattened(values.astype(np.float32), counts)
+
+    entity = Entity([*POSITION, "health", "speed"])
+    units = RaggedBufferI64.from_flattened(np.zeros((num_frames, 1), np.int64), ones)  # the first entity of its frame
+    action_space: dict[str, ActionSpace] = {"Move": CategoricalActionSpace(["left", "right", "up", "down", "stay"])}
+    masks: dict[str, VecCategoricalActionMask | VecSelectEntityActionMask] = {
+        "Move": VecCategoricalActionMask(units, None, 5)
+    }
+    if select:
+        things = np.concatenate([np.arange(1, length) for length in lengths] or [np.zeros(0)]).astype(np.int64)
+        action_space["Take"] = SelectEntityActionSpace()
+        masks["Take"] = VecSelectEntityActionMask(units, RaggedBufferI64.from_flattened(things[:, None], num_things))
+    nothing = np.zeros(num_frames, bool)
+    obs = VecObs(
+        features={"Unit": entities(ones), "Thing": entities(num_things)},
+        action_masks=masks,
+        reward=np.zeros(num_frames, np.float32),
+        done=nothing,
+        truncated=nothing,
+        env_id=np.arange(num_frames),
+        elapsed_step=np.zeros(num_frames, np.int64),
+    )
+    return Frames(name, obs, ObsSpace({"Unit": entity, "Thing": entity}), action_space)
+
+
+def minesweeper_frames(num_frames: int, *, steps: int = 10, seed: int = 0) -> Frames:
+    """Boards of MineSweeper after `steps` random steps."""
+    rng = np.random.default_rng(seed)
+    with make("MineSweeper", num_envs=num_frames, seed=seed) as env:
+        obs = env.reset(seed)
+        for _ in range(steps):
+            obs = env.act(random_actions(obs, rng))
+        return Frames("MineSweeper", obs, env.obs_space(), dict(env.action_space()))
+
+
+def save_frames(frames: Frames, path: Path) -> None:
+    """Write the observations as plain arrays, with which `peers/policy_peer.py` has the very same ones."""
+    arrays: dict[str, np.ndarray] = {}
+    buffers = {f"features/{name}": buffer for name, buffer in frames.obs.features.items()}
+    for name, mask in frames.obs.action_masks.items():
+        buffers[f"actors/{name}"] = mask.actors
+        if isinstance(mask, VecSelectEntityActionMask):
+            buffers[f"actees/{name}"] = mask.actees
+        elif isinstance(mask, VecCategoricalActionMask) and mask.mask is not None:
+            buffers[f"mask/{name}"] = mask.mask
+    for name, buffer in buffers.items():
+        arrays[f"values/{name}"], arrays[f"lengths/{name}"] = buffer.values, buffer.size1()
+    np.savez(path, **arrays)
+
+
+class Policy:
+    """A network that acts and learns on the same frames again and again. Learning rates are tiny: it stays what it is.
+
+    Args:
+        frames: what it sees.
+        config: the network.
+    """
+
+    def __init__(self, frames: Frames, config: RogueNetConfig) -> None:
+        torch.manual_seed(0)
+        self.config = config
+        self.obs = frames.obs
+        self.net = RogueNet(config, frames.obs_space, frames.action_space)
+        self.batch = ObsBatch.from_vec_obs(frames.obs)
+        self.net.update_normalization(self.batch)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-6, eps=1e-5, fused=True)
+        acted = self.net.act(self.batch)
+        self.samples = Samples(
+            self.batch,
+            acted.actions,
+            {name: RaggedTensor(acted.log_probs[name], acted.actions[name].offsets) for name in acted.actions},
+            acted.values,
+            torch.randn(len(self.batch)),
+            torch.randn(len(self.batch)),
+        )
+        self.optim, self.ppo = OptimConfig(batch_size=len(self.batch), max_grad_norm=2.0), PPOConfig()
+
+    def act(self) -> None:
+        """From observations of environments to actions for them."""
+        self.net.act(ObsBatch.from_vec_obs(self.obs)).to_buffers()
+
+    def update(self) -> None:
+        """One minibatch: evaluation, losses, gradient, its clipping, optimizer step."""
+        fresh = replace(self.samples, obs=replace(self.batch))  # nothing that it remembers of the last time
+        learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.ppo, ent_coef=0.05)
+
+    def gflop(self, kind: str) -> float:
+        """Floating point operations of the transformer's matrix products, in 10^9, for `act` or `update`.
+
+        A token is multiplied by 3 D² weights for queries, keys and values, D² behind the attention and 8 D² in the MLP, two
+        operations each; learning does as much again for the inputs' gradients, and once more for the weights'.
+        """
+        forward = 2 * 12 * self.config.d_model**2 * self.config.n_layer * self.batch.num_tokens
+        return forward * (3 if kind == "update" else 1) / 1e9
+
+
+def seconds_per_call(function: Callable[[], object], seconds: float) -> float:
+    """The mean over as many calls as take about so many seconds, and at least one."""
+    calls, start = 0, time.perf_counter()
+    while calls == 0 or time.perf_counter() - start < seconds:
+        function()
+        calls += 1
+    return (time.perf_counter() - start) / calls
+
+
+def gemm_gflops(seconds: float, size: int = 1024) -> float:
+    """The speed of `torch.mm` of large square matrices, in 10^9 operations per second: the best of several calls."""
+    a, b, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+    torch.mm(a, b, out=out)
+    best, start = float("inf"), time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        best = min(best, seconds_per_call(lambda: torch.mm(a, b, out=out), 0))
+    return 2 * size**3 / best / 1e9

@@ -1,0 +1,181 @@
+"""Categories, angles and flags in compiled environments: declared, checked while running, and free where there are none."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import Angle, Category, Flag, spaces
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
+from entity_gym.compiled.codegen import generate
+from entity_gym.compiled.layout import layout_of
+from entity_gym.list_env import ListEnv
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.slot_vec_env import SlotVecEnv
+from entity_gym.threaded_env import ThreadedVecEnv
+from tests.entity_gym.compiled.worlds import Everything
+
+
+class Table(CompiledEnvironment):
+    """Shows what its parameters say: of two cards the second, and the world."""
+
+    entities = {
+        "Playing Card": Entity(["x", Flag("held"), Flag("seen"), Angle("turned"), Category("suit", 4)], max=3),
+        "Wall": Entity(["x"], max=1),
+    }
+    global_features = ["time", Category("season", 4), Flag("night")]
+    actions = {"turn": Categorical(["no", "yes"], actors="Playing Card")}
+    parameters = {
+        "x": 0.5, "held": 1.0, "seen": 0.0, "turned": -7.25, "suit": 3.0, "time": 2.5, "season": 0.0, "night": 1.0,
+    }  # fmt: skip
+    max_steps = 2
+
+    def reset(s: Any) -> None:
+        pass
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        return 0.0, False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Playing_Card = 2
+        for f in range(5):
+            obs.Playing_Card[0, f] = 0.0
+        obs.Playing_Card[1, 0] = s.x
+        obs.Playing_Card[1, 1] = s.held
+        obs.Playing_Card[1, 2] = s.seen
+        obs.Playing_Card[1, 3] = s.turned
+        obs.Playing_Card[1, 4] = s.suit
+        obs.n.Wall = 1
+        obs.Wall[0, 0] = 0.25
+        obs.global_features[0] = s.time
+        obs.global_features[1] = s.season
+        obs.global_features[2] = s.night
+
+
+def declared(features: list[spaces.Feature], **attributes: Any) -> type[CompiledEnvironment]:
+    """`Table` with other cards."""
+    entities = {**Table.entities, "Playing Card": Entity(features, max=3)}
+    return type("Table", (Table,), {"entities": entities, **attributes})
+
+
+def code(world: type[CompiledEnvironment]) -> str:
+    return generate(layout_of(world))  # type: ignore[arg-type]
+
+
+def checks(world: type[CompiledEnvironment]) -> list[tuple[str, str]]:
+    """The ranges of columns that are checked, and what is below each."""
+    return re.findall(r"for f in range\((\d+, \d+)\):\n +x = .*\n +fine &= \(x >= 0\) & \(x < (\d+)\)", code(world))
+
+
+# --- Declaring
+
+
+def test_the_spaces_have_the_kinds() -> None:
+    assert Table.obs_space() == spaces.ObsSpace(
+        {
+            "Playing Card": spaces.Entity(["x", Flag("held"), Flag("seen"), Angle("turned"), Category("suit", 4)]),
+            "Wall": spaces.Entity(["x"]),
+        },
+        ["time", Category("season", 4), Flag("night")],
+    )
+
+
+def test_a_declared_entity_says_what_it_is() -> None:
+    entity = Entity(["x", Category("suit", 4)], max=3, hideable=True)
+    assert entity.features == ("x", "suit") and dict(entity.kinds) == {"suit": Category("suit", 4)}
+    assert eval(repr(entity)) == entity == Entity(entity.features, 3, True, entity.kinds)
+    assert hash(entity) == hash(Entity(["x", Category("suit", 4)], 3, hideable=True))
+    assert entity != Entity(["x", Category("suit", 5)], max=3, hideable=True)
+
+
+def test_features_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"Entity.features names \['x'\] more than once"):
+        Entity([Flag("x"), "x"], max=1)
+    with pytest.raises(ValueError, match=r"ObsSpace.global_features is \[3\]; it must be a list"):
+        layout_of(type("World", (Table,), {"global_features": [3]}))
+
+
+# --- Running
+
+
+def test_what_is_allowed_arrives_as_it_is() -> None:
+    with ThreadedVecEnv(Table, 3) as pool:
+        obs = pool.reset(env_info=[{}, {"suit": 2.0, "held": 0.0}, {"night": 0.0}])
+    cards = obs.features["Playing Card"].values.reshape(3, 2, 5)[:, 1].tolist()
+    assert cards == [[0.5, 1, 0, -7.25, 3], [0.5, 0, 0, -7.25, 2], [0.5, 1, 0, -7.25, 3]]
+    assert obs.features["__global__"].values.tolist() == [[2.5, 0, 1], [2.5, 0, 1], [2.5, 0, 0]]
+
+
+def of_card(feature: str, wrong: str) -> str:
+    return f"feature {feature!r} of entity 1 of type 'Playing Card' is {wrong}"
+
+
+REFUSED = [
+    ("suit", 4.0, of_card("suit", "4; a category of 4 must be a whole number from 0 to 3")),
+    ("suit", -1.0, of_card("suit", "-1; a category of 4 must be a whole number from 0 to 3")),
+    ("suit", 1.5, of_card("suit", "1.5; a category of 4 must be a whole number from 0 to 3")),
+    ("suit", 1e300, of_card("suit", "inf; a category of 4 must be a whole number from 0 to 3")),
+    ("held", 2.0, of_card("held", "2; a flag must be 0 or 1")),
+    ("seen", -0.5, of_card("seen", "-0.5; a flag must be 0 or 1")),
+    ("turned", -1e300, of_card("turned", "-inf; an angle must be a finite number")),
+    ("x", 1e300, of_card("x", "inf; features must be finite numbers")),
+    ("season", 7.0, "global feature 'season' is 7; a category of 4 must be a whole number from 0 to 3"),
+    ("night", 0.5, "global feature 'night' is 0.5; a flag must be 0 or 1"),
+    ("time", 1e300, "global feature 'time' is inf; features must be finite numbers"),
+]  # 1e300 is infinite as float32
+
+
+def show_wrongly(pool: SlotVecEnv, given: Mapping[str, float]) -> None:
+    with np.errstate(over="ignore"):
+        pool.reset(env_info=[given if i == 3 else {} for i in range(5)])
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize(("parameter", "value", "wrong"), REFUSED)
+def test_a_refusal_names_environment_type_entity_feature_value_and_what_is_allowed(
+    parameter: str, value: float, wrong: str, compile: bool
+) -> None:
+    with ThreadedVecEnv(Table, 5, compile=compile) as pool:
+        with pytest.raises(ValueError) as caught:
+            show_wrongly(pool, {parameter: value})
+        assert str(caught.value) == f"Table (environment 3): {wrong}"
+        pool.reset(env_info=[Table.parameters] * 5)  # and it goes on
+
+
+@pytest.mark.parametrize(("parameter", "value", "wrong"), REFUSED)
+def test_a_list_of_plain_environments_says_the_same(parameter: str, value: float, wrong: str) -> None:
+    pool = ListEnv(Table().as_environment, 5)
+    with pytest.raises(ValueError) as caught:
+        show_wrongly(pool, {parameter: value})
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert wrong in said and set(re.findall(r"environment (\d+)", said)) == {"3"}
+
+
+def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
+    stay = {"turn": RaggedBufferI64.from_array(np.zeros((2, 2, 1), np.int64))}
+    with ThreadedVecEnv(Table, 2) as pool:
+        pool.reset()
+        pool.act(stay)
+        pool.slots.slots["S"]["suit"][1] = 9.0
+        with pytest.raises(ValueError, match=r"Table \(environment 1\): feature 'suit' .* is 9; a category of 4"):
+            pool.act(stay)
+
+
+# --- What it costs
+
+
+def test_only_columns_of_whole_numbers_are_checked_and_neighbours_in_one_loop() -> None:
+    assert checks(Table) == [("1, 3", "2"), ("4, 5", "4"), ("1, 2", "4"), ("2, 3", "2")]  # cards, then the world
+
+
+def test_plain_numbers_and_angles_add_nothing_to_the_code() -> None:
+    assert "floor" not in code(Everything)
+    plain = declared(["x", "held", "seen", "turned", "suit"], global_features=["time", "season", "night"])
+    turned = declared(["x", "held", "seen", Angle("turned"), "suit"], global_features=["time", "season", "night"])
+    assert "floor" not in code(plain) and code(turned) == code(plain)
+
+
+def test_another_number_of_sorts_makes_other_code() -> None:
+    assert checks(declared(["x", Category("suit", 5)], global_features=[])) == [("1, 2", "5")]

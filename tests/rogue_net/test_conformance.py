@@ -1,0 +1,278 @@
+"""With the weights of rogue-net, which this project descends from, the network says what rogue-net says.
+
+Every fixture is what rogue-net 0.1.9 answered with one set of options; `scripts/record_rogue_net.py`, which recorded them,
+explains the files.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from rogue_net.obs_batch import SelectEntityMask
+from rogue_net.rogue_net import Evaluation
+
+NAMES = sorted(path.stem for path in (Path(__file__).parent / "fixtures").glob("*.npz"))
+BACKENDS = ["reference"]  # and "fused"
+# pooling has no kernels
+CASES = [(name, backend) for backend in BACKENDS for name in NAMES if (backend, name[:8]) != ("fused", "pooling_")]
+SCRIPT = Path(__file__).parents[2] / "scripts" / "convert_rogue_net.py"
+
+_spec = importlib.util.spec_from_file_location("convert_rogue_net", SCRIPT)
+assert _spec is not None and _spec.loader is not None
+convert_rogue_net = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = convert_rogue_net
+_spec.loader.exec_module(convert_rogue_net)
+
+
+class Recording(NamedTuple):
+    """One fixture."""
+
+    arrays: dict[str, NDArray[Any]]
+    given: dict[str, Any]  # the description, in rogue-net's words
+    weights: dict[str, Tensor]
+
+    def ragged(self, kind: Any, key: str) -> Any:
+        return kind.from_flattened(self.arrays[f"{key}/values"], self.arrays[f"{key}/lengths"])
+
+    def under(self, part: str) -> dict[str, NDArray[Any]]:
+        return {key.split("/")[1]: array for key, array in self.arrays.items() if key.startswith(f"{part}/")}
+
+
+@cache
+def load(name: str) -> Recording:
+    path = Path(__file__).parent / "fixtures" / f"{name}.npz"
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {key: file[key] for key in file.files}
+    given = json.loads(str(arrays.pop("description")))
+    shapes = given.pop("weights")
+    flat = torch.from_numpy(arrays.pop("weights")).split([int(np.prod(shape)) for shape in shapes.values()])
+    weights = {key: values.view(shape) for (key, shape), values in zip(shapes.items(), flat, strict=True)}
+    return Recording(arrays, given, weights)
+
+
+def make_net(recording: Recording, backend: str = "reference") -> RogueNet:
+    description = convert_rogue_net.read_description(recording.given)
+    description = description._replace(config=dataclasses.replace(description.config, backend=backend))
+    net: RogueNet = description.make_net()
+    net.load_state_dict(convert_rogue_net.convert(recording.weights, description))
+    return net
+
+
+def make_batch(recording: Recording) -> ObsBatch:
+    features = {name: recording.ragged(RaggedBufferF32, f"features/{name}") for name in recording.under("features")}
+    masks: dict[str, Any] = {}
+    for name, space in recording.given["action_space"].items():
+        actors = recording.ragged(RaggedBufferI64, f"actors/{name}")
+        if space["kind"] == "select_entity":
+            masks[name] = VecSelectEntityActionMask(actors, recording.ragged(RaggedBufferI64, f"actees/{name}"))
+        else:
+            mask = recording.arrays.get(f"mask/{name}")
+            lengths = recording.arrays[f"actors/{name}/lengths"]
+            masks[name] = VecCategoricalActionMask(
+                actors, None if mask is None else RaggedBufferBool.from_flattened(mask, lengths), len(space["choices"])
+            )
+    frames = len(next(iter(features.values())))
+    nothing = np.zeros(frames)
+    return ObsBatch.from_vec_obs(
+        VecObs(
+            features=features,
+            action_masks=masks,
+            reward=nothing.astype(np.float32),
+            done=nothing.astype(bool),
+            truncated=nothing.astype(bool),
+            env_id=np.arange(frames),
+            elapsed_step=nothing.astype(np.int64),
+            visible={
+                name: recording.ragged(RaggedBufferBool, f"visible/{name}") for name in recording.under("visible")
+            },
+        )
+    )
+
+
+def make_actions(recording: Recording, batch: ObsBatch) -> dict[str, RaggedTensor]:
+    """The choices that rogue-net judged; it counts actees, where here an entity is chosen by its index in the frame."""
+    actions = {}
+    for name, chosen in recording.under("actions").items():
+        mask, values = batch.action_masks[name], torch.from_numpy(chosen)
+        if isinstance(mask, SelectEntityMask):
+            frames = torch.repeat_interleave(torch.arange(len(batch)), mask.actors.lengths)
+            values = mask.actees.values[mask.actees.offsets[frames] + values, 0]
+        actions[name] = RaggedTensor(values.unsqueeze(1), mask.actors.offsets)
+    return actions
+
+
+def evaluate(net: RogueNet, recording: Recording) -> Evaluation:
+    batch = make_batch(recording)
+    return net.evaluate(batch, make_actions(recording, batch))
+
+
+def assert_agree(ours: dict[str, Tensor], theirs: dict[str, NDArray[Any]]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        expected = torch.from_numpy(theirs[name])
+        torch.testing.assert_close(
+            tensor.detach(), expected, atol=1e-5, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_converted_weights_say_what_rogue_net_said(name: str, backend: str) -> None:
+    recording = load(name)
+    evaluation = evaluate(make_net(recording, backend), recording)
+    assert_agree(evaluation.logits, recording.under("logits"))
+    assert_agree(evaluation.log_probs, recording.under("log_probs"))
+    assert_agree(evaluation.entropies, recording.under("entropies"))
+    regressions = recording.under("regressions")
+    assert_agree({"value": evaluation.values.unsqueeze(1)}, {"value": regressions.pop("value")})
+    assert_agree(evaluation.regressions, regressions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_weight_of_a_fixture_matters_to_its_answers(name: str) -> None:
+    recording = load(name)
+    net = make_net(recording)
+    evaluation = evaluate(net, recording)
+    answers = [evaluation.values, *evaluation.log_probs.values(), *evaluation.regressions.values()]
+    torch.cat([answer.flatten() for answer in answers]).square().sum().backward()
+    for key, parameter in net.named_parameters():
+        # a query times what all keys have in common cancels in the softmax
+        if not key.endswith(("key.bias", "key_projections.0.bias")):
+            assert parameter.grad is not None and parameter.grad.abs().max() > 1e-4, key
+
+
+def test_the_command_writes_weights_that_load_and_prints_the_settings(tmp_path: Path) -> None:
+    recording = load("visibility_globals")
+    torch.save(recording.weights, tmp_path / "weights.pt")
+    (tmp_path / "description.yaml").write_text(yaml.safe_dump(recording.given, sort_keys=False))
+    command = [SCRIPT, tmp_path / "weights.pt", tmp_path / "description.yaml", tmp_path / "converted.safetensors"]
+    result = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert yaml.safe_load(result.stdout) == {"net": {"d_model": 16, "n_layer": 1}}
+
+    converted = load_file(tmp_path / "converted.safetensors")
+    torch.testing.assert_close(converted, dict(make_net(recording).state_dict()), atol=0, rtol=0)
+
+
+def test_the_settings_are_those_of_rogue_net_in_our_words() -> None:
+    config = convert_rogue_net.read_description(load("polar_vector_interpolated").given).config
+    assert convert_rogue_net.settings_of(config) == {
+        "d_model": 16,
+        "relpos": {
+            "kind": "polar",
+            "extent": [5, 3],
+            "position_features": ["x", "y"],
+            "scale": 2.3,
+            "interpolate": True,
+            "rotation_vec_features": ["cos", "sin"],
+        },
+    }
+
+
+def test_weights_are_read_from_safetensors_too(tmp_path: Path) -> None:
+    weights = load("no_layers").weights
+    save_file(weights, tmp_path / "weights.safetensors")
+    torch.testing.assert_close(convert_rogue_net.load_weights(tmp_path / "weights.safetensors"), weights)
+
+
+def test_a_normalization_that_has_seen_one_entity_does_nothing_there_and_here() -> None:
+    recording = load("no_layers")
+    one = recording.weights | {"embedding.embeddings.Mine.0.count": torch.tensor(1.0)}
+    description = convert_rogue_net.read_description(recording.given)
+    converted = convert_rogue_net.convert(one, description)
+    for part in ("count", "mean", "squares"):
+        assert converted[f"embedding.entities.2.norm.{part}"].abs().sum() == 0
+
+
+def convert_changed(name: str, change: Callable[[dict[str, Any], dict[str, Tensor]], object]) -> None:
+    recording = load(name)
+    given, weights = copy.deepcopy(recording.given), dict(recording.weights)
+    change(given, weights)
+    convert_rogue_net.convert(weights, convert_rogue_net.read_description(given))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "default",
+            lambda given, weights: weights.pop("backbone.blocks.1.ln2.bias"),
+            r"missing \['backbone.blocks.1.ln2.bias'\]",
+        ),
+        ("default", lambda given, weights: weights.update(extra=torch.ones(1)), r"without a place \['extra'\]"),
+        (
+            "default",
+            lambda given, weights: given["net"].update(n_layer=1),
+            "without a place .*backbone.blocks.1.ln1.weight",
+        ),
+        (
+            "default",
+            lambda given, weights: given["obs_space"]["entities"]["Ship"].append("fuel"),
+            r"embeddings.Ship.0.mean.* of shape \(3,\); by the description it is \(4,\)",
+        ),
+        (
+            "default",
+            lambda given, weights: given["obs_space"]["entities"]["Ship"].pop(),
+            r"embeddings.Ship.0.mean.* of shape \(3,\); by the description it is \(2,\)",
+        ),
+        (
+            "default",
+            lambda given, weights: given.pop("obs_space"),
+            "the description's obs_space must be a mapping, got None",
+        ),
+        ("default", lambda given, weights: given["net"].update(n_layers=1), "net.n_layers .*'n_layer'"),
+        ("default", lambda given, weights: given["net"].update(n_head=5), "d_model must be divisible by net.n_head=5"),
+        ("default", lambda given, weights: given["regression_heads"].clear(), "regression_heads must hold `value: 1`"),
+        (
+            "default",
+            lambda given, weights: given["action_space"]["aim"].update(kind="select"),
+            "'select'.*'select_entity'",
+        ),
+        (
+            "default",
+            lambda given, weights: given["action_space"]["move"].pop("choices"),
+            "action_space.move has no choices",
+        ),
+        ("globals", lambda given, weights: given["action_space"].pop("mode"), "global features and no global action"),
+        *(
+            (
+                "grid",
+                lambda given, weights, option=option: given["net"]["relpos_encoding"].update({option: ["x"]}),
+                option,
+            )
+            for option in ("per_entity_projections", "exclude_entities", "enable_negative_distance_weight_bug")
+        ),
+        (
+            "polar_angle",
+            lambda given, weights: given["net"]["relpos_encoding"].update(key_relpos_projection=True),
+            "has projections and is polar",
+        ),
+        (
+            "translation_globals",
+            lambda given, weights: given["obs_space"]["global_features"].append("x"),
+            r"position_features names the global features \['x'\]",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_named(name: str, change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        convert_changed(name, change)

@@ -1,0 +1,303 @@
+"""Every kind of feature enters a token in its own way."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from entity_gym import CategoricalActionSpace, Entity, GlobalCategoricalActionSpace, Observation, ObsSpace
+from entity_gym.batching import batch_observations
+from entity_gym.spaces import Angle, Category, Feature, Flag
+from rogue_net import ObsBatch
+from rogue_net.embedding import Embedding, EntityEmbedding
+
+D = 8
+ACTIONS = {"wait": CategoricalActionSpace(["wait"])}
+CARD, HEADING, FROZEN = Category("card", 52), Angle("heading"), Flag("frozen")
+
+
+def entity(*features: Feature, seed: int = 0) -> EntityEmbedding:
+    """An embedding in which everything matters: biases and norms are not what they are at first."""
+    torch.manual_seed(seed)
+    made = EntityEmbedding("Unit", features, D)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return made
+
+
+def finish(hidden: Tensor, made: EntityEmbedding) -> Tensor:
+    """What follows the sum of all features."""
+    norm = made.project[2]
+    return functional.layer_norm(hidden.relu(), (D,), norm.weight, norm.bias)
+
+
+def embedding(obs_space: ObsSpace, seed: int = 0) -> Embedding:
+    torch.manual_seed(seed)
+    return Embedding(obs_space, ACTIONS, D)
+
+
+def to_batch(obs_space: ObsSpace, observations: Sequence[Observation]) -> ObsBatch:
+    return ObsBatch.from_vec_obs(batch_observations(observations, obs_space, ACTIONS))
+
+
+# --- Kinds of features ---
+
+
+def test_plain_numbers_are_normalized_by_what_was_seen() -> None:
+    made = entity("x", "y")
+    made.update_normalization(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))  # means 2 and 20, deviations 2 and 10
+    linear = made.project[0]
+    expected = finish(linear(torch.tensor([[-1.0, 1.0], [5.0, 0.0]])), made)  # the second's x is cut off at 5
+    torch.testing.assert_close(made(torch.tensor([[0.0, 30.0], [100.0, 20.0]])), expected)
+
+
+def test_an_angle_is_its_cosine_and_sine_whatever_was_seen() -> None:
+    made = entity("x", HEADING, "y")
+    made.update_normalization(torch.tensor([[0.0, 3.0, 0.0], [2.0, 3.1, 2.0]]))  # of x and y: means and deviations 1
+    linear = made.project[0]
+    expected = finish(linear(torch.tensor([[0.0, 1.0, 0.0, 1.0]])), made)  # x, y, cosine, sine
+    torch.testing.assert_close(made(torch.tensor([[1.0, math.pi / 2, 2.0]])), expected)
+    assert made.norm.mean.tolist() == [1.0, 1.0]
+
+
+def test_angles_that_are_the_same_direction_are_the_same_token() -> None:
+    made = entity(HEADING)
+    tokens = made(torch.tensor([[-0.5], [-0.5 + 2 * math.pi], [-0.5 - 4 * math.pi], [0.5]]))
+    torch.testing.assert_close(tokens[1], tokens[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(tokens[2], tokens[0], atol=1e-5, rtol=0)
+    assert not torch.allclose(tokens[3], tokens[0], atol=1e-2)
+
+
+def test_a_flag_is_0_or_1_however_rare_it_was() -> None:
+    made = entity(FROZEN)
+    made.update_normalization(torch.tensor([[1.0]] + [[0.0]] * 999))
+    expected = finish(made.project[0](torch.tensor([[0.0], [1.0]])), made)
+    torch.testing.assert_close(made(torch.tensor([[0.0], [1.0]])), expected)
+    assert not hasattr(made, "norm")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    nums=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    num_plain=st.integers(0, 2),
+    rows=st.integers(0, 5),
+    seed=st.integers(0, 2**16),
+)
+def test_categories_are_the_one_hot_columns_of_the_linear_layer(
+    nums: list[int], num_plain: int, rows: int, seed: int
+) -> None:
+    plain = [f"x{i}" for i in range(num_plain)]
+    made = entity(*[Category(f"c{i}", num) for i, num in enumerate(nums)], *plain, seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randint(num, (rows,), generator=rng) for num in nums], dim=1)
+    x = torch.randn(rows, num_plain, generator=rng)
+
+    one_hot = [functional.one_hot(ids[:, i], num).float() for i, num in enumerate(nums)]
+    blocks = [table.T for table in made.tables]
+    if num_plain:
+        blocks.append(made.project[0].weight)
+        bias = made.project[0].bias
+    else:
+        bias = torch.zeros(D)
+    hidden = functional.linear(torch.cat([*one_hot, x], dim=1), torch.cat(blocks, dim=1), bias)
+    tokens = made(torch.cat([ids.float(), x], dim=1))
+    torch.testing.assert_close(tokens, finish(hidden, made), atol=1e-5, rtol=1e-5)
+
+
+def test_only_ids_that_were_there_are_learned_about() -> None:
+    made = entity(Category("unit", 5000))
+    made(torch.tensor([[4999.0], [17.0], [17.0]])).square().sum().backward()
+    (table,) = made.tables
+    assert table.shape == (5000, D)
+    assert table.grad.abs().sum(dim=1).nonzero().flatten().tolist() == [17, 4999]
+
+
+def test_tables_start_with_unit_variance() -> None:
+    torch.manual_seed(0)
+    (table,) = EntityEmbedding("Unit", [Category("unit", 5000)], D).tables
+    assert float(table.detach().mean()) == pytest.approx(0, abs=0.02)
+    assert float(table.detach().std()) == pytest.approx(1, abs=0.02)
+
+
+def test_kinds_mix_in_any_order_and_columns_stay_what_they_are_called() -> None:
+    ordered = entity("x", HEADING, FROZEN, CARD)
+    mixed = entity(FROZEN, CARD, HEADING, "x")
+    mixed.load_state_dict(ordered.state_dict())
+    row = {"x": 3.0, "heading": 1.0, "frozen": 1.0, "card": 51.0}
+    [first] = ordered(torch.tensor([[row[name] for name in ("x", "heading", "frozen", "card")]]))
+    [second] = mixed(torch.tensor([[row[name] for name in ("frozen", "card", "heading", "x")]]))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("card", [-1.0, 52.0, 1e9, -0.5, float("nan")])
+def test_an_id_outside_the_table_is_named(card: float) -> None:
+    made = entity("x", CARD)
+    message = rf"'Unit': category 'card' is {card:g}; ids are whole numbers from 0 to 51".replace("+", r"\+")
+    with pytest.raises(ValueError, match=message):
+        made(torch.tensor([[0.0, 0.0], [0.0, card], [0.0, 51.0]]))
+
+
+def test_the_first_and_last_id_are_in_the_table() -> None:
+    tokens = entity(CARD)(torch.tensor([[0.0], [51.0]]))
+    assert not torch.equal(tokens[0], tokens[1])
+
+
+# --- Batches ---
+
+SPACE = ObsSpace(
+    {"Ship": Entity(["x", HEADING, CARD]), "Card": Entity([Category("card", 3)]), "Wall": Entity([])},
+    global_features=["time", Category("season", 4)],
+)
+FRAMES = [
+    Observation(
+        features={"Ship": [[1.0, 0.5, 7], [2.0, 1.5, 51]], "Card": [[2]], "Wall": np.zeros((1, 0))},
+        global_features=[5.0, 3],
+    ),
+    Observation(features={"Card": [[0], [1]]}, global_features=[6.0, 0]),
+]
+
+
+def test_global_features_join_every_entity_with_their_kinds() -> None:
+    made = embedding(SPACE)
+    tokens = made(to_batch(SPACE, FRAMES))
+    ship, card, wall, world = made.entities
+    # tokens: two ships, a card, a wall, the world; two cards, the world
+    expected = {
+        0: ship(torch.tensor([[1.0, 0.5, 7, 5.0, 3]])),
+        1: ship(torch.tensor([[2.0, 1.5, 51, 5.0, 3]])),
+        2: card(torch.tensor([[2, 5.0, 3]])),
+        3: wall(torch.tensor([[5.0, 3]])),
+        4: world(torch.tensor([[5.0, 3]])),
+        5: card(torch.tensor([[0, 6.0, 0]])),
+        6: card(torch.tensor([[1, 6.0, 0]])),
+        7: world(torch.tensor([[6.0, 0]])),
+    }
+    torch.testing.assert_close(tokens, torch.cat([expected[token] for token in range(8)]))
+    tables = {kind.kind.name for each in made.entities for kind in each.columns.categories}
+    assert tables == {"card", "season"}
+
+
+def test_statistics_are_of_plain_numbers_alone() -> None:
+    made = embedding(SPACE)
+    made.update_normalization(to_batch(SPACE, FRAMES))
+    ship, card, wall, world = made.entities
+    assert ship.norm.mean.tolist() == [1.5, 5.0]  # x and time
+    assert card.norm.mean.tolist() == [pytest.approx(17 / 3)]
+    assert world.norm.mean.tolist() == [5.5]
+    assert int(wall.norm.count) == 1
+
+
+def test_what_acts_and_what_learns_sees_the_same_tokens() -> None:
+    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
+    for frames in ([0, 1], [1], [0], [1, 1, 0]):
+        some = batch[torch.tensor(frames)]
+        with torch.no_grad():
+            tokens = made(some)
+        assert torch.equal(tokens, made(some))
+
+
+def test_every_parameter_gets_a_gradient_where_a_type_has_no_entities() -> None:
+    made = embedding(SPACE)
+    made(to_batch(SPACE, FRAMES[1:])).sum().backward()
+    missing = [name for name, parameter in made.named_parameters() if parameter.grad is None]
+    assert missing == []
+    assert not any(parameter.grad.any() for parameter in made.entities[0].parameters())
+
+
+def test_gradients_are_those_of_the_plain_formula() -> None:
+    space = ObsSpace({"A": Entity(["x"]), "B": Entity(["x", "y"])})
+    made, rng = embedding(space).double(), np.random.default_rng(0)
+    observations = [
+        Observation(features={"A": rng.normal(size=(a, 1)), "B": rng.normal(size=(b, 2))})
+        for a, b in ((2, 1), (0, 3), (1, 0), (2, 2))
+    ]
+    batch = to_batch(space, observations)
+    weights = torch.randn(batch.num_tokens, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    (made(batch) * weights).sum().backward()
+    given_gradients = {name: parameter.grad.clone() for name, parameter in made.named_parameters()}
+    made.zero_grad()
+    tokens = {}
+    for name, each in zip(space.entities, made.entities, strict=True):
+        for row, token in enumerate(batch.layout.positions[name].tolist()):
+            tokens[token] = each.project(batch.features[name].values[row].double().clamp(-5, 5))
+    (torch.stack([tokens[token] for token in range(len(tokens))]) * weights).sum().backward()
+    expected = {name: parameter.grad for name, parameter in made.named_parameters()}
+    torch.testing.assert_close(given_gradients, expected)
+
+
+def test_types_may_come_in_another_order() -> None:
+    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
+    turned = replace(batch, features=dict(reversed(batch.features.items())))
+    tokens, turned_tokens = made(batch), made(turned)
+    for name in batch.features:
+        mine, others = batch.layout.positions[name], turned.layout.positions[name]
+        assert torch.equal(tokens[mine], turned_tokens[others])
+
+
+def test_a_batch_of_other_types_or_widths_is_refused() -> None:
+    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
+    other = ObsSpace({"Ship": Entity(["x"])}, global_features=["time", "season"])
+    with pytest.raises(
+        ValueError, match=r"the batch has entities of \['Ship', '__global__'\], the network knows \['Ship', "
+    ):
+        made(to_batch(other, [Observation(global_features=[0, 0])]))
+    ships = batch.features["Ship"]
+    narrow = replace(batch, features=batch.features | {"Ship": ships._replace(values=ships.values[:, :2])})
+    with pytest.raises(ValueError, match="'Ship' has 4 features in this batch; it must have 5"):
+        made(narrow)
+
+
+def test_a_global_action_alone_gives_the_world_a_vector() -> None:
+    actions = {"mode": GlobalCategoricalActionSpace(["a", "b"])}
+    made = Embedding(ObsSpace({}), actions, D)
+    batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
+    assert torch.equal(made(batch), made.entities[0].vector.expand(2, D))
+
+
+def test_there_may_be_no_types_at_all() -> None:
+    made, space = embedding(ObsSpace({})), ObsSpace({})
+    assert made(to_batch(space, [Observation()])).shape == (0, D)
+
+
+# --- Weights ---
+
+
+def test_weights_without_kinds_are_named_and_shaped_as_ever() -> None:
+    space = ObsSpace({"A": Entity(["x", "y"]), "B": Entity([])}, global_features=["time"])
+    shapes = {name: tuple(tensor.shape) for name, tensor in embedding(space).state_dict().items()}
+    expected = {}
+    for position, width in enumerate([3, 1, 1]):
+        expected |= {
+            f"entities.{position}.norm.count": (),
+            f"entities.{position}.norm.mean": (width,),
+            f"entities.{position}.norm.squares": (width,),
+            f"entities.{position}.project.0.weight": (D, width),
+            f"entities.{position}.project.0.bias": (D,),
+            f"entities.{position}.project.2.weight": (D,),
+            f"entities.{position}.project.2.bias": (D,),
+        }
+    assert shapes == expected
+    assert list(embedding(ObsSpace({"B": Entity([])})).state_dict()) == ["entities.0.vector"]
+
+
+def test_copied_and_loaded_weights_give_the_same_tokens() -> None:
+    batch = to_batch(SPACE, FRAMES)
+    trained, fresh = embedding(SPACE, seed=1), embedding(SPACE, seed=2)
+    trained.update_normalization(batch)
+    fresh(batch)
+    fresh.load_state_dict(trained.state_dict())
+    tokens = trained(batch)
+    assert torch.equal(fresh(batch), tokens)
+    assert torch.equal(copy.deepcopy(trained)(batch), tokens)
