@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from enn_ppo.checkpoint import Checkpoint, load_checkpoint
 from enn_ppo.config import EnvConfig, from_dict
@@ -27,7 +26,7 @@ from enn_ppo.policy import load_policy
 from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
 from entity_gym.play import add_options, broken, run, style_of, usage_error
 from entity_gym.playing.loop import Advice, Decision
-from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
+from entity_gym.vec_obs import VecObs
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.adaptor import ObsAdaptor
 
@@ -37,7 +36,7 @@ class NetPolicy:
 
     Args:
         net: the network.
-        temperature: logits are divided by it: below 1 the likeliest choices are taken more often, above 1 less often.
+        temperature: below 1 the likeliest choices are taken more often, above 1 less often; see `RogueNet.act`.
         greedy: the likeliest choice is always taken.
         seed: of the sampling.
         adaptor: what shows it the environment's observations as it knows them; None: it knows them as they are.
@@ -55,32 +54,34 @@ class NetPolicy:
         self.adaptor = adaptor
         self.temperature = temperature
         self.greedy = greedy
-        self._rng = np.random.default_rng(seed)
+        self._generator = torch.Generator().manual_seed(seed)
 
-    @torch.no_grad()
     def __call__(self, obs: VecObs) -> Advice:
         """What to do in the one frame of `obs`, and the value of that frame."""
         batch = ObsBatch.from_vec_obs(obs)
         if self.adaptor is not None:
             batch = self.adaptor(batch)
-        evaluation = self.net.evaluate(batch, self.net.act(batch, greedy=True).actions)
-        decisions = {}
-        for name, mask in obs.action_masks.items():
-            num_actors = mask.actors.items()
-            # Select-entity's logits are those of all pairs, actor by actor; in one frame all have the same actees.
-            logits = evaluation.logits[name].double().numpy().reshape(num_actors, -1 if num_actors else 0)
-            values = mask.actees.values[:, 0] if isinstance(mask, VecSelectEntityActionMask) else None
-            decisions[name] = [self._decide(row, values) for row in logits]
-        return Advice(decisions, float(evaluation.values[0]))
+        result = self.net.act(batch, self.greedy, self.temperature, self._generator, logits=True)
+        assert result.logits is not None
+        decisions = {name: decide(result.actions[name].values, result.logits[name].values) for name in obs.action_masks}
+        return Advice(decisions, float(result.values[0]))
 
-    def _decide(self, logits: NDArray[np.float64], values: NDArray[np.int64] | None) -> Decision:
-        """Args: logits, (C,); values, (C,) what the choices stand for, None for 0, 1, ..."""
-        if not len(logits):
-            return Decision(-1, [])
-        scaled = np.exp((logits - logits.max()) / self.temperature)
-        probabilities = scaled / scaled.sum()
-        chosen = int(probabilities.argmax() if self.greedy else self._rng.choice(len(logits), p=probabilities))
-        return Decision(chosen if values is None else int(values[chosen]), probabilities.tolist())
+
+def decide(values: Tensor, logits: Tensor) -> list[Decision]:
+    """The decisions of an action's actors, all in one frame.
+
+    Args:
+        values: (A, 1) int64 what they chose, or (A, n) float32 numbers.
+        logits: of every choice, (A, C) or (A * C, 1); not looked at for numbers.
+
+    Returns:
+        One for each actor, actor by actor; of numbers one for each of them.
+    """
+    if values.is_floating_point():
+        return [Decision(value, []) for value in values.flatten().tolist()]
+    num_choices = logits.numel() // len(values) if len(values) else 0
+    probabilities = logits.exp().view(len(values), num_choices).tolist()
+    return [Decision(value, row) for value, row in zip(values[:, 0].tolist(), probabilities, strict=True)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ class Rollout:
     """What happened."""
 
     obs: ObsBatch  # B frames
-    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64
+    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
     values: Tensor  # (T, N) float32, of `obs`
     rewards: Tensor  # (T, N) float32, for the actions taken in `obs`

@@ -18,7 +18,7 @@ from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.losses import explained_variance, normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Rollout
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
-from rogue_net.ragged import gather_items, sequence_of_item
+from rogue_net.ragged import gather_items
 
 
 class UpdateStats(NamedTuple):
@@ -48,6 +48,14 @@ class Samples:
     def num_actors(self) -> Tensor:
         """(B,) int64, actors of all actions in each frame."""
         return torch.stack([action.lengths for action in self.actions.values()]).sum(dim=0)
+
+    @property
+    def frames_of_actors(self) -> Tensor:
+        """(A,) int64, the frame of each actor, action by action."""
+        lengths = torch.stack([action.lengths for action in self.actions.values()])  # (actions, B)
+        frames = torch.arange(lengths.shape[1], device=lengths.device).repeat(len(lengths))
+        num_actors = sum(len(action.values) for action in self.actions.values())
+        return torch.repeat_interleave(frames, lengths.flatten(), output_size=num_actors)
 
     def gather(self, frames: Tensor) -> Samples:
         """The frames numbered `frames` (int64), in that order."""
@@ -169,7 +177,7 @@ def _backward(
         _cat(evaluation.log_probs),
         _cat({name: ragged.values for name, ragged in samples.log_probs.items()}),
         _cat(evaluation.entropies),
-        torch.cat([sequence_of_item(ragged.offsets) for ragged in samples.log_probs.values()]),
+        samples.frames_of_actors,
         samples.advantages,
         weights,
         clip=ppo.clip,

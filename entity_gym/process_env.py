@@ -38,7 +38,8 @@ class ProcessVecEnv(VecEnv):
 
     Worth it where the steps of all environments together take several milliseconds: sharing them out costs about one.
     Each worker owns a slice of the environments and steps them one after the other; what they show depends on their seeds
-    and actions alone, not on the number of processes. With `batch_size < num_envs` every environment is reported as soon as it is done.
+    and actions alone, not on the number of processes. With `batch_size < num_envs` every environment is reported as soon
+    as it is done.
 
     What an environment raises arrives with its own type, message and notes, and with the worker's traceback as a note; the
     environments concerned have to be reset, and the others may go on. When a worker dies, calls raise `WorkerDied`; or,

@@ -17,8 +17,10 @@ ValueGate = Literal["none", "linear", "relu", "gelu", "sigmoid"]
 
 @dataclass(frozen=True, kw_only=True)
 class RelposConfig:
-    """Relative positions: attention learns from where entities stand to each other. `rogue_net/relative_positions.py` has
-    the formulas. Tables are shared by all layers and heads."""
+    """Relative positions: attention learns from where entities stand to each other.
+
+    `rogue_net/relative_positions.py` has the formulas. Tables are shared by all layers and heads.
+    """
 
     kind: RelposKind = "none"
     """Buckets for the difference of two positions: by coordinates (`grid`), angle (`radial`), distance (`distance`), angle

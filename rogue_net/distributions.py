@@ -60,19 +60,19 @@ class Categorical(ActionDistribution):
             logits = torch.where(mask, logits, float("-inf"))
         self.logits = logits.log_softmax(dim=1)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return with_gumbel_noise(self.logits, generator).argmax(dim=1, keepdim=True)
 
-    def mode(self) -> Tensor:  # noqa: D102
+    def mode(self) -> Tensor:
         return self.logits.argmax(dim=1, keepdim=True)
 
-    def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
+    def log_prob(self, actions: Tensor) -> Tensor:
         return self.logits.gather(1, actions).squeeze(1)
 
-    def entropy(self) -> Tensor:  # noqa: D102
+    def entropy(self) -> Tensor:
         return -plogp(self.logits).sum(dim=1)
 
-    def tempered(self, temperature: float) -> Categorical:  # noqa: D102
+    def tempered(self, temperature: float) -> Categorical:
         return Categorical(self.logits / temperature, None)
 
 
@@ -101,20 +101,20 @@ class RaggedCategorical(ActionDistribution):
         total = segment_sum(shifted.exp(), actors, num_actors).clamp(min=TINY)
         self.logits = shifted - total.log().index_select(0, actors)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return self._argmax(with_gumbel_noise(self.logits, generator))
 
-    def mode(self) -> Tensor:  # noqa: D102
+    def mode(self) -> Tensor:
         return self._argmax(self.logits)
 
-    def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
+    def log_prob(self, actions: Tensor) -> Tensor:
         chosen = self.values == actions[:, 0].index_select(0, self.actors)
         return segment_sum(torch.where(chosen, self.logits, 0.0), self.actors, self.num_actors)
 
-    def entropy(self) -> Tensor:  # noqa: D102
+    def entropy(self) -> Tensor:
         return -segment_sum(plogp(self.logits), self.actors, self.num_actors)
 
-    def tempered(self, temperature: float) -> RaggedCategorical:  # noqa: D102
+    def tempered(self, temperature: float) -> RaggedCategorical:
         return RaggedCategorical(self.logits / temperature, self.actors, self.values, self.num_actors, None)
 
     def _argmax(self, scores: Tensor) -> Tensor:
@@ -141,19 +141,19 @@ class NoActors(ActionDistribution):
         self.actions = actions
         self.logits = logits
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return self.actions
 
-    def mode(self) -> Tensor:  # noqa: D102
+    def mode(self) -> Tensor:
         return self.actions
 
-    def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
+    def log_prob(self, actions: Tensor) -> Tensor:
         return self.logits.flatten()
 
-    def entropy(self) -> Tensor:  # noqa: D102
+    def entropy(self) -> Tensor:
         return self.logits.flatten()
 
-    def tempered(self, temperature: float) -> NoActors:  # noqa: D102
+    def tempered(self, temperature: float) -> NoActors:
         return self
 
 

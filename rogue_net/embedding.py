@@ -20,6 +20,13 @@ from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
 
 
+class Hidden(NamedTuple):
+    """Entities halfway: what the ReLU gets, and the LayerNorm that follows it."""
+
+    z: Tensor  # (n, D)
+    norm: nn.LayerNorm
+
+
 class EntityEmbedding(nn.Module):
     """One type of entity.
 
@@ -56,28 +63,22 @@ class EntityEmbedding(nn.Module):
         selected = torch.tensor(columns.plain + columns.angles + columns.flags, dtype=torch.int64)
         self.register_buffer("selected", selected, persistent=False)
 
-    @property
-    def last_norm(self) -> nn.LayerNorm:
-        """The LayerNorm of a type that has features."""
-        norm = self.project[2]
-        assert isinstance(norm, nn.LayerNorm)
-        return norm
-
     def forward(self, features: Tensor) -> Tensor:
         """(n, F + G) features to (n, D); for errors see `hidden`."""
         if self.num_features == 0:
             return self.vector.expand(len(features), -1)
-        norm = self.last_norm
-        return functional.layer_norm(self.hidden(features).relu_(), norm.normalized_shape, norm.weight, norm.bias)
+        z, norm = self.hidden(features)
+        return functional.layer_norm(z.relu_(), norm.normalized_shape, norm.weight, norm.bias)
 
-    def hidden(self, features: Tensor) -> Tensor:
-        """W x + b + Σ_c table_c[id_c] of a type that has features: (n, F + G) to (n, D), what the ReLU gets.
+    def hidden(self, features: Tensor) -> Hidden:
+        """The first half of `forward` for (n, F + G) features, of which there are some.
 
         Raises:
             ValueError: an id is not in its table. It is not looked for on CUDA, as that would wait for the device.
         """
+        linear, _, norm = self.project
+        assert isinstance(norm, nn.LayerNorm)
         terms = []
-        linear = self.project[0]
         if isinstance(linear, nn.Linear):
             # With weights copied to rows, torch computes their gradient several times as fast as with a transposed view.
             terms.append(torch.addmm(linear.bias, self._inputs(features), linear.weight.t().contiguous()))
@@ -86,7 +87,7 @@ class EntityEmbedding(nn.Module):
         total = terms[0]
         for term in terms[1:]:
             total = total + term
-        return total
+        return Hidden(total, norm)
 
     def update_normalization(self, features: Tensor) -> None:
         """Take (n, F + G) features into the running statistics; they are of plain numbers alone."""
@@ -139,7 +140,7 @@ class Embedding(nn.Module):
         if has_global_entity(obs_space, action_space):
             features[GLOBAL_ENTITY] = global_features
         # keyed by position: a type's name may hold what a module's name may not, such as a dot
-        self.index = {name: position for position, name in enumerate(features)}
+        self.types = list(features)
         self.entities = nn.ModuleList(EntityEmbedding(name, given, d_model) for name, given in features.items())
         self.d_model = d_model
         self.backend = backend
@@ -151,11 +152,7 @@ class Embedding(nn.Module):
             ValueError: the batch has other types or features than the network, or see `EntityEmbedding.hidden`.
         """
         # Types without entities take part only where there are gradients: every parameter is to get one, if zero.
-        parts = [
-            _Part(self._entity(name), features, batch.layout.positions[name])
-            for name, features in self._features(batch).items()
-            if len(features) or torch.is_grad_enabled()
-        ]
+        parts = [part for part in self._parts(batch) if len(part.features) or torch.is_grad_enabled()]
         if not parts:
             return torch.zeros(0, self.d_model, device=batch.device)
         any_features = any(part.entity.num_features for part in parts)
@@ -169,36 +166,35 @@ class Embedding(nn.Module):
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics."""
-        for name, features in self._features(batch).items():
-            self._entity(name).update_normalization(features)
+        for part in self._parts(batch):
+            part.entity.update_normalization(part.features)
 
-    def _entity(self, name: str) -> EntityEmbedding:
-        entity = self.entities[self.index[name]]
-        assert isinstance(entity, EntityEmbedding)
-        return entity
-
-    def _features(self, batch: ObsBatch) -> dict[str, Tensor]:
-        """Type -> (n, F + G); of `__global__` (B, G)."""
-        if batch.features.keys() != self.index.keys():
-            raise ValueError(f"the batch has entities of {list(batch.features)}, the network knows {list(self.index)}")
-        features = {name: ragged.values for name, ragged in batch.features.items()}
-        for name, values in features.items():
-            joined = 0 if name == GLOBAL_ENTITY else self.num_globals
-            if values.shape[1] + joined != self._entity(name).num_features:
-                raise ValueError(
-                    f"{name!r} has {values.shape[1]} features in this batch; "
-                    f"the network knows {self._entity(name).num_features - joined}"
-                )
-        if self.num_globals == 0:
-            return features
+    def _parts(self, batch: ObsBatch) -> list[_Part]:
+        """The entities of each type, in the batch's order of types."""
+        if batch.features.keys() != set(self.types):
+            raise ValueError(f"the batch has entities of {list(batch.features)}, the network knows {self.types}")
         layout = batch.layout
-        # every frame has exactly one `__global__` row, so frame b's is row b
-        everywhere = features[GLOBAL_ENTITY].index_select(0, layout.frames.index_select(0, layout.order))
-        counts = [len(values) for values in features.values()]
-        for (name, values), of_frame in zip(features.items(), torch.split(everywhere, counts), strict=True):
-            if name != GLOBAL_ENTITY:
-                features[name] = torch.cat([values, of_frame], dim=1)
-        return features
+        entities = dict(zip(self.types, self.entities, strict=True))
+        values = {name: ragged.values for name, ragged in batch.features.items()}
+        joining: Sequence[Tensor] = ()
+        if self.num_globals:
+            # every frame has exactly one `__global__` row, so frame b's is row b
+            everywhere = values[GLOBAL_ENTITY].index_select(0, layout.frames.index_select(0, layout.order))
+            joining = torch.split(everywhere, [len(each) for each in values.values()])
+        parts = []
+        for position, (name, features) in enumerate(values.items()):
+            entity = entities[name]
+            assert isinstance(entity, EntityEmbedding)
+            joins = self.num_globals > 0 and name != GLOBAL_ENTITY
+            expected = entity.num_features - joins * self.num_globals
+            if features.shape[1] != expected:
+                raise ValueError(
+                    f"{name!r} has {features.shape[1]} features in this batch; the network knows {expected}"
+                )
+            if joins:
+                features = torch.cat([features, joining[position]], dim=1)
+            parts.append(_Part(entity, features, layout.positions[name]))
+        return parts
 
 
 class _Part(NamedTuple):
@@ -214,9 +210,10 @@ def _fused(parts: Sequence[_Part], num_tokens: int) -> Tensor:
     from rogue_net.fused.embedding import finish  # the compiler is needed by those who use it
 
     with_features = [part for part in parts if part.entity.num_features]
+    hidden = [part.entity.hidden(part.features) for part in with_features]
     tokens = finish(
-        [part.entity.hidden(part.features) for part in with_features],
-        [part.entity.last_norm for part in with_features],
+        [each.z for each in hidden],
+        [each.norm for each in hidden],
         [part.places for part in with_features],
         num_tokens,
     )

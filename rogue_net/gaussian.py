@@ -164,7 +164,7 @@ class BoundedGaussian(ActionDistribution):
         self.bounds = bounds
         self.logits = torch.cat([self.mean, self.log_std], dim=1)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:  # noqa: D102 - see ActionDistribution
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
         noise = torch.empty_like(self.mean).normal_(generator=generator)
         sampled: Tensor = self.bounds(self.mean + self.log_std.exp() * noise)
         return sampled
@@ -174,7 +174,7 @@ class BoundedGaussian(ActionDistribution):
         median: Tensor = self.bounds(self.mean)
         return median
 
-    def log_prob(self, actions: Tensor) -> Tensor:  # noqa: D102
+    def log_prob(self, actions: Tensor) -> Tensor:
         u, log_slope = self.bounds.invert(actions)
         z = (u - self.mean) * (-self.log_std).exp()
         return (-0.5 * z.square() - self.log_std - _LOG_SQRT_2PI - log_slope).sum(dim=1)
@@ -184,7 +184,7 @@ class BoundedGaussian(ActionDistribution):
         gaussian = self.log_std + (_LOG_SQRT_2PI + 0.5)
         return (gaussian + self.bounds.mean_log_slope(self.mean, self.log_std.exp())).sum(dim=1)
 
-    def tempered(self, temperature: float) -> BoundedGaussian:  # noqa: D102
+    def tempered(self, temperature: float) -> BoundedGaussian:
         return BoundedGaussian(self.mean, self.log_std + math.log(temperature), self.bounds)
 
 

@@ -57,11 +57,11 @@ class CategoricalHead(ActionHead):
         super().__init__()
         self.project = _nearly_zero(d_model, num_choices)
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:  # noqa: D102
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, CategoricalMask)
         return Categorical(self.project(actors), mask.mask)
 
-    def nobody_acts(self, device: torch.device) -> NoActors:  # noqa: D102
+    def nobody_acts(self, device: torch.device) -> NoActors:
         return NoActors(_no_choices(device), torch.zeros(0, self.project.out_features, device=device))
 
 
@@ -81,7 +81,7 @@ class SelectEntityHead(ActionHead):
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:  # noqa: D102
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, SelectEntityMask) and actees is not None
         queries, keys = self.query(actors), self.key(actees)
         values = mask.actees.values[:, 0]
@@ -93,10 +93,10 @@ class SelectEntityHead(ActionHead):
         values = values.index_select(0, pairs.actees)
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
-    def nobody_acts(self, device: torch.device) -> NoActors:  # noqa: D102
+    def nobody_acts(self, device: torch.device) -> NoActors:
         return NoActors(_no_choices(device), torch.zeros(0, device=device))
 
-    def logit_offsets(self, mask: ActionMask) -> Tensor:  # noqa: D102
+    def logit_offsets(self, mask: ActionMask) -> Tensor:
         assert isinstance(mask, SelectEntityMask)
         return pair_offsets(mask, self.nobody is not None)
 
@@ -115,10 +115,10 @@ class ContinuousHead(ActionHead):
         self.log_std = nn.Parameter(torch.zeros(space.size))
         self.bounds = Bounds(space)
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:  # noqa: D102
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
 
-    def nobody_acts(self, device: torch.device) -> NoActors:  # noqa: D102
+    def nobody_acts(self, device: torch.device) -> NoActors:
         size = self.project.out_features
         return NoActors(torch.zeros(0, size, device=device), torch.zeros(0, 2 * size, device=device))
 

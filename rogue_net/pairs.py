@@ -66,7 +66,7 @@ class _PairProducts(torch.autograd.Function):
     """(queries[i] * keys[j]).sum(1), some pairs at a time; the backward gathers queries and keys once more."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: D102 - see torch
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, i: Tensor, j: Tensor) -> Tensor:
         ctx.save_for_backward(queries, keys, i, j)
         products = queries.new_empty(len(i))
         for part in _parts(len(i), queries.shape[1]):
@@ -75,7 +75,7 @@ class _PairProducts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: D102
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         queries, keys, i, j = ctx.saved_tensors
         of_queries, of_keys = torch.zeros_like(queries), torch.zeros_like(keys)
         for part in _parts(len(i), queries.shape[1]):

@@ -27,7 +27,8 @@ class RaggedTensor(NamedTuple):
     def gather(self, sequences: Tensor) -> RaggedTensor:
         """The sequences numbered `sequences` (int64), in that order."""
         offsets = offsets_of(self.lengths[sequences])
-        return RaggedTensor(self.values[gather_items(self.offsets, sequences, offsets)], offsets)
+        items = gather_items(self.offsets, sequences, offsets)
+        return RaggedTensor(self.values.index_select(0, items), offsets)
 
     def split(self, sizes: Sequence[int]) -> list[RaggedTensor]:
         """Consecutive parts of so many sequences each; they share the values' memory. Synchronises once."""

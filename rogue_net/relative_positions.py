@@ -1,6 +1,7 @@
 """Relative positions: attention learns from where the entities of a frame stand to each other.
 
-Whatever the kind, the relative key and value of a query i and a key j are weighted sums of rows of two learned tables:
+Whatever the kind, the relative key and value of a query i and a key j are weighted sums of rows of two learned tables, and
+they join the keys and values of attention as in Shaw et al. 2018 (arXiv 1803.02155, equations 3 and 4):
 
     relkey_ij = sum_m c_ijm keys[r_ijm],    relvalue_ij = gate_j * sum_m c_ijm values[r_ijm]
     s_ij += q_i · relkey_ij / sqrt(K),      y_i += sum_j p_ij relvalue_ij
@@ -9,12 +10,11 @@ Rows r and coefficients c depend on positions alone, and so have no gradient. Th
 back by the orientation of i where there is one, and its length:
 
 - Buckets: a position on each of one or more axes, in buckets, chooses rows. A `grid` has an axis per coordinate, from -e to e;
-  `radial` one axis, the angle; `distance` one, whose last bucket is open; `polar` the last two. Without interpolation c is 1
-  for the nearest bucket of a grid, and for the one that an angle or a distance falls in. With it, two neighbours on each axis
-  share linearly: 2^axes rows.
-- Projections: a row per component of the normalized difference and its length, whose c is that component, and a row whose c
-  is 1: the linear map of Shaw et al. 2018 (arXiv 1803.02155, equations 3 and 4, which are the sums above) continued to
-  positions that are not counted.
+  `radial` one axis, the angle, 0 for things in one place; `distance` one, whose last bucket is open; `polar` the last two.
+  Without interpolation c is 1 for the nearest bucket of a grid, and for the one that an angle or a distance falls in. With
+  it, two neighbours on each axis share linearly: 2^axes rows.
+- Projections, linear maps of the normalized difference and its length: a row per component, whose c is that component, and a
+  row whose c is 1, the bias.
 
 Tables are shared by all heads and layers; the gate is act(Linear(token j)). Pairs with an excluded entity add nothing.
 
@@ -33,18 +33,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from entity_gym.errors import nearest
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    ActionSpace,
-    Angle,
-    Entity,
-    ObsSpace,
-    has_global_entity,
-)
+from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.config import RelposConfig
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
+from rogue_net.position_columns import PositionColumns, position_columns
 from rogue_net.ragged import offsets_of
 
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
@@ -54,7 +47,7 @@ SLACK = 1e-4
 # Pairs looked at together by `update_normalization`.
 PAIRS_AT_ONCE = 2**18
 
-_GATES = {
+GATES = {
     "linear": lambda x: x,
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -135,7 +128,7 @@ class RelativePositions(nn.Module):
         super().__init__()
         assert config.kind != "none"
         self.config = config
-        self.columns = _columns(config, obs_space, action_space)
+        self.columns = position_columns(config, obs_space, action_space)
         self.axes = _axes(config)
         self.num_buckets = math.prod(axis.size for axis in self.axes)
         self.num_components = len(config.position_features) + 1
@@ -184,7 +177,7 @@ class RelativePositions(nn.Module):
         """(E, D) normalized tokens of a block to the (E, K) gate of their relative values; None: they are not gated."""
         if self.config.value_gate == "none":
             return None
-        gate: Tensor = _GATES[self.config.value_gate](self.gate_projection(x))
+        gate: Tensor = GATES[self.config.value_gate](self.gate_projection(x))
         return gate
 
     def tables(self) -> tuple[Table, Table]:
@@ -284,13 +277,18 @@ class RelativePositions(nn.Module):
                 rows = [row + low for row in rows] + [row + high for row in rows]
                 coefficients = [c * (1 - share) for c in coefficients] + [c * share for c in coefficients]
             else:
-                nearest_bucket = (position + (0.5 if self.config.kind == "grid" else 0.0) + SLACK).floor()
-                rows = [row + _within(axis, nearest_bucket) * axis.stride for row in rows]
+                bucket = _within(axis, (position + self.rounding).floor())
+                rows = [row + bucket * axis.stride for row in rows]
         if self.projects:
             numbers = range(self.num_buckets, self.num_buckets + self.num_components + 1)
             rows += [torch.full_like(weight, number) for number in numbers]
             coefficients += [weight * component for component in self.norm(components).unbind(-1)] + [weight]
         return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
+
+    @property
+    def rounding(self) -> float:
+        """What is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
+        return (0.5 if self.config.kind == "grid" else 0.0) + SLACK
 
     def _positions_on_axes(self, components: Tensor) -> list[Tensor]:
         """Where pairs stand on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
@@ -365,7 +363,7 @@ def _seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
     return torch.stack([cosine * x + sine * y, cosine * y - sine * x], dim=-1)
 
 
-def _facing(features: Tensor, columns: Columns | None) -> Tensor:
+def _facing(features: Tensor, columns: PositionColumns | None) -> Tensor:
     """(entities, 2) cosine and sine of orientations: along the first axis without features for it, or if they are 0."""
     if columns is not None and columns.angle is not None:
         angle = features[:, columns.angle]
@@ -408,69 +406,3 @@ def _pairs_of_frames(batch: ObsBatch) -> Iterator[tuple[Tensor, Tensor]]:
         starts = offsets_of(keys[first:last])[i - first]
         yield i, layout.offsets[layout.frames[i]] + torch.arange(len(i), device=keys.device) - starts
         first = last
-
-
-# --- Which features are positions and orientations
-
-
-class Columns(NamedTuple):
-    """Where a type of entity has what in its features."""
-
-    position: list[int]
-    vector: list[int] | None  # orientation
-    angle: int | None
-
-
-def _columns(config: RelposConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Columns]:
-    """Entity type -> columns, for the types that are not excluded."""
-    entities = dict(obs_space.entities)
-    excluded = set(config.exclude_entities)
-    if has_global_entity(obs_space, action_space):
-        entities[GLOBAL_ENTITY] = Entity(obs_space.global_features, obs_space.global_kinds)
-        if not set(config.position_features) <= set(obs_space.global_features):
-            excluded.add(GLOBAL_ENTITY)
-    for name in config.exclude_entities:
-        if name not in entities:
-            raise ValueError(f"net.relpos.exclude_entities names {name!r}; {nearest(name, entities)}")
-    entities = {name: entity for name, entity in entities.items() if name not in excluded}
-    _check_features(config, entities)
-
-    vector, angle = config.rotation_vec_features, config.rotation_angle_feature
-    columns = {}
-    for name, entity in entities.items():
-        at = {feature: column for column, feature in enumerate(entity.features)}
-        columns[name] = Columns(
-            position=[at[feature] for feature in config.position_features],
-            vector=[at[feature] for feature in vector] if vector and set(vector) <= set(at) else None,
-            angle=None if angle is None else at.get(angle),
-        )
-    return columns
-
-
-def _check_features(config: RelposConfig, entities: Mapping[str, Entity]) -> None:
-    numbers = {field: getattr(config, field) for field in ("position_features", "rotation_vec_features")}
-    angles = [] if config.rotation_angle_feature is None else [config.rotation_angle_feature]
-    known = dict.fromkeys(feature for entity in entities.values() for feature in entity.features)
-    for field, features in {**numbers, "rotation_angle_feature": angles}.items():
-        for feature in features:
-            if feature not in known:
-                raise ValueError(
-                    f"net.relpos.{field} names {feature!r}, which no entity type that takes part has; "
-                    f"{nearest(feature, known)}"
-                )
-            for name, entity in entities.items():
-                kind = entity.kinds.get(feature)
-                if kind is not None and not (field == "rotation_angle_feature" and isinstance(kind, Angle)):
-                    raise ValueError(
-                        f"net.relpos.{field} names {feature!r}, which is {kind!r} of {name!r}; it must be a plain number"
-                    )
-    lacking = {
-        name: [feature for feature in config.position_features if feature not in entity.features]
-        for name, entity in entities.items()
-    }
-    if any(lacking.values()):
-        listing = "; ".join(f"{name!r} lacks {', '.join(map(repr, gone))}" for name, gone in lacking.items() if gone)
-        raise ValueError(
-            f"net.relpos.position_features must be features of every entity type, or the type be listed in "
-            f"net.relpos.exclude_entities: {listing}"
-        )

@@ -101,7 +101,7 @@ class RogueNet(nn.Module):
         self.obs_space = obs_space
         self.action_space = dict(action_space)
         self.translation = Translation(config.translation, obs_space)
-        self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model)
+        self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model, config.backend)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(make_head(space, config.d_model, config.d_qk) for space in action_space.values())

@@ -159,10 +159,11 @@ class Transformer(nn.Module):
         frames = Frames.of(batch)
         positions = self.relative_positions
         if choice.trunk:
-            from rogue_net.fused.blocks import transform_blocks  # the compiler is needed by those who use it
+            from rogue_net.fused.transform import transform  # the compiler is needed by those who use it
 
             relative = None if positions is None else positions(batch)
-            return transform_blocks(tokens, frames, self, relative)
+            transformed: Tensor = transform(tokens, frames, self, relative)
+            return transformed
         relative = None
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)

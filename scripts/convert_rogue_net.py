@@ -43,7 +43,7 @@ from entity_gym import (
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, has_global_entity
 from rogue_net import RogueNet, RogueNetConfig
-from rogue_net.config import RelposConfig, TranslationConfig
+from rogue_net.config import RelposConfig, RelposKind, TranslationConfig
 
 VALUE = "value"
 
@@ -77,8 +77,8 @@ RELPOS_NAMES = POSITION_NAMES | {
     "key_relpos_projection": "key_projection",
     "value_relpos_projection": "value_projection",
 }
-# (radial, distance) there
-RELPOS_KINDS = {(False, False): "grid", (True, False): "radial", (False, True): "distance", (True, True): "polar"}
+# [radial][distance] there
+RELPOS_KINDS: list[list[RelposKind]] = [["grid", "distance"], ["radial", "polar"]]
 
 
 def read_description(given: Mapping[str, Any]) -> Description:
@@ -127,7 +127,8 @@ def _config(net: Mapping[str, Any], obs_space: ObsSpace) -> RogueNetConfig:
     settings = _renamed("net", net, NET_NAMES)
     settings["relpos"] = _relpos(settings.get("relpos") or {})
     settings["translation"] = _translation(settings.get("translation") or {}, obs_space)
-    return RogueNetConfig(**{name: "none" if value is None else value for name, value in settings.items()})
+    settings["pooling"] = settings.get("pooling") or "none"
+    return RogueNetConfig(**settings)
 
 
 def _translation(given: Mapping[str, Any], obs_space: ObsSpace) -> TranslationConfig:
@@ -145,7 +146,7 @@ def _relpos(given: Mapping[str, Any]) -> RelposConfig:
     if not given:
         return RelposConfig()
     given = dict(given)
-    kind = RELPOS_KINDS[bool(given.pop("radial", False)), bool(given.pop("distance", False))]
+    kind = RELPOS_KINDS[bool(given.pop("radial", False))][bool(given.pop("distance", False))]
     for defect in ("exclude_entities", "per_entity_projections", "enable_negative_distance_weight_bug"):
         if given.pop(defect, False):
             raise ValueError(

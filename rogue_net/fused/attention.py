@@ -9,8 +9,9 @@ pass only m and 1 / z are kept; the backward pass computes p again from them (Da
 
     dv_j = sum_i p_ij dy_i,   ds_ij = p_ij (dy_i · v_j - dy_i · y_i),   dq_i = sum_j ds_ij k_j / sqrt(K),   dk_j likewise
 
-Scores of one query are computed for many keys at once, so keys (and, backward, values) are transposed first. Everything else
-is done for all K features of a token at once.
+Scores are computed for many keys at once, so keys (and, backward, values) are transposed first; everything else is done for
+all K features of a token at once. Queries go in pairs, which share what is loaded for the keys, and give the CPU something to
+do while it waits for the other's sums. The last query of an odd number of them is its own partner, with no weight.
 
 Layouts, float32: `qkv` (E, 3 D) holds queries, keys and values; `y` (E, D), `softmax` (E, H, 2) m and 1 / z. K = D / H is
 a multiple of 8.
@@ -19,6 +20,7 @@ a multiple of 8.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -32,6 +34,7 @@ from rogue_net.fused.simd import (
     Flags,
     Floats,
     Ints,
+    bind,
     exp,
     first_lanes,
     fma,
@@ -67,9 +70,23 @@ class Shape(NamedTuple):
         )
 
 
+class Kernels(NamedTuple):
+    """The kernels for one shape of heads."""
+
+    attend: Callable[..., None]
+    attend_backward: Callable[..., None]
+
+    @staticmethod
+    @cache
+    def of(head_width: int) -> Kernels:
+        """For heads of K features."""
+        shape = Shape.of(head_width)
+        return Kernels(bind(forward, *shape), bind(backward, *shape))
+
+
 def make_scratch(head_width: int, max_length: int) -> NDArray[np.float32]:
     """Memory that the kernels need for themselves, for frames of at most `max_length` tokens; one for each thread."""
-    return np.empty((2 * head_width + 3) * rounded(max_length), np.float32)
+    return np.empty((2 * head_width + 5) * rounded(max_length), np.float32)
 
 
 def rounded(length: int) -> int:
@@ -87,13 +104,18 @@ def transpose(lanes, width, rows, at, stride, length, columns, to):  # type: ign
 
 
 @inline
-def products(lanes, width, rows, at, columns, block):  # type: ignore[no-untyped-def]
-    """The products of the row at `at` with `lanes` transposed rows."""
-    even, odd = spread(lanes, np.float32(0)), spread(lanes, np.float32(0))
+def products(lanes, width, rows, at, at2, columns, block):  # type: ignore[no-untyped-def]
+    """The products of the rows at `at` and `at2` with `lanes` transposed rows."""
+    zeros = spread(lanes, np.float32(0))
+    even, odd, even2, odd2 = zeros, zeros, zeros, zeros
     for d in range(0, value(width), 2):
-        even = fma(spread(lanes, rows[at + d]), load(lanes, columns, block + d * value(lanes)), even)
-        odd = fma(spread(lanes, rows[at + d + 1]), load(lanes, columns, block + (d + 1) * value(lanes)), odd)
-    return even + odd
+        column = load(lanes, columns, block + d * value(lanes))
+        column2 = load(lanes, columns, block + (d + 1) * value(lanes))
+        even = fma(spread(lanes, rows[at + d]), column, even)
+        odd = fma(spread(lanes, rows[at + d + 1]), column2, odd)
+        even2 = fma(spread(lanes, rows[at2 + d]), column, even2)
+        odd2 = fma(spread(lanes, rows[at2 + d + 1]), column2, odd2)
+    return even + odd, even2 + odd2
 
 
 @inline
@@ -140,7 +162,8 @@ def forward(
     size = num_heads * value(width)
     scale = np.float32(1 / math.sqrt(value(width)))
     scores = value(width) * room
-    penalty = scores + room
+    scores2 = scores + room
+    penalty = scores2 + room
     for frame in range(low, high):
         first = offsets[frame] - offsets[low]
         length = offsets[frame + 1] - offsets[frame]
@@ -152,56 +175,75 @@ def forward(
         for head in range(num_heads):
             queries = first * 3 * size + head * value(width)
             transpose(lanes, width, qkv, queries + size, 3 * size, length, scratch, 0)
-            for i in range(length):
-                blind = hides and visible[offsets[frame] + i]
-                query = queries + i * 3 * size
-                shift = _scores(lanes, width, qkv, query, scratch, scores, penalty, length, scale, blind)
-                norm = np.float32(1) / _exp(lanes, scratch, scores, length, shift)
-                kept = 2 * ((first + i) * num_heads + head)
-                softmax[kept], softmax[kept + 1] = shift, norm
-                to = (first + i) * size + head * value(width)
-                _average(part, width, scratch, scores, qkv, queries + 2 * size, 3 * size, length, norm, y, to)
+            for i in range(0, length, 2):
+                i2 = min(i + 1, length - 1)
+                blind, blind2 = hides and visible[offsets[frame] + i], hides and visible[offsets[frame] + i2]
+                query, query2 = queries + i * 3 * size, queries + i2 * 3 * size
+                top, top2 = spread(lanes, HIDDEN), spread(lanes, HIDDEN)
+                for j in range(0, length, value(lanes)):
+                    score, score2 = products(lanes, width, qkv, query, query2, scratch, j * value(width))
+                    score = _mask(lanes, score * scale, blind, scratch, penalty, j, length)
+                    score2 = _mask(lanes, score2 * scale, blind2, scratch, penalty, j, length)
+                    store(scratch, scores + j, score)
+                    store(scratch, scores2 + j, score2)
+                    top, top2 = maximum(top, score), maximum(top2, score2)
+                norm = _softmax(lanes, scratch, scores, length, largest(top), softmax, (first + i) * num_heads + head)
+                norm2 = _softmax(
+                    lanes, scratch, scores2, length, largest(top2), softmax, (first + i2) * num_heads + head
+                )
+                out, out2 = (first + i) * size + head * value(width), (first + i2) * size + head * value(width)
+                _average(
+                    part,
+                    width,
+                    scratch,
+                    scores,
+                    scores2,
+                    qkv,
+                    queries + 2 * size,
+                    3 * size,
+                    length,
+                    y,
+                    out,
+                    out2,
+                    norm,
+                    norm2,
+                )
 
 
 @inline
-def _scores(lanes, width, rows, query, scratch, scores, penalty, length, scale, blind):  # type: ignore[no-untyped-def]
-    """Write s_ij of one query into `scratch[scores:]`; returns the largest."""
-    top = spread(lanes, HIDDEN)
-    for j in range(0, length, value(lanes)):
-        score = products(lanes, width, rows, query, scratch, j * value(width)) * scale
-        if blind:
-            score = score + load(lanes, scratch, penalty + j)
-        score = first_lanes(length - j, score, spread(lanes, HIDDEN))
-        store(scratch, scores + j, score)
-        top = maximum(top, score)
-    return largest(top)
+def _mask(lanes, score, blind, scratch, penalty, j, length):  # type: ignore[no-untyped-def]
+    """The scores of keys from j on, HIDDEN for those that a blind query must not see and those behind the last."""
+    if blind:
+        score = score + load(lanes, scratch, penalty + j)
+    return first_lanes(length - j, score, spread(lanes, HIDDEN))
 
 
 @inline
-def _exp(lanes, scratch, scores, length, shift):  # type: ignore[no-untyped-def]
-    """Replace scores by exp(s - shift), 0 behind the last; returns their sum."""
+def _softmax(lanes, scratch, scores, length, top, softmax, kept):  # type: ignore[no-untyped-def]
+    """Replace scores by exp(s - m), 0 behind the last; keeps m and 1 / z, and returns 1 / z."""
     weights = spread(lanes, np.float32(0))
     for j in range(0, length, value(lanes)):
-        weight = exp(load(lanes, scratch, scores + j) - shift)
+        weight = exp(load(lanes, scratch, scores + j) - top)
         store(scratch, scores + j, weight)
         weights = weights + weight
-    return total(weights)
+    norm = np.float32(1) / total(weights)
+    softmax[2 * kept], softmax[2 * kept + 1] = top, norm
+    return norm
 
 
 @inline
-def _average(part, width, weights, at, rows, first, stride, length, norm, y, to):  # type: ignore[no-untyped-def]
-    """y = norm sum_j w_j v_j."""
+def _average(  # type: ignore[no-untyped-def]
+    part, width, weights, at, at2, rows, first, stride, length, y, out, out2, norm, norm2
+):
+    """Write y = norm sum_j w_j v_j of two queries."""
     for d in range(0, value(width), value(part)):
-        even, odd = spread(part, np.float32(0)), spread(part, np.float32(0))
-        for j in range(0, length - 1, 2):
-            row = first + j * stride + d
-            even = fma(spread(part, weights[at + j]), load(part, rows, row), even)
-            odd = fma(spread(part, weights[at + j + 1]), load(part, rows, row + stride), odd)
-        if length % 2:
-            even = fma(
-                spread(part, weights[at + length - 1]), load(part, rows, first + (length - 1) * stride + d), even
-            )
-        store(y, to + d, (even + odd) * norm)
+        mean, mean2 = spread(part, np.float32(0)), spread(part, np.float32(0))
+        for j in range(length):
+            row = load(part, rows, first + j * stride + d)
+            mean = fma(spread(part, weights[at + j]), row, mean)
+            mean2 = fma(spread(part, weights[at2 + j]), row, mean2)
+        store(y, out + d, mean * norm)
+        store(y, out2 + d, mean2 * norm2)
 
 
 @kernel
@@ -238,8 +280,7 @@ def backward(
     scale = np.float32(1 / math.sqrt(value(width)))
     values = value(width) * room
     weights = 2 * values
-    slopes = weights + room
-    penalty = slopes + room
+    weights2, slopes, slopes2, penalty = weights + room, weights + 2 * room, weights + 3 * room, weights + 4 * room
     for frame in range(low, high):
         first = offsets[frame] - offsets[low]
         length = offsets[frame + 1] - offsets[frame]
@@ -251,23 +292,27 @@ def backward(
             queries = first * 3 * size + head * value(width)
             transpose(lanes, width, qkv, queries + size, 3 * size, length, scratch, 0)
             transpose(lanes, width, qkv, queries + 2 * size, 3 * size, length, scratch, values)
-            for i in range(length):
-                blind = hides and visible[offsets[frame] + i]
-                query = queries + i * 3 * size
-                out = (first + i) * size + head * value(width)
-                mean = _product(part, width, dy, out, y, out)
-                kept = 2 * ((first + i) * num_heads + head)
-                shift, norm = softmax[kept], softmax[kept + 1]
+            for i in range(0, length, 2):
+                i2 = min(i + 1, length - 1)
+                partner = np.float32(i2 > i)  # its weight
+                blind, blind2 = hides and visible[offsets[frame] + i], hides and visible[offsets[frame] + i2]
+                query, query2 = queries + i * 3 * size, queries + i2 * 3 * size
+                out, out2 = (first + i) * size + head * value(width), (first + i2) * size + head * value(width)
+                mean, mean2 = _product(part, width, dy, y, out), _product(part, width, dy, y, out2)
+                kept, kept2 = 2 * ((first + i) * num_heads + head), 2 * ((first + i2) * num_heads + head)
                 for j in range(0, length, value(lanes)):
-                    score = products(lanes, width, qkv, query, scratch, j * value(width)) * scale
-                    if blind:
-                        score = score + load(lanes, scratch, penalty + j)
-                    weight = first_lanes(length - j, exp(score - shift) * norm, spread(lanes, np.float32(0)))
-                    change = products(lanes, width, dy, out, scratch, values + j * value(width)) - mean
+                    score, score2 = products(lanes, width, qkv, query, query2, scratch, j * value(width))
+                    score = _mask(lanes, score * scale, blind, scratch, penalty, j, length)
+                    score2 = _mask(lanes, score2 * scale, blind2, scratch, penalty, j, length)
+                    weight = exp(score - softmax[kept]) * softmax[kept + 1]
+                    weight2 = exp(score2 - softmax[kept2]) * (softmax[kept2 + 1] * partner)
+                    change, change2 = products(lanes, width, dy, out, out2, scratch, values + j * value(width))
                     store(scratch, weights + j, weight)
-                    store(scratch, slopes + j, weight * change * scale)
-                _spread_gradients(
-                    part, width, scratch, weights, slopes, length, qkv, dy, out, dqkv, query, queries, size
+                    store(scratch, weights2 + j, weight2)
+                    store(scratch, slopes + j, weight * (change - mean) * scale)
+                    store(scratch, slopes2 + j, weight2 * (change2 - mean2) * scale)
+                _add_gradients(
+                    part, width, scratch, weights, room, length, qkv, dy, out, out2, dqkv, query, query2, queries, size
                 )
         for at in range(first * 3 * size, (first + length) * 3 * size, 3 * size):
             for d in range(0, 3 * size, 8):
@@ -275,26 +320,30 @@ def backward(
 
 
 @inline
-def _product(part, width, x, x_at, y, y_at):  # type: ignore[no-untyped-def]
+def _product(part, width, x, y, at):  # type: ignore[no-untyped-def]
     """x · y over the features of a head."""
     products = spread(part, np.float32(0))
     for d in range(0, value(width), value(part)):
-        products = fma(load(part, x, x_at + d), load(part, y, y_at + d), products)
+        products = fma(load(part, x, at + d), load(part, y, at + d), products)
     return total(products)
 
 
 @inline
-def _spread_gradients(  # type: ignore[no-untyped-def]
-    part, width, scratch, weights, slopes, length, qkv, dy, out, dqkv, query, queries, size
+def _add_gradients(  # type: ignore[no-untyped-def]
+    part, width, scratch, weights, room, length, qkv, dy, out, out2, dqkv, query, query2, queries, size
 ):
-    """Add what query i leaves in dq_i, and in dk_j and dv_j of all keys."""
+    """Add what two queries leave in their dq, and in dk_j and dv_j of all keys."""
     for d in range(0, value(width), value(part)):
-        q, grad, dq = load(part, qkv, query + d), load(part, dy, out + d), spread(part, np.float32(0))
-        key = queries + size + d
+        q, q2 = load(part, qkv, query + d), load(part, qkv, query2 + d)
+        grad, grad2 = load(part, dy, out + d), load(part, dy, out2 + d)
+        dq, dq2 = spread(part, np.float32(0)), spread(part, np.float32(0))
         for j in range(length):
-            slope = spread(part, scratch[slopes + j])
-            dq = fma(slope, load(part, qkv, key), dq)
-            store(dqkv, key, fma(slope, q, load(part, dqkv, key)))
-            store(dqkv, key + size, fma(spread(part, scratch[weights + j]), grad, load(part, dqkv, key + size)))
-            key += 3 * size
-        store(dqkv, query + d, dq)
+            key = queries + size + d + j * 3 * size
+            weight, weight2 = spread(part, scratch[weights + j]), spread(part, scratch[weights + room + j])
+            slope, slope2 = spread(part, scratch[weights + 2 * room + j]), spread(part, scratch[weights + 3 * room + j])
+            row = load(part, qkv, key)
+            dq, dq2 = fma(slope, row, dq), fma(slope2, row, dq2)
+            store(dqkv, key, fma(slope, q, fma(slope2, q2, load(part, dqkv, key))))
+            store(dqkv, key + size, fma(weight, grad, fma(weight2, grad2, load(part, dqkv, key + size))))
+        store(dqkv, query2 + d, dq2)
+        store(dqkv, query + d, dq)  # after its partner's: they may be one

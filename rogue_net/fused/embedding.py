@@ -161,7 +161,7 @@ def finish(z: Sequence[Tensor], norms: Sequence[nn.LayerNorm], places: Sequence[
 
 class _Finish(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, places: Sequence[Tensor], shape: tuple[int, int], *tensors: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, places: Sequence[Tensor], shape: tuple[int, int], *tensors: Tensor) -> Tensor:
         types = len(places)
         z, scales, shifts = tensors[:types], tensors[types::2], tensors[types + 1 :: 2]
         tokens = torch.empty(shape)
@@ -174,8 +174,8 @@ class _Finish(torch.autograd.Function):
         return tokens
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, dtokens: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    @once_differentiable
+    def backward(ctx: Any, dtokens: Tensor) -> tuple[Tensor | None, ...]:
         types = len(ctx.places)
         z, scales = ctx.saved_tensors[:types], ctx.saved_tensors[types:]
         dtokens = dtokens.contiguous()

@@ -46,6 +46,11 @@ def _divide(frames: Frames, low: int, high: int, size: int) -> list[Chunk]:
     return chunks
 
 
+def longest(chunks: list[Chunk]) -> int:
+    """Tokens of the chunk that has most of them."""
+    return max(chunk.end - chunk.start for chunk in chunks)
+
+
 def hidden_from(frames: Frames) -> tuple[int, bool, int]:
     """What kernels take for frames: the address of their offsets, whether anything is hidden, and that of `visible`."""
     visible = frames.host_visible

@@ -13,14 +13,13 @@ from rogue_net.fused import attention
 from rogue_net.fused.parts import Chunk, hidden_from, split
 from rogue_net.fused.simd import address
 from rogue_net.fused.threads import run_parts
-from rogue_net.fused.trunk import Kernels
 from rogue_net.relative_positions import Relative
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative | None) -> Tensor:
     """`rogue_net.attention.ragged_attention` for float32 on the CPU, without dropout; K is a multiple of 8."""
     if relative is not None:
-        from rogue_net.fused.relative_attention import fused_relative_attention
+        from rogue_net.fused.relative_ragged import fused_relative_attention
 
         related: Tensor = fused_relative_attention(q, k, v, frames, relative)
         return related
@@ -36,7 +35,7 @@ class _Attention(torch.autograd.Function):
         ctx.frames, ctx.parts = frames, split(frames, max(1, num_tokens))
         y, softmax = torch.empty(num_tokens, num_heads, width), torch.empty(num_tokens, num_heads, 2)
         no_bias = torch.zeros(3 * num_heads * width)
-        attend = Kernels.of(num_heads * width, num_heads).attend
+        attend = attention.Kernels.of(width).attend
 
         def work_on(chunks: list[Chunk]) -> None:
             scratch = attention.make_scratch(width, frames.max_length)
@@ -57,7 +56,7 @@ class _Attention(torch.autograd.Function):
         qkv, y, softmax = ctx.saved_tensors
         _, _, num_heads, width = qkv.shape
         frames, dy, dqkv = ctx.frames, dy.contiguous(), torch.empty_like(qkv)
-        attend_backward = Kernels.of(num_heads * width, num_heads).attend_backward
+        attend_backward = attention.Kernels.of(width).attend_backward
 
         def work_on(chunks: list[Chunk]) -> None:
             scratch, unused = attention.make_scratch(width, frames.max_length), torch.zeros(3 * num_heads * width)

@@ -19,13 +19,15 @@ Layouts are those of `rogue_net.fused.attention`; tables and gates have K column
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rogue_net.fused.attention import EIGHT, HIDDEN, mark_hidden, rounded
+from rogue_net.fused import elementwise, gates
+from rogue_net.fused.attention import EIGHT, HIDDEN, Shape, mark_hidden, rounded
 from rogue_net.fused.relative_terms import Pairs, Places, Scheme, relate
 from rogue_net.fused.simd import (
     LANES,
@@ -35,6 +37,7 @@ from rogue_net.fused.simd import (
     Floats,
     Ints,
     address,
+    bind,
     exp,
     first_lanes,
     fma,
@@ -48,6 +51,27 @@ from rogue_net.fused.simd import (
     total,
     value,
 )
+
+
+class Kernels(NamedTuple):
+    """The kernels for one shape of heads."""
+
+    attend: Callable[..., None]
+    attend_backward: Callable[..., None]
+    open_gates: Callable[..., None]
+    close_gates: Callable[..., None]
+
+    @staticmethod
+    @cache
+    def of(head_width: int) -> Kernels:
+        """For heads of K features."""
+        shape, row = Shape.of(head_width), elementwise.Shape.of(head_width)
+        return Kernels(
+            bind(forward, *shape),
+            bind(backward, *shape),
+            bind(gates.open_gates, *row),
+            bind(elementwise.gelu_backward, *row),
+        )
 
 
 class Scratch(NamedTuple):
@@ -77,7 +101,12 @@ class OwnScratch:
 
     def __init__(self, head_width: int, pairs: Pairs, max_length: int) -> None:
         room = rounded(max_length)
-        sizes = [(pairs.scheme.dimensions + 1) * LANES, *2 * [pairs.terms * room], *4 * [room * head_width], *3 * [room]]
+        sizes = [
+            (pairs.scheme.dimensions + 1) * LANES,
+            *2 * [pairs.terms * room],
+            *4 * [room * head_width],
+            *3 * [room],
+        ]
         self._held = torch.zeros(sum(sizes))
         parts: list[Any] = [address(part) for part in self._held.split(sizes)]
         self.addresses = Scratch(room, *parts)

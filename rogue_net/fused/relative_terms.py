@@ -35,14 +35,10 @@ from rogue_net.fused.simd import (
     where_positive,
 )
 from rogue_net.normalization import RunningNorm
-from rogue_net.relative_positions import SLACK, Relative
+from rogue_net.relative_positions import Relative
 
 GRID, RADIAL, DISTANCE, POLAR = range(4)
 _KINDS = {"grid": GRID, "radial": RADIAL, "distance": DISTANCE, "polar": POLAR}
-
-# What is added to a position on an axis before it is rounded down to a bucket.
-_FALLS_IN, _NEAREST = np.float32(SLACK), np.float32(0.5 + SLACK)
-_LIMIT = np.float32(RunningNorm.LIMIT)
 
 # arctan(r) = r (1 + a_1 r^2 + a_2 r^4 + ... + a_8 r^16) within 2e-8 for r in [-1, 1]
 # (Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 4.4.49), from a_8 to a_1
@@ -53,7 +49,7 @@ _PER_TURN = np.float32(1 / (2 * math.pi))
 
 
 class Scheme(NamedTuple):
-    """How pairs choose rows."""
+    """How pairs choose rows. Constants of other modules are part of it, as Numba's cache would not see them change."""
 
     kind: Count
     interpolate: Count  # whether
@@ -63,10 +59,12 @@ class Scheme(NamedTuple):
     sizes: Ints  # (axes,) buckets
     extents: Floats  # (axes,) e of a grid
     per_scale: Number  # buckets per unit of distance
+    rounding: Number  # added to a position on an axis before it is rounded down to a bucket
     num_buckets: Count  # P
     components: Count  # n + 1 with projections, else 0
     offset: Floats  # (n + 1,) by which components are normalized, see `RunningNorm`
     scale: Floats
+    limit: Number  # of normalized components
     bucket_terms: Count  # of the M terms, those that come from buckets
     key_terms: Count
     value_terms: Count
@@ -114,10 +112,12 @@ class Pairs:
             sizes=self._hold(torch.tensor([axis.size for axis in positions.axes])),
             extents=self._hold(torch.tensor(config.extent, dtype=torch.float32)),
             per_scale=1 / config.scale,
+            rounding=positions.rounding,
             num_buckets=positions.num_buckets,
             components=positions.num_components if positions.projects else 0,
             offset=self._hold(positions.norm.offset if positions.projects else nothing),
             scale=self._hold(positions.norm.scale if positions.projects else nothing),
+            limit=RunningNorm.LIMIT,
             bucket_terms=positions.num_bucket_terms,
             key_terms=relative.keys.terms,
             value_terms=relative.values.terms,
@@ -160,7 +160,7 @@ def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no
                 _split(lanes, position, size, circular, stride, rows, coefficients, j, terms, room)
                 terms *= 2
             else:
-                below = floor(position + (_NEAREST if scheme.kind == GRID else _FALLS_IN))
+                below = floor(position + scheme.rounding)
                 store(rows, j, load(lanes, rows, j) + _within(lanes, below, size, circular) * stride)
             stride *= size
         if scheme.components:
@@ -241,7 +241,7 @@ def _split(lanes, position, size, circular, stride, rows, coefficients, j, terms
 @inline
 def _project(lanes, scheme, counts, components, rows, coefficients, at, room):  # type: ignore[no-untyped-def]
     """The terms of a projection: the normalized components, and 1 for its bias."""
-    low, high = spread(lanes, -_LIMIT), spread(lanes, _LIMIT)
+    low, high = spread(lanes, -scheme.limit), spread(lanes, scheme.limit)
     for c in range(scheme.components):
         component = (load(lanes, components, c * value(lanes)) - scheme.offset[c]) * scheme.scale[c]
         store(rows, at, spread(lanes, np.float32(scheme.num_buckets + c)))

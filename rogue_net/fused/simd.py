@@ -231,6 +231,10 @@ def _call(builder: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any
     return builder.call(function, arguments, fastmath=FLAGS)
 
 
+def _larger(builder: Any, x: Any, y: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any, element: Any) -> Any:
     data = (
         array
@@ -335,22 +339,20 @@ def fma(context: Any, x: Any, y: Any, z: Any) -> Any:
 
 @intrinsic
 def maximum(context: Any, x: Any, y: Any) -> Any:
-    """The larger number in each lane."""
+    """The larger number in each lane; y where one is NaN, which is what CPUs do in one instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = signature.return_type.lanes
-        return _call(builder, f"llvm.maxnum.v{lanes}f32", _vector(lanes), arguments)
+        return _larger(builder, *arguments)
 
     return x(x, y), generate
 
 
 @intrinsic
 def minimum(context: Any, x: Any, y: Any) -> Any:
-    """The smaller number in each lane; of a NaN and a number, the number."""
+    """The smaller number in each lane; y where one is NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = signature.return_type.lanes
-        return _call(builder, f"llvm.minnum.v{lanes}f32", _vector(lanes), arguments)
+        return builder.select(builder.fcmp_ordered("<", *arguments), *arguments)
 
     return x(x, y), generate
 
@@ -405,7 +407,17 @@ def largest(context: Any, x: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.args[0].lanes
-        return _call(builder, f"llvm.vector.reduce.fmax.v{lanes}f32", FLOAT, arguments)
+        remaining = arguments[0]
+        while lanes > 1:  # the upper half against the lower
+            lanes //= 2
+            parts = [
+                builder.shuffle_vector(
+                    remaining, remaining, ir.Constant(_vector(lanes, INT), list(range(first, first + lanes)))
+                )
+                for first in (0, lanes)
+            ]
+            remaining = _larger(builder, *parts)
+        return builder.extract_element(remaining, INT(0))
 
     return types.float32(x), generate
 
@@ -454,8 +466,8 @@ def exp(context: Any, x: Any) -> Any:
             return _call(builder, f"llvm.fma.v{lanes}f32", _vector(lanes), [x, y, z])
 
         positive = builder.fcmp_unordered(">=", arguments[0], constant(-87.0))
-        x = _call(builder, f"llvm.maxnum.v{lanes}f32", _vector(lanes), [arguments[0], constant(-87.0)])
-        x = _call(builder, f"llvm.minnum.v{lanes}f32", _vector(lanes), [x, constant(88.0)])
+        x = _larger(builder, constant(-87.0), arguments[0])
+        x = builder.select(builder.fcmp_ordered("<", constant(88.0), x), constant(88.0), x)
         scaled = builder.fmul(x, constant(1.4426950408889634))
         n = _call(builder, f"llvm.rint.v{lanes}f32", _vector(lanes), [scaled])
         r = multiply_add(n, constant(-0.693359375), x)

@@ -98,7 +98,11 @@ def test_a_bad_value_is_refused_with_its_dotted_field(
         (LoggerConfig, {"wandb": "ofline"}, r"logger\.wandb is 'ofline'.* did you mean 'offline'\?"),
         (TrainConfig, {"device": "gpu"}, r"device is 'gpu'; allowed: 'auto', 'cpu', 'cuda'"),
         (EvalConfig, {"checkpoint": "a", "device": "CUDA"}, r"device is 'CUDA'.* did you mean 'cuda'\?"),
-        (RogueNetConfig, {"backend": "fussed"}, r"net\.backend is 'fussed'; allowed: 'auto', 'reference', 'fused'; did you mean 'fused'\?"),
+        (
+            RogueNetConfig,
+            {"backend": "fussed"},
+            r"net\.backend is 'fussed'; allowed: 'auto', 'reference', 'fused'; did you mean 'fused'\?",
+        ),
     ],
 )
 def test_an_unknown_choice_lists_the_choices_and_the_nearest(

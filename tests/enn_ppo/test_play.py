@@ -13,7 +13,7 @@ import torch
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.play import NetPolicy, main
+from enn_ppo.play import NetPolicy, decide, main
 from enn_ppo.policy import load_policy
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.playing.session import Session
@@ -93,9 +93,17 @@ def test_temperature_sharpens_and_flattens(net: RogueNet, obs: VecObs) -> None:
     assert hotter == pytest.approx(0.5, abs=1e-4)
 
 
-def test_an_actor_without_anybody_to_select_selects_nobody(net: RogueNet) -> None:
-    decision = NetPolicy(net)._decide(np.zeros(0), np.zeros(0, np.int64))
-    assert (decision.value, list(decision.probabilities)) == (-1, [])
+def test_an_actor_without_anybody_to_select_selects_nobody() -> None:
+    assert decide(torch.tensor([[-1], [-1]]), torch.zeros(0, 1)) == [(-1, []), (-1, [])]
+
+
+def test_every_number_of_a_continuous_action_is_a_decision() -> None:
+    assert decide(torch.tensor([[0.5, -2.0], [1.5, 0.0]]), torch.zeros(2, 4)) == [
+        (0.5, []),
+        (-2.0, []),
+        (1.5, []),
+        (0.0, []),
+    ]
 
 
 def test_an_action_that_nobody_takes_has_no_decisions(net: RogueNet) -> None:

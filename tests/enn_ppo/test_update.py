@@ -20,6 +20,7 @@ from entity_gym import Environment
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.ragged import sequence_of_item
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 
 CPU = torch.device("cpu")
@@ -192,6 +193,8 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
         for found, expected in zip(tensors(part), tensors(gathered), strict=True):
             assert torch.equal(found, expected)
     assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
+    by_action = [sequence_of_item(action.offsets) for action in samples.actions.values()]
+    assert samples.frames_of_actors.tolist() == torch.cat(by_action).tolist()
 
 
 def test_gathered_samples_are_those_of_the_frames_asked_for() -> None:
@@ -202,6 +205,7 @@ def test_gathered_samples_are_those_of_the_frames_asked_for() -> None:
     some = samples.gather(torch.tensor([7, 2, 3]))
     assert some.obs.features["Item"].values.flatten().tolist() == [7, 2, 3]
     assert some.num_actors.tolist() == [1, 0, 1]
+    assert some.frames_of_actors.tolist() == [0, 2]
     assert some.actions["Switch"].offsets.tolist() == some.log_probs["Switch"].offsets.tolist() == [0, 1, 1, 2]
     chosen = [rollout.actions["Switch"].values[i, 0].item() for i in (3, 1)]  # the actors of frames 7 and 3
     assert some.actions["Switch"].values[:, 0].tolist() == chosen

@@ -191,7 +191,8 @@ def test_the_entropy_is_minus_the_mean_log_prob_of_samples(kind: Kind) -> None:
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.5, 0.5), (-2.0, 2.0)])
 def test_the_entropys_gradient_is_that_of_the_integral(kind: Kind, mean: float, std: float) -> None:
     means, log_std = torch.tensor([[mean]], requires_grad=True), torch.tensor([math.log(std)], requires_grad=True)
-    BoundedGaussian(means, log_std, bounds_of(kind)).entropy().sum().backward()
+    entropy = BoundedGaussian(means, log_std, bounds_of(kind)).entropy()
+    (entropy + 0 * means).sum().backward()  # that of a plain number does not depend on the mean at all
     d, e = 1e-4, math.exp(1e-4)
     by_mean = (expected_log_slope(kind, mean + d, std) - expected_log_slope(kind, mean - d, std)) / (2 * d)
     by_log_std = 1 + (expected_log_slope(kind, mean, std * e) - expected_log_slope(kind, mean, std / e)) / (2 * d)
@@ -249,8 +250,19 @@ def test_half_precision_becomes_float32() -> None:
 
 
 def test_bounds_that_float32_hardly_tells_apart_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"low\[1\]=1e\+08 and high\[1\]=1\.00001e\+08 have fewer than 1000 float32 numbers"):
+    with pytest.raises(
+        ValueError, match=r"low\[1\]=1e\+08 and high\[1\]=1\.00001e\+08 have fewer than 1000 float32 numbers"
+    ):
         Bounds(ContinuousActionSpace([0, 1e8], [1, 1e8 + 800]))
+
+
+def test_rounding_carries_no_action_over_a_bound() -> None:
+    rng = np.random.default_rng(0)
+    low = rng.uniform(-3, 3, size=1000)
+    high = low + rng.uniform(0.1, 3, size=1000)
+    bounds = Bounds(ContinuousActionSpace(low.tolist(), high.tolist()))
+    assert (bounds(torch.full((1, 1000), 50.0))[0].numpy() <= high.astype(np.float32)).all()
+    assert (bounds(torch.full((1, 1000), -50.0))[0].numpy() >= low.astype(np.float32)).all()
 
 
 def test_the_whole_range_of_float32_can_be_an_interval() -> None:

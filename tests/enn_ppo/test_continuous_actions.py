@@ -1,0 +1,219 @@
+"""Continuous actions from rollouts to learning, evaluation, playing and checkpoints, alone and beside categorical ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.play import NetPolicy
+from enn_ppo.policy import load_policy
+from enn_ppo.rollout import Collector
+from entity_gym import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+)
+from entity_gym.list_env import ListEnv
+from entity_gym.playing.session import Session
+from rogue_net import RogueNet
+
+
+class Echo(Environment):
+    """One to three microphones hear a number in (-0.8, 0.8). Each is to say it: the reward is 1 less the mean error. One step.
+
+    A policy that says 0 expects 0.6, and one that has not learned about 0.35.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Microphone": Entity(["number"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"Say": ContinuousActionSpace([-1], [1])}
+
+    def reset(self) -> Observation:
+        self.numbers = self.rng.uniform(-0.8, 0.8, size=self.rng.integers(1, 4))
+        return self._observation()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        return self._observation(reward=1 - self.error(actions), done=True)
+
+    def error(self, actions: Mapping[str, Action]) -> float:
+        say = actions["Say"]
+        assert isinstance(say, ContinuousAction)
+        assert list(say.actors) == list(range(len(self.numbers)))
+        return float(np.abs(say.values[:, 0] - self.numbers).mean())
+
+    def offers(self) -> dict[str, ActionMask]:
+        return {"Say": ContinuousActionMask()}
+
+    def state(self) -> dict[str, Any]:
+        return {"numbers": self.numbers, "rng": self.rng.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.numbers = state["numbers"]
+        self.rng.bit_generator.state = state["rng"]
+
+    def _observation(self, reward: float = 0.0, done: bool = False) -> Observation:
+        return Observation(
+            features={"Microphone": self.numbers[:, None]},
+            ids={"Microphone": range(len(self.numbers))},
+            actions=self.offers(),
+            reward=reward,
+            done=done,
+        )
+
+
+class EchoAndJudge(Echo):
+    """Each microphone also says whether its number is positive; half of the reward is for that, and chance 0.5 of it."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {**super().action_space(), "Judge": CategoricalActionSpace(["negative", "positive"])}
+
+    def offers(self) -> dict[str, ActionMask]:
+        return {**super().offers(), "Judge": CategoricalActionMask()}
+
+    def error(self, actions: Mapping[str, Action]) -> float:
+        judge = actions["Judge"]
+        assert isinstance(judge, CategoricalAction)
+        wrong = np.mean(judge.actions != (self.numbers > 0))
+        return float(super().error(actions) + wrong) / 2
+
+
+def config_for(run_dir: Path, **changes: Any) -> TrainConfig:
+    settings: dict[str, Any] = {
+        "rollout": RolloutConfig(num_envs=32, steps=8),
+        "net": RogueNetConfig(d_model=16, n_layer=0, backend="reference"),
+        "optim": OptimConfig(batch_size=128, lr=2e-2),
+        "ppo": PPOConfig(ent_coef=0.0),
+        "total_timesteps": 512,
+        "device": "cpu",
+        "run_dir": str(run_dir),
+    }
+    return TrainConfig(**(settings | changes))
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("echo")
+    train(config_for(folder), env=EchoAndJudge)
+    return folder
+
+
+# --- Rollouts
+
+
+def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
+    torch.manual_seed(0)
+    env = ListEnv(EchoAndJudge, 5, seed=0)
+    net = RogueNet(RogueNetConfig(backend="reference"), env.obs_space(), env.action_space())
+    collector = Collector(env, net, torch.device("cpu"), torch.Generator().manual_seed(0))
+    collector.reset(0)
+    rollout = collector.collect(6)
+    say, judge = rollout.actions["Say"], rollout.actions["Judge"]
+    assert say.values.dtype == torch.float32
+    assert say.values.shape == judge.values.shape == (len(rollout.obs.action_masks["Say"].actors.values), 1)
+    heard = rollout.obs.features["Microphone"].values
+    wrong = (judge.values != (heard > 0).long()).float()
+    errors = ((say.values - heard).abs() + wrong)[:, 0] / 2
+    for frame, reward in enumerate(rollout.rewards.flatten().tolist()):  # the rewards are those of the stored actions
+        of_frame = slice(int(say.offsets[frame]), int(say.offsets[frame + 1]))
+        assert reward == pytest.approx(1 - float(errors[of_frame].mean()), abs=1e-5)
+    evaluation = net.evaluate(rollout.obs, rollout.actions)
+    for name in rollout.actions:
+        torch.testing.assert_close(evaluation.log_probs[name], rollout.log_probs[name].values, atol=1e-5, rtol=0)
+
+
+# --- Learning
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("ratio", ["per_actor", "joint"])
+def test_every_actor_learns_to_say_the_number_that_it_hears(ratio: str, tmp_path: Path) -> None:
+    ppo = PPOConfig(ent_coef=0.0, ratio=ratio)  # type: ignore[arg-type]
+    train(config_for(tmp_path / "a", ppo=ppo, total_timesteps=12_288), env=Echo)
+    rows = rows_of(tmp_path / "a")
+    assert rows[0]["episodic_reward"] < 0.5
+    assert np.mean([row["episodic_reward"] for row in rows[-5:]]) > 0.85  # the best that hears nothing has 0.6
+
+
+@pytest.mark.learning
+def test_an_actor_learns_a_number_and_a_choice_at_once(tmp_path: Path) -> None:
+    train(config_for(tmp_path / "a", total_timesteps=12_288), env=EchoAndJudge)
+    assert np.mean([row["episodic_reward"] for row in rows_of(tmp_path / "a")[-5:]]) > 0.85  # hearing nothing: 0.55
+
+
+def test_minibatches_and_micro_batches_with_numbers_update_every_weight_by_finite_amounts(run_dir: Path) -> None:
+    policy = load_checkpoint(run_dir).policy
+    assert all(torch.isfinite(tensor).all() for tensor in policy.values())
+    assert (policy["heads.0.log_std"] != 0).all()
+    rows = rows_of(run_dir)
+    for name in ("policy_loss", "entropy", "approx_kl", "grad_norm"):
+        assert all(np.isfinite(row[name]) for row in rows)
+    assert abs(rows[0]["approx_kl"]) < 0.5
+
+
+def test_micro_batches_change_nothing(tmp_path: Path) -> None:
+    whole = train(config_for(tmp_path / "a"), env=EchoAndJudge).policy.state_dict()
+    optim = OptimConfig(batch_size=128, lr=2e-2, micro_batch_size=50)
+    parts = train(config_for(tmp_path / "b", optim=optim), env=EchoAndJudge).policy.state_dict()
+    for name, tensor in whole.items():
+        torch.testing.assert_close(parts[name], tensor, atol=2e-4, rtol=1e-3)
+
+
+# --- Checkpoints, evaluation, playing
+
+
+def test_a_run_that_is_resumed_equals_one_that_was_not_interrupted(tmp_path: Path) -> None:
+    config = config_for(tmp_path / "whole", total_timesteps=1024, checkpoint_interval=2)
+    whole = train(config, env=EchoAndJudge)
+    halfway = tmp_path / "whole/checkpoints/step_000000000512"
+    resumed = train(replace(config, run_dir=str(tmp_path / "resumed"), resume=str(halfway)), env=EchoAndJudge)
+    for name, tensor in whole.policy.state_dict().items():
+        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_checkpoint_is_evaluated(run_dir: Path, greedy: bool) -> None:
+    config = EvalConfig(checkpoint=str(run_dir), episodes=20, num_envs=4, greedy=greedy, device="cpu")
+    result = evaluate(config, env=EchoAndJudge)
+    assert -1 <= result.estimates["episodic_reward"].mean <= 1
+    assert result.estimates["episodic_reward"].n == 20
+
+
+def test_a_checkpoint_is_watched(run_dir: Path) -> None:
+    net = load_policy(load_checkpoint(run_dir), torch.device("cpu"))
+    obs = Session(EchoAndJudge, 0, "EchoAndJudge").vec_obs()
+    num_actors = len(obs.action_masks["Say"].actors.values)
+    advice = NetPolicy(net, seed=1)(obs)
+    say, judge = advice.decisions["Say"], advice.decisions["Judge"]
+    assert len(say) == len(judge) == num_actors
+    assert all(-1 <= decision.value <= 1 for decision in say)
+    assert all(sum(decision.probabilities) == pytest.approx(1) for decision in judge)
+    assert [d.value for d in NetPolicy(net, seed=1)(obs).decisions["Say"]] == [d.value for d in say]
+    assert [d.value for d in NetPolicy(net, seed=2)(obs).decisions["Say"]] != [d.value for d in say]
+    cold = NetPolicy(net, temperature=1e-6)(obs).decisions["Say"]
+    greedy = NetPolicy(net, greedy=True)(obs).decisions["Say"]
+    assert [d.value for d in cold] == pytest.approx([d.value for d in greedy], abs=1e-4)
