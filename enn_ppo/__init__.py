@@ -24,7 +24,7 @@ from enn_ppo.config import (  # noqa: E402
 )
 from enn_ppo.eval import EvalResult, evaluate  # noqa: E402
 from enn_ppo.train import TrainResult, train  # noqa: E402
-from rogue_net.config import RogueNetConfig  # noqa: E402
+from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig  # noqa: E402
 
 __all__ = [
     "EnvConfig",
@@ -34,10 +34,12 @@ __all__ = [
     "LoggerConfig",
     "OptimConfig",
     "PPOConfig",
+    "RelposConfig",
     "RogueNetConfig",
     "RolloutConfig",
     "TrainConfig",
     "TrainResult",
+    "TranslationConfig",
     "evaluate",
     "train",
 ]

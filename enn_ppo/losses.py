@@ -92,13 +92,14 @@ def policy_terms(
         log_ratio = segment_sum(log_ratio, frames, len(advantages))
         entropies = segment_sum(entropies, frames, len(advantages))
     else:
-        advantages, weights = advantages[frames], weights[frames]
+        advantages, weights = advantages.index_select(0, frames), weights.index_select(0, frames)
     ratios = log_ratio.exp()
     surrogate = torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages)
     with torch.no_grad():
-        approx_kl = (weights * (ratios - 1 - log_ratio)).sum()
-        clip_fraction = (weights * ((ratios - 1).abs() > clip)).sum()
-    return PolicyTerms(-(weights * surrogate).sum(), (weights * entropies).sum(), approx_kl, clip_fraction)
+        moved = ratios - 1
+        approx_kl = weights.dot(moved - log_ratio)
+        clip_fraction = weights.dot((moved.abs() > clip).float())
+    return PolicyTerms(-weights.dot(surrogate), weights.dot(entropies), approx_kl, clip_fraction)
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float | None) -> Tensor:

@@ -159,9 +159,22 @@ def learn_minibatch(
     terms = torch.zeros(5, device=weights.device)
     for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
         terms += _backward(net, part, weight, num_frames, ppo, ent_coef)
-    grad_norm = torch.nn.utils.clip_grad_norm_(net.parameters(), optim.max_grad_norm)
+    grad_norm = _clip_gradient(optimizer, optim.max_grad_norm)
     optimizer.step()
-    return torch.cat([terms, grad_norm.detach().reshape(1)])
+    return torch.cat([terms, grad_norm.reshape(1)])
+
+
+@torch.no_grad()
+def _clip_gradient(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
+    """Scale the gradient so that its norm is at most `limit`.
+
+    Returns:
+        Its norm as it was. End to end it takes one norm, where `torch.nn.utils.clip_grad_norm_` takes one of each parameter.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    norm: Tensor = torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).norm()
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
 
 
 def _backward(

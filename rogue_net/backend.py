@@ -41,24 +41,24 @@ def choose(config: RogueNetConfig, tokens: Tensor, *, drop: bool) -> Choice:
     if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
         return REFERENCE
     reason = why_not_fused(config) or _why_not_on(tokens)
+    if reason is None and drop and config.attention_dropout:
+        reason = f"net.attention_dropout={config.attention_dropout} has no kernels, and is active while learning"
     if reason is None:
-        whole = not (drop and (config.residual_dropout or config.attention_dropout))
-        return Choice(trunk=whole, attention="packed" if drop and config.attention_dropout else "fused")
+        return Choice(trunk=not (drop and config.residual_dropout), attention="fused")
     if config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
     _say_once(reason)
     return REFERENCE
 
 
-def fuses_embedding(backend: Backend, d_model: int, weight: Tensor) -> bool:
-    """Whether kernels end the embedding. Not where they cannot: what `backend` asks for is above all about the blocks.
+def fuses_rows(backend: Backend, rows: Tensor) -> bool:
+    """Whether kernels compute the embedding, or products of pairs. Where they cannot, nobody is told: see `choose` for the blocks.
 
     Args:
         backend: what is wanted.
-        d_model: width of a token.
-        weight: one of the embedding's, of which device and dtype matter.
+        rows: numbers that take part, of which device, dtype and the last dimension matter.
     """
-    return backend != "reference" and d_model % 8 == 0 and _why_not_on(weight) is None and not is_jit_off()
+    return backend != "reference" and rows.shape[-1] % 8 == 0 and _why_not_on(rows) is None and not is_jit_off()
 
 
 def is_jit_off() -> bool:
@@ -93,7 +93,7 @@ def _why_not_on(tokens: Tensor) -> str | None:
 
 @cache
 def _say_once(reason: str) -> None:
-    log.info("net.backend=auto takes the reference, as the fused one cannot be: %s", reason)
+    log.warning("net.backend=auto takes the reference, as the fused one cannot be: %s", reason)
 
 
 def check_precision(config: RogueNetConfig) -> None:
@@ -105,6 +105,9 @@ def check_precision(config: RogueNetConfig) -> None:
     if config.precision == "fp32":
         return
     reason = why_not_fused(config) if config.backend != "reference" else "net.backend=reference computes in fp32"
+    for dropout in ("residual_dropout", "attention_dropout"):
+        if reason is None and getattr(config, dropout) > 0:
+            reason = f"net.{dropout}={getattr(config, dropout)} leaves the products to modules, which compute in fp32"
     if reason is None and not has_bf16():
         reason = f"this CPU ({platform.machine()}) has no instructions for it"
     if reason is not None:

@@ -41,6 +41,10 @@ class RelposConfig:
     face along the first axis. Default []: nothing is rotated."""
     rotation_angle_feature: str | None = None
     """The same by an angle in radians, counterclockwise from the first axis. Default null."""
+    world_axis_at_zero: bool = False
+    """At which angle an entity sees what stands in its own place, itself first of all, with `radial` and `polar`: at 0 (false),
+    or at that of the world's first axis (true), as in rogue-net, whose weights need it. Then every entity knows its heading, and
+    turning a whole frame changes the answers. Without orientations both are the same. Default false."""
     per_entity_values: bool = False
     """Whether every entity type has its own table of values. Default false."""
     key_projection: bool = False
@@ -64,6 +68,7 @@ class RelposConfig:
             object.__setattr__(self, name, check_names(f"net.relpos.{name}", getattr(self, name)))
         for name in (
             "interpolate",
+            "world_axis_at_zero",
             "per_entity_values",
             "key_projection",
             "value_projection",

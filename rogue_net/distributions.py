@@ -58,13 +58,14 @@ class Categorical(ActionDistribution):
         logits = logits.float()
         if mask is not None:
             logits = torch.where(mask, logits, float("-inf"))
-        self.logits = logits.log_softmax(dim=1)
+        # Choice by choice in memory: vectors of actors, where the choices of one would be too few to fill a vector.
+        self.logits = logits.t().log_softmax(dim=0).t()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return with_gumbel_noise(self.logits, generator).argmax(dim=1, keepdim=True)
+        return _argmax(with_gumbel_noise(self.logits, generator))
 
     def mode(self) -> Tensor:
-        return self.logits.argmax(dim=1, keepdim=True)
+        return _argmax(self.logits)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         return self.logits.gather(1, actions).squeeze(1)
@@ -155,6 +156,11 @@ class NoActors(ActionDistribution):
 
     def tempered(self, temperature: float) -> NoActors:
         return self
+
+
+def _argmax(scores: Tensor) -> Tensor:
+    """(A, 1) int64, the first best choice in each of (A, C) scores. torch's argmax is slow where the choices are far apart."""
+    return scores.max(dim=1, keepdim=True).indices
 
 
 def with_gumbel_noise(logits: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -13,18 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Feature, ObsSpace, has_global_entity, with_kinds
-from rogue_net.backend import fuses_embedding
+from rogue_net.absent import with_absent
+from rogue_net.backend import fuses_rows
 from rogue_net.config import Backend
 from rogue_net.features import CategoryColumn, FeatureColumns
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
-
-
-class Hidden(NamedTuple):
-    """Entities halfway: what the ReLU gets, and the LayerNorm that follows it."""
-
-    z: Tensor  # (n, D)
-    norm: nn.LayerNorm
 
 
 class EntityEmbedding(nn.Module):
@@ -64,48 +58,58 @@ class EntityEmbedding(nn.Module):
         self.register_buffer("selected", selected, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, F + G) features to (n, D); for errors see `hidden`."""
+        """(n, F + G) features to (n, D); for errors see `looked_up`."""
         if self.num_features == 0:
             return self.vector.expand(len(features), -1)
-        z, norm = self.hidden(features)
-        return functional.layer_norm(z.relu_(), norm.normalized_shape, norm.weight, norm.bias)
+        linear, finish = self.layers
+        hidden = self.looked_up(features)
+        if linear is not None:
+            # With weights copied to rows, torch computes their gradient several times as fast as with a transposed view.
+            projected = torch.addmm(linear.bias, self._normalized(features), linear.weight.t().contiguous())
+            hidden = projected if hidden is None else projected + hidden
+        assert hidden is not None
+        return functional.layer_norm(hidden.relu_(), finish.normalized_shape, finish.weight, finish.bias)
 
-    def hidden(self, features: Tensor) -> Hidden:
-        """The first half of `forward` for (n, F + G) features, of which there are some.
+    @property
+    def layers(self) -> tuple[nn.Linear | None, nn.LayerNorm]:
+        """The linear layer, if there are inputs, and what ends the embedding."""
+        linear, _, finish = self.project
+        assert isinstance(finish, nn.LayerNorm)
+        return linear if isinstance(linear, nn.Linear) else None, finish
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """(n, I) of (n, F + G) features: plain numbers, which are yet to be normalized, cosines, sines, flags."""
+        columns = self.columns
+        if len(columns.plain) == columns.num:
+            return features
+        sizes = [len(columns.plain), len(columns.angles), len(columns.flags)]
+        plain, angles, flags = torch.split(features.index_select(1, self.selected), sizes, dim=1)
+        return torch.cat([plain, angles.cos(), angles.sin(), flags], dim=1)
+
+    def looked_up(self, features: Tensor) -> Tensor | None:
+        """(n, D) sum of the categories' rows; None if there are no categories.
 
         Raises:
             ValueError: an id is not in its table. It is not looked for on CUDA, as that would wait for the device.
         """
-        linear, _, norm = self.project
-        assert isinstance(norm, nn.LayerNorm)
-        terms = []
-        if isinstance(linear, nn.Linear):
-            # With weights copied to rows, torch computes their gradient several times as fast as with a transposed view.
-            terms.append(torch.addmm(linear.bias, self._inputs(features), linear.weight.t().contiguous()))
+        total = None
         for category, table in zip(self.columns.categories, self.tables, strict=True):
-            terms.append(functional.embedding(self._ids(features, category), table))
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return Hidden(total, norm)
+            rows = functional.embedding(self._ids(features, category), table)
+            total = rows if total is None else total + rows
+        return total
 
     def update_normalization(self, features: Tensor) -> None:
         """Take (n, F + G) features into the running statistics; they are of plain numbers alone."""
         if self.columns.plain:
             self.norm.update(features[:, list(self.columns.plain)])
 
-    def _inputs(self, features: Tensor) -> Tensor:
-        """(n, I): plain numbers, cosines, sines, flags."""
-        columns = self.columns
-        if len(columns.plain) == columns.num:
-            normalized: Tensor = self.norm(features)
-            return normalized
-        sizes = [len(columns.plain), len(columns.angles), len(columns.flags)]
-        plain, angles, flags = torch.split(features.index_select(1, self.selected), sizes, dim=1)
-        inputs = [self.norm(plain)] if columns.plain else []
-        if columns.angles:
-            inputs += [angles.cos(), angles.sin()]
-        return torch.cat([*inputs, flags], dim=1)
+    def _normalized(self, features: Tensor) -> Tensor:
+        """(n, I) inputs."""
+        inputs, num_plain = self.inputs(features), len(self.columns.plain)
+        if num_plain == 0:
+            return inputs
+        plain: Tensor = self.norm(inputs[:, :num_plain])
+        return plain if num_plain == inputs.shape[1] else torch.cat([plain, inputs[:, num_plain:]], dim=1)
 
     def _ids(self, features: Tensor, category: CategoryColumn) -> Tensor:
         """(n,) int64 ids of the entities."""
@@ -149,25 +153,31 @@ class Embedding(nn.Module):
         """(E, D) tokens.
 
         Raises:
-            ValueError: the batch has other types or features than the network, or see `EntityEmbedding.hidden`.
+            ValueError: the batch has other types or features than the network, or see `EntityEmbedding.looked_up`.
         """
-        # Types without entities take part only where there are gradients: every parameter is to get one, if zero.
-        parts = [part for part in self._parts(batch) if len(part.features) or torch.is_grad_enabled()]
+        parts = self._parts(batch)
+        absent = (parameter for part in parts if len(part.features) == 0 for parameter in part.entity.parameters())
+        return with_absent(self._tokens([part for part in parts if len(part.features)], batch), absent)
+
+    def update_normalization(self, batch: ObsBatch) -> None:
+        """Take the features of `batch` into the running statistics."""
+        for part in self._parts(batch):
+            part.entity.update_normalization(part.features)
+
+    def _tokens(self, parts: Sequence[_Part], batch: ObsBatch) -> Tensor:
+        """(E, D) from the types that have entities."""
         if not parts:
             return torch.zeros(0, self.d_model, device=batch.device)
-        any_features = any(part.entity.num_features for part in parts)
-        if any_features and fuses_embedding(self.backend, self.d_model, next(self.parameters())):
+        finish = next((part.entity.layers[1] for part in parts if part.entity.num_features), None)
+        # the kernels have no gradients of features, for which next to nobody asks
+        asked = torch.is_grad_enabled() and any(part.features.requires_grad for part in parts)
+        if finish is not None and not asked and fuses_rows(self.backend, finish.weight):
             return _fused(parts, batch.num_tokens)
         rows = torch.cat([part.entity(part.features) for part in parts])
         tokens: Tensor = _Permute.apply(  # type: ignore[no-untyped-call]
             rows, batch.layout.inverse, batch.layout.order
         )
         return tokens
-
-    def update_normalization(self, batch: ObsBatch) -> None:
-        """Take the features of `batch` into the running statistics."""
-        for part in self._parts(batch):
-            part.entity.update_normalization(part.features)
 
     def _parts(self, batch: ObsBatch) -> list[_Part]:
         """The entities of each type, in the batch's order of types."""
@@ -207,16 +217,23 @@ class _Part(NamedTuple):
 
 def _fused(parts: Sequence[_Part], num_tokens: int) -> Tensor:
     """What `Embedding.forward` computes, by kernels."""
-    from rogue_net.fused.embedding import finish  # the compiler is needed by those who use it
+    from rogue_net.fused.embedding import Entities, embed  # the compiler is needed by those who use it
 
-    with_features = [part for part in parts if part.entity.num_features]
-    hidden = [part.entity.hidden(part.features) for part in with_features]
-    tokens = finish(
-        [each.z for each in hidden],
-        [each.norm for each in hidden],
-        [part.places for part in with_features],
-        num_tokens,
-    )
+    types = []
+    for entity, features, places in parts:
+        if entity.num_features:
+            linear, finish = entity.layers
+            types.append(
+                Entities(
+                    inputs=entity.inputs(features).contiguous(),
+                    norm=entity.norm if entity.columns.plain else None,
+                    linear=linear,
+                    more=entity.looked_up(features),
+                    finish=finish,
+                    places=places,
+                )
+            )
+    tokens = embed(types, num_tokens)
     for entity, features, places in parts:
         if entity.num_features == 0:
             tokens.index_copy_(0, places, entity(features))

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from entity_gym.spaces import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from rogue_net.absent import with_absent
+from rogue_net.config import Backend, RogueNetConfig
 from rogue_net.distributions import ActionDistribution, Categorical, NoActors, RaggedCategorical
 from rogue_net.gaussian import BoundedGaussian, Bounds
-from rogue_net.obs_batch import ActionMask, CategoricalMask, Layout, ObsBatch, SelectEntityMask
+from rogue_net.obs_batch import ActionMask, CategoricalMask, ObsBatch, SelectEntityMask
 from rogue_net.pairs import pair_offsets, pair_products, pairs_of
-from rogue_net.ragged import segment_mean
+from rogue_net.readout import Readout
 
 #: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
 LOG_STD_LIMIT = 20.0
@@ -28,17 +30,15 @@ LOG_STD_LIMIT = 20.0
 class ActionHead(nn.Module):
     """What decides about one action."""
 
-    def forward(self, tokens: Tensor, batch: ObsBatch, name: str) -> ActionDistribution:
-        """Distributions of the actors of the action `name` in every frame; (E, D) tokens."""
-        mask, (actors, actees) = batch.action_masks[name], batch.action_tokens[name]
-        # Where there are gradients a head without actors takes part too: every parameter is to get one, if zero.
-        if len(actors) == 0 and not torch.is_grad_enabled():
-            return self.nobody_acts(tokens.device)
-        actee_tokens = None if actees is None else tokens.index_select(0, actees)
-        return self.decide(tokens.index_select(0, actors), mask, actee_tokens)
+    def forward(self, readout: Readout, batch: ObsBatch, name: str) -> ActionDistribution:
+        """Distributions of the actors of the action `name` in every frame."""
+        if name not in readout.actors:
+            nobody = self.nobody_acts(batch.device)
+            return NoActors(nobody.actions, with_absent(nobody.logits, self.parameters()))
+        return self.decide(readout.actors[name], batch.action_masks[name], readout.actees.get(name))
 
     def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
-        """The same from the actors' and, for select-entity, the actees' tokens."""
+        """The same from the actors' and, for select-entity, the actees' tokens; there are some actors."""
         raise NotImplementedError
 
     def nobody_acts(self, device: torch.device) -> NoActors:
@@ -59,7 +59,9 @@ class CategoricalHead(ActionHead):
 
     def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, CategoricalMask)
-        return Categorical(self.project(actors), mask.mask)
+        weight, bias = self.project.weight, self.project.bias
+        by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
+        return Categorical(by_choice.t(), mask.mask)
 
     def nobody_acts(self, device: torch.device) -> NoActors:
         return NoActors(_no_choices(device), torch.zeros(0, self.project.out_features, device=device))
@@ -73,10 +75,12 @@ class SelectEntityHead(ActionHead):
         d_qk: K.
         nobody: whether selecting nobody is another choice, the last of every actor; its key is a learned vector, and the
             value of the action -1.
+        backend: what computes the products, where it can.
     """
 
-    def __init__(self, d_model: int, d_qk: int, nobody: bool = False) -> None:
+    def __init__(self, d_model: int, d_qk: int, nobody: bool = False, backend: Backend = "auto") -> None:
         super().__init__()
+        self.backend = backend
         self.query = nn.Linear(d_model, d_qk)
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
@@ -89,7 +93,7 @@ class SelectEntityHead(ActionHead):
             keys = torch.cat([keys, self.nobody])
             values = torch.cat([values, values.new_full((1,), -1)])
         pairs = pairs_of(mask, self.nobody is not None)
-        logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs)
+        logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs, self.backend)
         values = values.index_select(0, pairs.actees)
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
@@ -141,18 +145,13 @@ class FrameHead(nn.Module):
         return numbers
 
 
-def mean_tokens(tokens: Tensor, layout: Layout) -> Tensor:
-    """(B, D) mean of each frame's (E, D) tokens, 0 for a frame without any."""
-    return segment_mean(tokens, layout.frames, len(layout.lengths), layout.lengths)
-
-
-def make_head(space: ActionSpace, d_model: int, d_qk: int) -> ActionHead:
+def make_head(space: ActionSpace, config: RogueNetConfig) -> ActionHead:
     """The head for an action of this kind."""
     if isinstance(space, SelectEntityActionSpace):
-        return SelectEntityHead(d_model, d_qk, space.nobody)
+        return SelectEntityHead(config.d_model, config.d_qk, space.nobody, config.backend)
     if isinstance(space, ContinuousActionSpace):
-        return ContinuousHead(d_model, space)
-    return CategoricalHead(d_model, len(space.choices))
+        return ContinuousHead(config.d_model, space)
+    return CategoricalHead(config.d_model, len(space.choices))
 
 
 def _no_choices(device: torch.device) -> Tensor:

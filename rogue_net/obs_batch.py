@@ -105,10 +105,23 @@ class Layout:
 
     offsets: Tensor  # (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1]
     lengths: Tensor  # (B,) int64, tokens in each frame
-    frames: Tensor  # (E,) int64, the frame of each token
     order: Tensor  # (E,) int64, the token of each row where all entities of the first type come first, and so on
-    inverse: Tensor  # (E,) int64, the row there of each token
     positions: dict[str, Tensor]  # entity type -> (entities of the type,) int64, their tokens: the parts of `order`
+
+    @cached_property
+    def frames(self) -> Tensor:
+        """(E,) int64, the frame of each token."""
+        return self.spread(torch.arange(len(self.lengths), device=self.lengths.device))
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """(E,) int64, the row of each token where `order` has the token of each row."""
+        rows = torch.arange(len(self.order), device=self.order.device)
+        return torch.empty_like(rows).scatter_(0, self.order, rows)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Give each token its frame's of B `rows`."""
+        return torch.repeat_interleave(rows, self.lengths, dim=0, output_size=len(self.order))
 
 
 @dataclass(frozen=True)
@@ -208,34 +221,27 @@ class ObsBatch:
         first_token = offsets[:-1] + runs.cumsum(0) - runs
         first_row = by_type[:, :-1] + np.cumsum([0, *counts])[:-1, None]
         order = np.arange(sum(counts)) + np.repeat((first_token - first_row).ravel(), runs.ravel())
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        lengths = offsets[1:] - offsets[:-1]
-        frames = np.repeat(np.arange(self.num_frames), lengths)
         tokens = torch.from_numpy(order).to(self.device)
         return Layout(
             offsets=torch.from_numpy(offsets).to(self.device),
-            lengths=torch.from_numpy(lengths).to(self.device),
-            frames=torch.from_numpy(frames).to(self.device),
+            lengths=torch.from_numpy(offsets[1:] - offsets[:-1]).to(self.device),
             order=tokens,
-            inverse=torch.from_numpy(inverse).to(self.device),
             positions=dict(zip(self.features, torch.split(tokens, counts), strict=True)),
         )
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:
         """The actors and actees of every action: of each entity index, the token that it means."""
-        listed = []
-        for mask in self.action_masks.values():
-            listed += [mask.actors, mask.actees] if isinstance(mask, SelectEntityMask) else [mask.actors]
-        counts = [len(ragged.values) for ragged in listed]
-        offsets = _host_offsets(listed, self.num_frames)  # (lists, B + 1)
-        starts = self.layout.offsets[:-1].cpu().numpy()
-        start_of_item = np.repeat(np.tile(starts, len(listed)), (offsets[:, 1:] - offsets[:, :-1]).ravel())
-        indices = torch.cat([ragged.values for ragged in listed])[:, 0]
-        parts = iter(torch.split(indices + torch.from_numpy(start_of_item).to(self.device), counts))
+        starts = self.layout.offsets[:-1]
+
+        def tokens(listed: RaggedTensor) -> Tensor:
+            indices = listed.values[:, 0]
+            if len(indices) == 0:
+                return indices
+            return indices + torch.repeat_interleave(starts, listed.lengths, output_size=len(indices))
+
         return {
-            name: ActionTokens(next(parts), next(parts) if isinstance(mask, SelectEntityMask) else None)
+            name: ActionTokens(tokens(mask.actors), tokens(mask.actees) if isinstance(mask, SelectEntityMask) else None)
             for name, mask in self.action_masks.items()
         }
 

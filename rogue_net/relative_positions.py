@@ -10,7 +10,8 @@ Rows r and coefficients c depend on positions alone, and so have no gradient. Th
 back by the orientation of i where there is one, and its length:
 
 - Buckets: a position on each of one or more axes, in buckets, chooses rows. A `grid` has an axis per coordinate, from -e to e;
-  `radial` one axis, the angle, 0 for things in one place; `distance` one, whose last bucket is open; `polar` the last two.
+  `radial` one axis, the angle, 0 for things in one place unless `world_axis_at_zero`; `distance` one, whose last bucket is
+  open; `polar` the last two.
   Without interpolation c is 1 for the nearest bucket of a grid, and for the one that an angle or a distance falls in. With
   it, two neighbours on each axis share linearly: 2^axes rows.
 - Projections, linear maps of the normalized difference and its length: a row per component, whose c is that component, and a
@@ -35,9 +36,10 @@ from torch.nn import functional
 
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.config import RelposConfig
+from rogue_net.geometry import Geometry, angles_of, components_of, seen_from
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
-from rogue_net.position_columns import PositionColumns, position_columns
+from rogue_net.position_columns import position_columns
 from rogue_net.ragged import offsets_of
 
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
@@ -61,14 +63,6 @@ class Axis(NamedTuple):
     size: int  # buckets
     circular: bool  # whether the last one has the first for a neighbour
     stride: int  # rows of the table from one bucket to the next
-
-
-class Geometry(NamedTuple):
-    """Where the entities of a batch stand."""
-
-    positions: Tensor  # (E, n), 0 for excluded entities
-    facing: Tensor | None  # (E, 2) cosine and sine of the orientation; None: nothing is turned
-    types: Tensor  # (E,) int64, the type's number among those that are not excluded, -1 for excluded entities
 
 
 class Terms(NamedTuple):
@@ -203,32 +197,9 @@ class RelativePositions(nn.Module):
         """How many rows of buckets make a relative key."""
         return 2 ** len(self.axes) if self.config.interpolate else 1
 
-    @torch.no_grad()
     def geometry(self, batch: ObsBatch) -> Geometry:
         """Positions, orientations and types of all tokens."""
-        positions, facing, types = [], [], []
-        for name, ragged in batch.features.items():
-            features, columns = ragged.values, self.columns.get(name)
-            if columns is None:
-                positions.append(features.new_zeros(len(features), self.num_components - 1))
-                types.append(-1)
-            else:
-                positions.append(features[:, columns.position])
-                types.append(list(self.columns).index(name))
-            if self.turns:
-                facing.append(_facing(features, columns))
-        inverse = batch.layout.inverse
-        counts = torch.tensor([len(ragged.values) for ragged in batch.features.values()], device=batch.device)
-        return Geometry(
-            torch.cat(positions)[inverse],
-            torch.cat(facing)[inverse] if self.turns else None,
-            torch.tensor(types, device=batch.device).repeat_interleave(counts, output_size=len(inverse))[inverse],
-        )
-
-    @property
-    def turns(self) -> bool:
-        """Whether differences are seen from the orientation of the query."""
-        return bool(self.config.rotation_vec_features) or self.config.rotation_angle_feature is not None
+        return Geometry.of(batch, self.columns, self.config)
 
     @torch.no_grad()
     def update_normalization(self, batch: ObsBatch) -> None:
@@ -246,8 +217,8 @@ class RelativePositions(nn.Module):
                 used &= batch.token_visible[j] | ~batch.token_visible[i]
             i, j = i[used], j[used]
             facing = None if geometry.facing is None else geometry.facing[i]
-            difference = _seen_from(geometry.positions[i] - geometry.positions[j], facing)
-            self.norm.update(_components(difference))
+            difference = seen_from(geometry.positions[i] - geometry.positions[j], facing)
+            self.norm.update(components_of(difference))
 
     def _packed_terms(self, geometry: Geometry, index: Tensor) -> tuple[Terms, Tensor]:
         """The terms of all pairs of packed rows, (R, L, L, M), and the types of the keys, (R, 1, L)."""
@@ -256,20 +227,22 @@ class RelativePositions(nn.Module):
         facing = None if geometry.facing is None else geometry.facing[index].to(dtype).unsqueeze(2)
         types = geometry.types[index]
         counts = (types >= 0).to(dtype)
-        difference = _seen_from(positions.unsqueeze(2) - positions.unsqueeze(1), facing)
-        terms = self.terms(difference, counts.unsqueeze(2) * counts.unsqueeze(1))
+        difference = seen_from(positions.unsqueeze(2) - positions.unsqueeze(1), facing)
+        at_zero = geometry.at_zero[index].to(dtype).unsqueeze(2)
+        terms = self.terms(difference, at_zero, counts.unsqueeze(2) * counts.unsqueeze(1))
         return terms, types.clamp(min=0).unsqueeze(1)
 
-    def terms(self, difference: Tensor, weight: Tensor) -> Terms:
+    def terms(self, difference: Tensor, at_zero: Tensor, weight: Tensor) -> Terms:
         """Rows and coefficients of pairs.
 
         Args:
             difference: (..., n), turned.
+            at_zero: see `Geometry`; broadcasts against (...).
             weight: (...), 1 for pairs that count, 0 for others.
         """
-        components = _components(difference)
+        components = components_of(difference)
         rows, coefficients = [torch.zeros_like(weight)], [weight]
-        for axis, position in zip(self.axes, self._positions_on_axes(components), strict=True):
+        for axis, position in zip(self.axes, self._positions_on_axes(components, at_zero), strict=True):
             if self.config.interpolate:
                 below = position.floor()
                 share = position - below
@@ -290,7 +263,7 @@ class RelativePositions(nn.Module):
         """What is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
         return (0.5 if self.config.kind == "grid" else 0.0) + SLACK
 
-    def _positions_on_axes(self, components: Tensor) -> list[Tensor]:
+    def _positions_on_axes(self, components: Tensor, at_zero: Tensor) -> list[Tensor]:
         """Where pairs stand on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
         config = self.config
         distance = components[..., -1]
@@ -301,9 +274,8 @@ class RelativePositions(nn.Module):
             ]
         positions = []
         if config.kind in ("radial", "polar"):
-            turns = torch.atan2(components[..., 1], components[..., 0]) / (2 * math.pi)  # above -1/2, at most 1/2
-            turns = torch.where(distance > 0, turns - turns.floor(), 0.0)  # atan2 knows -0 from 0
-            positions.append(turns * config.extent[0])
+            angle = torch.where(distance == 0, at_zero, angles_of(components))
+            positions.append(angle * config.extent[0])
         if config.kind in ("distance", "polar"):
             positions.append((distance / config.scale).clamp(max=config.extent[-1] - 1))
         return positions
@@ -353,32 +325,6 @@ def _sum_terms(table: Table, terms: Terms, types: Tensor) -> Tensor:
         rows = functional.embedding(terms.rows[..., m] + types * table.block, table.rows)
         total = total + terms.coefficients[..., m, None] * rows
     return total
-
-
-def _seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
-    """(..., n) differences, turned so that what faces along (..., 2) `facing` faces along the first axis."""
-    if facing is None:
-        return difference
-    (x, y), (cosine, sine) = difference.unbind(-1), facing.unbind(-1)
-    return torch.stack([cosine * x + sine * y, cosine * y - sine * x], dim=-1)
-
-
-def _facing(features: Tensor, columns: PositionColumns | None) -> Tensor:
-    """(entities, 2) cosine and sine of orientations: along the first axis without features for it, or if they are 0."""
-    if columns is not None and columns.angle is not None:
-        angle = features[:, columns.angle]
-        return torch.stack([angle.cos(), angle.sin()], dim=1)
-    ahead = features.new_tensor([[1.0, 0.0]]).expand(len(features), 2)
-    if columns is None or columns.vector is None:
-        return ahead
-    vector = features[:, columns.vector]
-    length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-    return torch.where(length > 0, vector / length, ahead)
-
-
-def _components(difference: Tensor) -> Tensor:
-    """(..., n) differences and their lengths, (..., n + 1)."""
-    return torch.cat([difference, torch.linalg.vector_norm(difference, dim=-1, keepdim=True)], dim=-1)
 
 
 def _within(axis: Axis, bucket: Tensor) -> Tensor:

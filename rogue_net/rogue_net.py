@@ -18,9 +18,10 @@ from entity_gym.vec_obs import VecAction
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import Embedding
-from rogue_net.heads import ActionHead, FrameHead, make_head, mean_tokens
+from rogue_net.heads import ActionHead, FrameHead, make_head
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
+from rogue_net.readout import Readout, mean_tokens
 from rogue_net.transformer import Transformer
 from rogue_net.translation import Translation
 
@@ -104,7 +105,7 @@ class RogueNet(nn.Module):
         self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model, config.backend)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
-        self.heads = nn.ModuleList(make_head(space, config.d_model, config.d_qk) for space in action_space.values())
+        self.heads = nn.ModuleList(make_head(space, config) for space in action_space.values())
         self.value_head = FrameHead(config.d_model, 1)
         self.regression_names = list(regression_heads)
         self.regression_heads = nn.ModuleList(FrameHead(config.d_model, size) for size in regression_heads.values())
@@ -133,10 +134,10 @@ class RogueNet(nn.Module):
         """
         check_float("temperature", temperature, 0, open_low=True)
         batch = self.translation(batch)
-        tokens = self._tokens(batch, drop=False)
+        readout = Readout.of(self._tokens(batch, drop=False), batch)
         actions, log_probs, rows = {}, {}, {}
         for name, head in self._heads():
-            distribution = head(tokens, batch, name)
+            distribution = head(readout, batch, name)
             if temperature != 1:
                 distribution = distribution.tempered(temperature)
             chosen = distribution.mode() if greedy else distribution.sample(generator)
@@ -145,7 +146,7 @@ class RogueNet(nn.Module):
             if logits:
                 mask = batch.action_masks[name]
                 rows[name] = RaggedTensor(_as_rows(distribution.logits), head.logit_offsets(mask))
-        return ActResult(actions, log_probs, self._values(batch, tokens), rows if logits else None)
+        return ActResult(actions, log_probs, self.value_head(readout.means)[:, 0], rows if logits else None)
 
     def evaluate(self, batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
         """Log-probs and entropies of `actions` (aligned with the batch's actors), and values; differentiable.
@@ -153,23 +154,22 @@ class RogueNet(nn.Module):
         Dropout is active where the module is in training mode.
         """
         batch = self.translation(batch)
-        tokens = self._tokens(batch, drop=self.training)
-        distributions = {name: head(tokens, batch, name) for name, head in self._heads()}
-        means = mean_tokens(tokens, batch.layout)
+        readout = Readout.of(self._tokens(batch, drop=self.training), batch)
+        regressions = zip(self.regression_names, self.regression_heads, strict=True)
+        distributions = {name: head(readout, batch, name) for name, head in self._heads()}
         return Evaluation(
             log_probs={name: d.log_prob(actions[name].values) for name, d in distributions.items()},
             entropies={name: d.entropy() for name, d in distributions.items()},
-            values=self.value_head(means)[:, 0],
+            values=self.value_head(readout.means)[:, 0],
             logits={name: d.logits for name, d in distributions.items()},
-            regressions={
-                name: head(means) for name, head in zip(self.regression_names, self.regression_heads, strict=True)
-            },
+            regressions={name: head(readout.means) for name, head in regressions},
         )
 
     def value(self, batch: ObsBatch) -> Tensor:
         """(B,) values alone."""
         batch = self.translation(batch)
-        return self._values(batch, self._tokens(batch, drop=False))
+        values: Tensor = self.value_head(mean_tokens(self._tokens(batch, drop=False), batch.layout))
+        return values[:, 0]
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics; nothing else ever changes them."""
@@ -182,10 +182,6 @@ class RogueNet(nn.Module):
         """(E, D) of a translated batch."""
         tokens: Tensor = self.transformer(self.embedding(batch), batch, drop=drop)
         return tokens
-
-    def _values(self, batch: ObsBatch, tokens: Tensor) -> Tensor:
-        values: Tensor = self.value_head(mean_tokens(tokens, batch.layout))
-        return values[:, 0]
 
     def _heads(self) -> Iterator[tuple[str, ActionHead]]:
         yield from zip(self.action_space, self.heads, strict=True)

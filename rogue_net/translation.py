@@ -15,6 +15,7 @@ from torch import Tensor
 from entity_gym.errors import nearest
 from entity_gym.spaces import Angle, Entity, ObsSpace, with_kinds
 from rogue_net.config import TranslationConfig
+from rogue_net.geometry import directions_of, seen_from
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor, sequence_of_item
 
@@ -101,7 +102,7 @@ class Translation:
         features = list(entities.values.unbind(1))
         position = torch.stack([features[column] for column in columns], dim=1) - pose.position[frames]
         if pose.facing is not None:
-            position = _rotate_back(position, pose.facing[frames])
+            position = seen_from(position, pose.facing[frames])
         for column, coordinate in zip(columns, position.unbind(1), strict=True):
             features[column] = coordinate
         if self.config.add_distance:
@@ -115,7 +116,7 @@ class Translation:
         found = torch.cat([values, values.new_zeros(1, values.shape[1])])[rows]
         position = found[:, self.reference]
         if self.vector:
-            return Pose(position, _unit(found[:, self.vector]))
+            return Pose(position, directions_of(found[:, self.vector]))
         if self.angle:
             angle = found[:, self.angle]
             return Pose(position, torch.cat([angle.cos(), angle.sin()], dim=1))
@@ -139,19 +140,6 @@ def _first_visible(batch: ObsBatch, name: str) -> Tensor:
             )
     first = torch.full((len(batch),), len(values), device=values.device)
     return first.scatter_reduce_(0, frames, rows, "amin")
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """(n, 2) vectors made 1 long; (1, 0) for those of length 0."""
-    lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    ahead = vectors.new_tensor([1.0, 0.0])
-    return torch.where(lengths > 0, vectors / lengths, ahead)
-
-
-def _rotate_back(positions: Tensor, facing: Tensor) -> Tensor:
-    """R(-φ) of (n, 2) positions, with `facing` the (n, 2) vectors (cos φ, sin φ)."""
-    (x, y), (cos, sin) = positions.unbind(1), facing.unbind(1)
-    return torch.stack([x * cos + y * sin, y * cos - x * sin], dim=1)
 
 
 def _columns(

@@ -13,10 +13,10 @@ was made with, in rogue-net's words; entity types, actions and features in the o
     regression_heads: {value: 1}                           # `value` is a must
 
 Prints the settings that the converted network needs. It then says what the original says, to rounding, with normalization
-statistics as they are. What differs on purpose: an entity exactly where an interpolated sector begins takes from that sector
-alone (there from the next); on grids every coordinate is rounded by itself (there all together, which differs between whole
-numbers); pooling keeps what is hidden hidden; a hidden reference entity translates nothing; an actor that is offered nobody
-selects nobody.
+statistics as they are; docs/network.md shows it in use. What differs on purpose: an entity exactly where an interpolated
+sector begins takes from that sector alone (there from the next); on grids every coordinate is rounded by itself (there all
+together, which differs between whole numbers); pooling keeps what is hidden hidden; a hidden reference entity translates
+nothing; an actor that is offered nobody selects nobody.
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ def _relpos(given: Mapping[str, Any]) -> RelposConfig:
             f"net.relpos_encoding has projections and is {kind}: rogue-net projects differences that are not rotated, here "
             "they are"
         )
+    elif settings.get("rotation_vec_features") or settings.get("rotation_angle_feature"):
+        settings["world_axis_at_zero"] = True
     return RelposConfig(kind=kind, **_without_none(settings))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,13 +40,37 @@ class Kept(NamedTuple):
         small, gates, slopes = (torch.empty(tokens, count) for count in (2 * num_heads, gate, gate))
         return Kept(normalized, small, qkv, gates, slopes, small, normalized, normalized, small, hidden, hidden)
 
-    def addresses(self) -> Any:
-        """Where each begins, by the same names."""
-        return Kept(*map(address, self))  # type: ignore[arg-type]
+    def rows(self, start: int, end: int) -> Rows:
+        """Those of the tokens `start:end`."""
+        return Rows(
+            self.normalized[start:end],
+            address(self.inverse_std) + 4 * start,
+            self.qkv[start:end],
+            self.gate[start:end],
+            address(self.gate_slope) + 4 * start * self.gate_slope.shape[1],
+            address(self.softmax) + 4 * start * self.softmax.shape[1],
+            self.attended[start:end],
+            self.normalized2[start:end],
+            address(self.inverse_std2) + 4 * start,
+            self.slope[start:end],
+            self.activated[start:end],
+        )
 
-    def rows(self, start: int, count: int) -> Kept:
-        """Those of `count` tokens."""
-        return Kept(*(each.narrow(0, start, count) for each in self))
+
+class Rows(NamedTuple):
+    """The same of a chunk: matrices that are multiplied, and the addresses of what only kernels see."""
+
+    normalized: Tensor
+    inverse_std: int
+    qkv: Tensor
+    gate: Tensor
+    gate_slope: int
+    softmax: int
+    attended: Tensor
+    normalized2: Tensor
+    inverse_std2: int
+    slope: Tensor
+    activated: Tensor
 
 
 class Work(NamedTuple):
@@ -64,7 +88,7 @@ class Work(NamedTuple):
 
     def rows(self, count: int) -> Work:
         """Those of the first `count` tokens."""
-        return Work(*(each.narrow(0, 0, count) for each in self))
+        return Work(*(each[:count] for each in self))
 
 
 kept_pool = Pool(

@@ -50,6 +50,7 @@ from rogue_net.fused.simd import (
 )
 
 EIGHT = Const(8)
+TILE = 16  # queries between two steps, so that none of them waits for another's sums
 HIDDEN = np.float32(-1e30)  # the score of a key that must not be seen: its exp is 0
 
 
@@ -86,7 +87,7 @@ class Kernels(NamedTuple):
 
 def make_scratch(head_width: int, max_length: int) -> NDArray[np.float32]:
     """Memory that the kernels need for themselves, for frames of at most `max_length` tokens; one for each thread."""
-    return np.empty((2 * head_width + 5) * rounded(max_length), np.float32)
+    return np.empty((2 * head_width + 2 * TILE + 1) * rounded(max_length), np.float32)
 
 
 def rounded(length: int) -> int:
@@ -123,6 +124,29 @@ def mark_hidden(visible, first, length, penalty, to):  # type: ignore[no-untyped
     """Write what is added to the scores of a visible query: 0 for visible keys, HIDDEN for others."""
     for j in range(length):
         penalty[to + j] = np.float32(0) if visible[first + j] else HIDDEN
+
+
+@inline
+def add_bias(rows, bias, first, length, width):  # type: ignore[no-untyped-def]
+    """Add a bias to `length` rows."""
+    for at in range(first * width, (first + length) * width, width):
+        for d in range(0, width, 8):
+            store(rows, at + d, load(EIGHT, rows, at + d) + load(EIGHT, bias, d))
+
+
+@inline
+def add_rows(sums, rows, first, length, width):  # type: ignore[no-untyped-def]
+    """Add `length` rows to their sums, the gradient of `add_bias`."""
+    for at in range(first * width, (first + length) * width, width):
+        for d in range(0, width, 8):
+            store(sums, d, load(EIGHT, sums, d) + load(EIGHT, rows, at + d))
+
+
+@inline
+def clear(numbers, first, count):  # type: ignore[no-untyped-def]
+    """Make numbers 0; `count` is a multiple of 8."""
+    for at in range(first, first + count, 8):
+        store(numbers, at, spread(EIGHT, np.float32(0)))
 
 
 @kernel
@@ -162,56 +186,61 @@ def forward(
     size = num_heads * value(width)
     scale = np.float32(1 / math.sqrt(value(width)))
     scores = value(width) * room
-    scores2 = scores + room
-    penalty = scores2 + room
+    penalty = scores + TILE * room
     for frame in range(low, high):
         first = offsets[frame] - offsets[low]
         length = offsets[frame + 1] - offsets[frame]
-        for at in range(first * 3 * size, (first + length) * 3 * size, 3 * size):
-            for d in range(0, 3 * size, 8):
-                store(qkv, at + d, load(EIGHT, qkv, at + d) + load(EIGHT, bias, d))
+        add_bias(qkv, bias, first, length, 3 * size)
         if hides:
             mark_hidden(visible, offsets[frame], length, scratch, penalty)
         for head in range(num_heads):
             queries = first * 3 * size + head * value(width)
             transpose(lanes, width, qkv, queries + size, 3 * size, length, scratch, 0)
-            for i in range(0, length, 2):
-                i2 = min(i + 1, length - 1)
-                blind, blind2 = hides and visible[offsets[frame] + i], hides and visible[offsets[frame] + i2]
-                query, query2 = queries + i * 3 * size, queries + i2 * 3 * size
-                top, top2 = spread(lanes, HIDDEN), spread(lanes, HIDDEN)
-                for j in range(0, length, value(lanes)):
-                    score, score2 = products(lanes, width, qkv, query, query2, scratch, j * value(width))
-                    score = _mask(lanes, score * scale, blind, scratch, penalty, j, length)
-                    score2 = _mask(lanes, score2 * scale, blind2, scratch, penalty, j, length)
-                    store(scratch, scores + j, score)
-                    store(scratch, scores2 + j, score2)
-                    top, top2 = maximum(top, score), maximum(top2, score2)
-                norm = _softmax(lanes, scratch, scores, length, largest(top), softmax, (first + i) * num_heads + head)
-                norm2 = _softmax(
-                    lanes, scratch, scores2, length, largest(top2), softmax, (first + i2) * num_heads + head
-                )
-                out, out2 = (first + i) * size + head * value(width), (first + i2) * size + head * value(width)
-                _average(
-                    part,
-                    width,
-                    scratch,
-                    scores,
-                    scores2,
-                    qkv,
-                    queries + 2 * size,
-                    3 * size,
-                    length,
-                    y,
-                    out,
-                    out2,
-                    norm,
-                    norm2,
-                )
+            for tile in range(0, length, TILE):
+                end = min(tile + TILE, length)
+                for i in range(tile, end, 2):
+                    i2, at = min(i + 1, length - 1), scores + (i - tile) * room
+                    blind, blind2 = hides and visible[offsets[frame] + i], hides and visible[offsets[frame] + i2]
+                    query, query2 = queries + i * 3 * size, queries + i2 * 3 * size
+                    top, top2 = spread(lanes, HIDDEN), spread(lanes, HIDDEN)
+                    for j in range(0, length, value(lanes)):
+                        score, score2 = products(lanes, width, qkv, query, query2, scratch, j * value(width))
+                        score = mask_scores(lanes, score * scale, blind, scratch, penalty, j, length)
+                        score2 = mask_scores(lanes, score2 * scale, blind2, scratch, penalty, j, length)
+                        store(scratch, at + j, score)
+                        store(scratch, at + room + j, score2)
+                        top, top2 = maximum(top, score), maximum(top2, score2)
+                    kept, kept2 = (first + i) * num_heads + head, (first + i2) * num_heads + head
+                    softmax[2 * kept], softmax[2 * kept2] = largest(top), largest(top2)
+                for i in range(tile, end):
+                    kept = (first + i) * num_heads + head
+                    exponentiate(lanes, scratch, scores + (i - tile) * room, length, softmax[2 * kept], softmax, kept)
+                for i in range(tile, end, 2):
+                    i2, at = min(i + 1, length - 1), scores + (i - tile) * room
+                    kept, kept2 = (first + i) * num_heads + head, (first + i2) * num_heads + head
+                    out, out2 = kept * value(width), kept2 * value(width)
+                    norm, norm2 = softmax[2 * kept + 1], softmax[2 * kept2 + 1]
+                    at2 = at + (i2 - i) * room
+                    _average(
+                        part,
+                        width,
+                        scratch,
+                        at,
+                        at2,
+                        qkv,
+                        queries + 2 * size,
+                        3 * size,
+                        length,
+                        y,
+                        out,
+                        out2,
+                        norm,
+                        norm2,
+                    )
 
 
 @inline
-def _mask(lanes, score, blind, scratch, penalty, j, length):  # type: ignore[no-untyped-def]
+def mask_scores(lanes, score, blind, scratch, penalty, j, length):  # type: ignore[no-untyped-def]
     """The scores of keys from j on, HIDDEN for those that a blind query must not see and those behind the last."""
     if blind:
         score = score + load(lanes, scratch, penalty + j)
@@ -219,7 +248,7 @@ def _mask(lanes, score, blind, scratch, penalty, j, length):  # type: ignore[no-
 
 
 @inline
-def _softmax(lanes, scratch, scores, length, top, softmax, kept):  # type: ignore[no-untyped-def]
+def exponentiate(lanes, scratch, scores, length, top, softmax, kept):  # type: ignore[no-untyped-def]
     """Replace scores by exp(s - m), 0 behind the last; keeps m and 1 / z, and returns 1 / z."""
     weights = spread(lanes, np.float32(0))
     for j in range(0, length, value(lanes)):
@@ -286,8 +315,7 @@ def backward(
         length = offsets[frame + 1] - offsets[frame]
         if hides:
             mark_hidden(visible, offsets[frame], length, scratch, penalty)
-        for at in range(first * 3 * size, (first + length) * 3 * size, 8):
-            store(dqkv, at, spread(EIGHT, np.float32(0)))
+        clear(dqkv, first * 3 * size, length * 3 * size)
         for head in range(num_heads):
             queries = first * 3 * size + head * value(width)
             transpose(lanes, width, qkv, queries + size, 3 * size, length, scratch, 0)
@@ -298,12 +326,12 @@ def backward(
                 blind, blind2 = hides and visible[offsets[frame] + i], hides and visible[offsets[frame] + i2]
                 query, query2 = queries + i * 3 * size, queries + i2 * 3 * size
                 out, out2 = (first + i) * size + head * value(width), (first + i2) * size + head * value(width)
-                mean, mean2 = _product(part, width, dy, y, out), _product(part, width, dy, y, out2)
+                mean, mean2 = dot(part, width, dy, y, out), dot(part, width, dy, y, out2)
                 kept, kept2 = 2 * ((first + i) * num_heads + head), 2 * ((first + i2) * num_heads + head)
                 for j in range(0, length, value(lanes)):
                     score, score2 = products(lanes, width, qkv, query, query2, scratch, j * value(width))
-                    score = _mask(lanes, score * scale, blind, scratch, penalty, j, length)
-                    score2 = _mask(lanes, score2 * scale, blind2, scratch, penalty, j, length)
+                    score = mask_scores(lanes, score * scale, blind, scratch, penalty, j, length)
+                    score2 = mask_scores(lanes, score2 * scale, blind2, scratch, penalty, j, length)
                     weight = exp(score - softmax[kept]) * softmax[kept + 1]
                     weight2 = exp(score2 - softmax[kept2]) * (softmax[kept2 + 1] * partner)
                     change, change2 = products(lanes, width, dy, out, out2, scratch, values + j * value(width))
@@ -314,13 +342,11 @@ def backward(
                 _add_gradients(
                     part, width, scratch, weights, room, length, qkv, dy, out, out2, dqkv, query, query2, queries, size
                 )
-        for at in range(first * 3 * size, (first + length) * 3 * size, 3 * size):
-            for d in range(0, 3 * size, 8):
-                store(dbias, d, load(EIGHT, dbias, d) + load(EIGHT, dqkv, at + d))
+        add_rows(dbias, dqkv, first, length, 3 * size)
 
 
 @inline
-def _product(part, width, x, y, at):  # type: ignore[no-untyped-def]
+def dot(part, width, x, y, at):  # type: ignore[no-untyped-def]
     """x · y over the features of a head."""
     products = spread(part, np.float32(0))
     for d in range(0, value(width), value(part)):

@@ -1,8 +1,10 @@
-"""What ends the embedding of every entity, forward and backward: ReLU, LayerNorm, and the way to its place among the tokens.
+"""The embedding of every entity, forward and backward, in one pass over memory.
 
+    z = Σ_i clip((x_i - offset_i) factor_i) W_i + b + more
     h = relu(z),  n = (h - mean(h)) / sqrt(var(h) + 1e-5),  token = n scale + shift
 
-One pass over memory instead of one for each. The backward pass computes n again: that is cheaper than to read it.
+clip and what stands in it are for the first inputs, those that are normalized. The backward pass computes n again: that is
+cheaper than to read it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from rogue_net.fused.simd import (
     Count,
     Floats,
     Ints,
+    Number,
     address,
     bind,
     fma,
@@ -35,6 +38,7 @@ from rogue_net.fused.simd import (
     value,
     where_positive,
 )
+from rogue_net.normalization import RunningNorm
 
 
 class Moments(NamedTuple):
@@ -42,6 +46,23 @@ class Moments(NamedTuple):
 
     mean: np.float32
     inverse_std: np.float32
+
+
+class Inputs(NamedTuple):
+    """What z is made of, for the entities of a type."""
+
+    rows: Count  # n
+    num: Count  # I
+    normalized: Count  # of the inputs
+    x: Floats  # (n, I)
+    offset: Floats  # (normalized)
+    factor: Floats  # (normalized)
+    limit: Number
+    weight: Floats  # (D, I) W, as the linear layer has it
+    bias: Floats  # (D) if there is W
+    has_weight: Count
+    has_more: Count
+    more: Floats  # (n, D) if there is more
 
 
 @inline
@@ -53,7 +74,7 @@ def relu(lanes: Const, z: Floats, at: int) -> Any:
 
 @inline
 def moments(lanes: Const, width: Const, z: Floats, at: int) -> Moments:
-    """Mean and inverse standard deviation of relu(z) over the row from `at` on."""
+    """Mean and inverse standard deviation of relu(z) over the row of z from `at` on."""
     share = np.float32(1 / value(width))
     sums = spread(lanes, np.float32(0))
     for d in range(0, value(width), value(lanes)):
@@ -66,25 +87,75 @@ def moments(lanes: Const, width: Const, z: Floats, at: int) -> Moments:
     return Moments(mean, np.float32(1) / np.float32(math.sqrt(total(squares) * share + EPSILON)))
 
 
+@inline
+def normalized(inputs: Inputs, row: int, i: int) -> Any:
+    """Input i of a row, as W gets it; a NaN stays one."""
+    x = inputs.x[row * inputs.num + i]
+    if i >= inputs.normalized:
+        return x
+    x = (x - inputs.offset[i]) * inputs.factor[i]
+    if x > inputs.limit:
+        return inputs.limit
+    if x < -inputs.limit:
+        return -inputs.limit
+    return x
+
+
+@inline
+def turn_weight(width: Const, inputs: Inputs, memory: Floats) -> None:
+    """Write W as (I, D), so that a vector holds what an input adds to neighbouring numbers; and b, 0 if there is none."""
+    bias = inputs.num * value(width)
+    for d in range(value(width)):
+        for i in range(inputs.num):
+            memory[i * value(width) + d] = inputs.weight[d * inputs.num + i]
+        memory[bias + d] = inputs.bias[d] if inputs.has_weight else np.float32(0)
+
+
+@inline
+def add_up(lanes: Const, width: Const, inputs: Inputs, row: int, memory: Floats) -> None:
+    """Write a row's z and its inputs as W gets them."""
+    bias = inputs.num * value(width)
+    z, x = bias + value(width), bias + 2 * value(width)
+    for i in range(inputs.num):
+        memory[x + i] = normalized(inputs, row, i)
+    for d in range(0, value(width), value(lanes)):
+        sums = load(lanes, memory, bias + d)
+        for i in range(inputs.num):
+            sums = fma(spread(lanes, memory[x + i]), load(lanes, memory, i * value(width) + d), sums)
+        if inputs.has_more:
+            sums = sums + load(lanes, inputs.more, row * value(width) + d)
+        store(memory, z + d, sums)
+
+
 @kernel
 def forward(
-    lanes: Const, width: Const, z: Floats, scale: Floats, shift: Floats, rows: Count, places: Ints, tokens: Floats
+    lanes: Const,
+    width: Const,
+    inputs: Inputs,
+    scale: Floats,
+    shift: Floats,
+    places: Ints,
+    tokens: Floats,
+    memory: Floats,
 ) -> None:
     """Write the tokens of one entity type.
 
     Args:
         lanes, width: see `Shape`.
-        z: (rows, width).
-        scale, shift: (width).
-        rows: how many.
-        places: (rows), the token of each row.
-        tokens: result, (E, width), of which the rows' tokens are written.
+        inputs: of the type.
+        scale, shift: (D).
+        places: (n), the token of each row.
+        tokens: result, (E, D), of which the rows' tokens are written.
+        memory: to work in: (I, D) for W, (D) for b, (D) for a row's z, (I) for its inputs.
     """
-    for row in range(rows):
-        at, to = row * value(width), places[row] * value(width)
-        mean, inverse = moments(lanes, width, z, at)
+    z = (inputs.num + 1) * value(width)
+    turn_weight(width, inputs, memory)
+    for row in range(inputs.rows):
+        to = places[row] * value(width)
+        add_up(lanes, width, inputs, row, memory)
+        mean, inverse = moments(lanes, width, memory, z)
         for d in range(0, value(width), value(lanes)):
-            n = (relu(lanes, z, at + d) - mean) * inverse
+            n = (relu(lanes, memory, z + d) - mean) * inverse
             store(tokens, to + d, fma(n, load(lanes, scale, d), load(lanes, shift, d)))
 
 
@@ -92,42 +163,52 @@ def forward(
 def backward(
     lanes: Const,
     width: Const,
-    z: Floats,
+    inputs: Inputs,
     scale: Floats,
-    rows: Count,
     places: Ints,
     dtokens: Floats,
-    dz: Floats,
-    dscale: Floats,
-    dshift: Floats,
+    memory: Floats,
+    dmore: Floats,
+    dparameters: Floats,
 ) -> None:
     """dn = dtoken scale,  dh = (dn - mean(dn) - n mean(dn n)) / std,  dz = dh where z > 0.
 
     Args:
-        dtokens: (E, width).
-        dz: result, (rows, width).
-        dscale, dshift: (width), to which the sums of dtoken n and of dtoken are added.
+        dtokens: (E, D).
+        dmore: result, (n, D) dz, if there is more.
+        dparameters: (I + 3, D), to which the gradients of W, b, scale and shift are added.
         others: see `forward`.
     """
     share = np.float32(1 / value(width))
     zero = spread(lanes, np.float32(0))
-    for row in range(rows):
-        at, to = row * value(width), places[row] * value(width)
-        mean, inverse = moments(lanes, width, z, at)
+    dbias = inputs.num * value(width)
+    z, x = dbias + value(width), dbias + 2 * value(width)
+    turn_weight(width, inputs, memory)
+    dscale, dshift = dbias + value(width), dbias + 2 * value(width)
+    for row in range(inputs.rows):
+        to = places[row] * value(width)
+        add_up(lanes, width, inputs, row, memory)
+        mean, inverse = moments(lanes, width, memory, z)
         sums, products = zero, zero
         for d in range(0, value(width), value(lanes)):
-            n = (relu(lanes, z, at + d) - mean) * inverse
+            n = (relu(lanes, memory, z + d) - mean) * inverse
             gradient = load(lanes, dtokens, to + d)
-            store(dscale, d, fma(gradient, n, load(lanes, dscale, d)))
-            store(dshift, d, load(lanes, dshift, d) + gradient)
+            store(dparameters, dscale + d, fma(gradient, n, load(lanes, dparameters, dscale + d)))
+            store(dparameters, dshift + d, load(lanes, dparameters, dshift + d) + gradient)
             dn = gradient * load(lanes, scale, d)
             sums = sums + dn
             products = fma(dn, n, products)
         mean_dn, slope = total(sums) * share, total(products) * share
         for d in range(0, value(width), value(lanes)):
-            n = (relu(lanes, z, at + d) - mean) * inverse
+            n = (relu(lanes, memory, z + d) - mean) * inverse
             dh = (load(lanes, dtokens, to + d) * load(lanes, scale, d) - mean_dn - n * slope) * inverse
-            store(dz, at + d, where_positive(load(lanes, z, at + d) * np.float32(-1), zero, dh))
+            dz = where_positive(load(lanes, memory, z + d) * np.float32(-1), zero, dh)
+            store(dparameters, dbias + d, load(lanes, dparameters, dbias + d) + dz)
+            for i in range(inputs.num):
+                at = i * value(width) + d
+                store(dparameters, at, fma(spread(lanes, memory[x + i]), dz, load(lanes, dparameters, at)))
+            if inputs.has_more:
+                store(dmore, row * value(width) + d, dz)
 
 
 class Kernels(NamedTuple):
@@ -144,47 +225,91 @@ class Kernels(NamedTuple):
         return Kernels(bind(forward, *shape), bind(backward, *shape))
 
 
-def finish(z: Sequence[Tensor], norms: Sequence[nn.LayerNorm], places: Sequence[Tensor], num_tokens: int) -> Tensor:
-    """(E, D) tokens of entities; those that no entity here has its place at are left unwritten.
+class Entities(NamedTuple):
+    """Those of one type."""
 
-    Args:
-        z: of each type (n, D) float32 on the CPU.
-        norms: of each type.
-        places: of each type (n,) int64, its tokens.
-        num_tokens: E.
-    """
-    parameters = [parameter for norm in norms for parameter in (norm.weight, norm.bias)]
-    width = norms[0].normalized_shape[0]
-    tokens: Tensor = _Finish.apply(places, (num_tokens, width), *z, *parameters)
+    inputs: Tensor  # (n, I) float32 on the CPU
+    norm: RunningNorm | None  # of the first inputs
+    linear: nn.Linear | None  # None: no inputs
+    more: Tensor | None  # (n, D) to add to what the linear layer makes of the inputs
+    finish: nn.LayerNorm
+    places: Tensor  # (n,) int64, their tokens
+
+
+def embed(types: Sequence[Entities], num_tokens: int) -> Tensor:
+    """(E, D) tokens of entities; those that no entity here has its place at are left unwritten."""
+    shape = (num_tokens, types[0].finish.normalized_shape[0])
+    if not torch.is_grad_enabled():
+        return _forward(types, shape)
+    parameters: list[Tensor | None] = []
+    for each in types:
+        layer = (None, None) if each.linear is None else (each.linear.weight, each.linear.bias)
+        parameters += [*layer, each.finish.weight, each.finish.bias, each.more]
+    tokens: Tensor = _Embed.apply(types, shape, *parameters)
     return tokens
 
 
-class _Finish(torch.autograd.Function):
+def _forward(types: Sequence[Entities], shape: tuple[int, int]) -> Tensor:
+    tokens, run = torch.empty(shape), Kernels.of(shape[1]).forward
+    for each in types:
+        memory = _memory(each)
+        run(
+            _inputs(each), address(each.finish.weight), address(each.finish.bias), address(each.places),
+            address(tokens), address(memory),
+        )  # fmt: skip
+    return tokens
+
+
+class _Embed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, places: Sequence[Tensor], shape: tuple[int, int], *tensors: Tensor) -> Tensor:
-        types = len(places)
-        z, scales, shifts = tensors[:types], tensors[types::2], tensors[types + 1 :: 2]
-        tokens = torch.empty(shape)
-        run = Kernels.of(shape[1]).forward
-        for each, scale, shift, place in zip(z, scales, shifts, places, strict=True):
-            assert each.is_contiguous()
-            run(address(each), address(scale), address(shift), len(each), address(place), address(tokens))
-        ctx.save_for_backward(*z, *scales)
-        ctx.places = places
-        return tokens
+    def forward(ctx: Any, types: Sequence[Entities], shape: tuple[int, int], *parameters: Tensor | None) -> Tensor:
+        ctx.types = types
+        used = [(each.inputs, None if each.norm is None else each.norm.offset) for each in types]
+        ctx.save_for_backward(*parameters, *(tensor for pair in used for tensor in pair))
+        return _forward(types, shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dtokens: Tensor) -> tuple[Tensor | None, ...]:
-        types = len(ctx.places)
-        z, scales = ctx.saved_tensors[:types], ctx.saved_tensors[types:]
+        _ = ctx.saved_tensors  # raises if a parameter, a feature or a statistic was changed since
         dtokens = dtokens.contiguous()
-        run = Kernels.of(dtokens.shape[1]).backward
-        dz = [torch.empty_like(each) for each in z]
-        sums = torch.zeros(types, 2, dtokens.shape[1])
-        for each, scale, place, gradient, (dscale, dshift) in zip(z, scales, ctx.places, dz, sums, strict=True):
-            run(
-                address(each), address(scale), len(each), address(place), address(dtokens), address(gradient),
-                address(dscale), address(dshift),
+        width = dtokens.shape[1]
+        gradients: list[Tensor | None] = []
+        for each in ctx.types:
+            memory, sums = _memory(each), torch.zeros(each.inputs.shape[1] + 3, width)
+            dmore = None if each.more is None else torch.empty_like(each.more)
+            Kernels.of(width).backward(
+                _inputs(each), address(each.finish.weight), address(each.places), address(dtokens), address(memory),
+                0 if dmore is None else address(dmore), address(sums),
             )  # fmt: skip
-        return None, None, *dz, *sums.flatten(0, 1)
+            dweight, (dbias, dscale, dshift) = sums[:-3], sums[-3:]
+            layer = (None, None) if each.linear is None else (dweight.t(), dbias)
+            gradients += [*layer, dscale, dshift, dmore]
+        return None, None, *gradients
+
+
+def _inputs(entities: Entities) -> Inputs:
+    fields: Any = Inputs  # from outside, an address where a kernel has numbers
+    x, norm, linear, more, _, _ = entities
+    assert x.dtype == torch.float32 and x.is_contiguous() and (linear is None or linear.weight.is_contiguous())
+    made: Inputs = fields(
+        rows=x.shape[0],
+        num=x.shape[1],
+        normalized=0 if norm is None else len(norm.offset),
+        x=address(x),
+        offset=0 if norm is None else address(norm.offset),
+        factor=0 if norm is None else address(norm.scale),
+        limit=RunningNorm.LIMIT,
+        weight=0 if linear is None else address(linear.weight),
+        bias=0 if linear is None else address(linear.bias),
+        has_weight=linear is not None,
+        has_more=more is not None,
+        more=0 if more is None else address(more),
+    )
+    return made
+
+
+def _memory(entities: Entities) -> Tensor:
+    """For the kernels to work in."""
+    count, width = entities.inputs.shape[1], entities.finish.normalized_shape[0]
+    return torch.empty((count + 2) * width + count)

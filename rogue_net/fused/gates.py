@@ -7,7 +7,20 @@ import math
 import numpy as np
 
 from rogue_net.fused.elementwise import normal_cdf
-from rogue_net.fused.simd import Const, Count, Floats, exp, fma, kernel, load, spread, store, value, where_positive
+from rogue_net.fused.simd import (
+    Const,
+    Count,
+    Floats,
+    absolute,
+    exp,
+    fma,
+    kernel,
+    load,
+    spread,
+    store,
+    value,
+    where_positive,
+)
 
 _LINEAR, _RELU, _GELU, _SIGMOID = range(4)
 KINDS = {"linear": _LINEAR, "relu": _RELU, "gelu": _GELU, "sigmoid": _SIGMOID}
@@ -38,11 +51,12 @@ def open_gates(lanes: Const, width: Const, kind: Count, gate: Floats, bias: Floa
                 opened = z * change
             elif kind == _GELU:
                 bell = exp(z * z * np.float32(-0.5))
-                phi = normal_cdf(z, bell)
+                phi = normal_cdf(lanes, z)
                 opened = z * phi
                 change = fma(z * np.float32(1 / math.sqrt(2 * math.pi)), bell, phi)
             elif kind == _SIGMOID:
-                opened = one / (exp(zero - z) + one)
+                small = exp(zero - absolute(z))
+                opened = where_positive(z, one, small) / (small + one)
                 change = opened * (one - opened)
             store(gate, at, opened)
             store(slope, at, change)

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import torch
+
 T = TypeVar("T")
 
 
@@ -35,7 +37,8 @@ class Pool(Generic[T]):
     def __init__(self, make: Callable[..., T]) -> None:
         self._make = make
         self._free: dict[object, list[tuple[int, T]]] = {}
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a lease at any line, those that hold the lock included.
+        self._lock = threading.RLock()
 
     def take(self, key: tuple[int, ...], size: int) -> Lease[T]:
         """Memory of a kind for at least `size` tokens; a larger one is made where none is free."""
@@ -47,7 +50,8 @@ class Pool(Generic[T]):
                 return Lease(self, key, room, memory)
             free.clear()  # sizes grow: what is too small now stays so
         room = size + size // 4
-        return Lease(self, key, room, self._make(room, *key))
+        with torch.inference_mode(False):  # others could not write to what is made in that mode
+            return Lease(self, key, room, self._make(room, *key))
 
     def give_back(self, key: object, size: int, memory: T) -> None:
         """Keep memory for the next one who asks."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rogue_net.frames import Frames
 from rogue_net.fused import attention, relative_attention
-from rogue_net.fused.activations import Kept, Work
+from rogue_net.fused.activations import Rows, Work
 from rogue_net.fused.gates import KINDS
 from rogue_net.fused.parts import Chunk, hidden_from
 from rogue_net.fused.products import Product
@@ -33,11 +33,11 @@ class Mixing(Protocol):
     def scratch(self) -> Any:
         """Memory for the kernels, one for each thread."""
 
-    def forward(self, weights: Weights, kept: Kept, chunk: Chunk, scratch: Any) -> None:
+    def forward(self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any) -> None:
         """From `kept.qkv` without its bias to `kept.attended`."""
 
     def backward(
-        self, weights: Weights, kept: Kept, chunk: Chunk, scratch: Any, work: Work, grad: Weights, tables: Tables | None
+        self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any, work: Work, grad: Weights, tables: Tables | None
     ) -> None:
         """From the gradient of `kept.attended` in `work.dtoken` to that of the qkv and of `kept.normalized`.
 
@@ -58,18 +58,18 @@ class PlainMixing:
     def scratch(self) -> Any:  # noqa: D102 - see Mixing
         return attention.make_scratch(self.head_width, self.frames.max_length)
 
-    def forward(self, weights: Weights, kept: Kept, chunk: Chunk, scratch: Any) -> None:  # noqa: D102
+    def forward(self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any) -> None:  # noqa: D102
         self.kernels.attend(
             self.num_heads, address(kept.qkv), address(weights.qkv.bias), *self.hidden, chunk.low, chunk.high,
-            address(kept.attended), address(kept.softmax), address(scratch), self.room,
+            address(kept.attended), kept.softmax, address(scratch), self.room,
         )  # fmt: skip
 
     def backward(  # noqa: D102
-        self, weights: Weights, kept: Kept, chunk: Chunk, scratch: Any, work: Work, grad: Weights, tables: Tables | None
+        self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any, work: Work, grad: Weights, tables: Tables | None
     ) -> None:
         self.kernels.attend_backward(
             self.num_heads, address(kept.qkv), *self.hidden, chunk.low, chunk.high, address(kept.attended),
-            address(kept.softmax), address(work.dtoken), address(work.dqkv), address(grad.qkv.bias), address(scratch),
+            kept.softmax, address(work.dtoken), address(work.dqkv), address(grad.qkv.bias), address(scratch),
             self.room,
         )  # fmt: skip
         self.multiply(work.dqkv, weights.qkv.weight.t(), work.dtoken)
@@ -91,23 +91,23 @@ class RelatedMixing:
     def scratch(self) -> Any:  # noqa: D102 - see Mixing
         return relative_attention.OwnScratch(self.head_width, self.pairs, self.frames.max_length)
 
-    def forward(self, weights: Weights, kept: Kept, chunk: Chunk, scratch: Any) -> None:  # noqa: D102
+    def forward(self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any) -> None:  # noqa: D102
         if weights.gate is None:
             kept.gate.fill_(1)
         else:
             self.multiply(kept.normalized, weights.gate.weight, kept.gate)
             self.kernels.open_gates(
                 KINDS[self.gate_kind], address(kept.gate), address(weights.gate.bias), len(kept.gate),
-                address(kept.gate_slope),
+                kept.gate_slope,
             )  # fmt: skip
         self.kernels.attend(
             self.num_heads, address(kept.qkv), address(weights.qkv.bias), self.pairs.scheme, self.pairs.places,
             address(self.tables.keys), address(self.tables.values), address(kept.gate), *self.hidden, chunk.low,
-            chunk.high, address(kept.attended), address(kept.softmax), scratch.addresses,
+            chunk.high, address(kept.attended), kept.softmax, scratch.addresses,
         )  # fmt: skip
 
     def backward(  # noqa: D102
-        self, weights: Weights, kept: Kept, chunk: Chunk, scratch: Any, work: Work, grad: Weights, tables: Tables | None
+        self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any, work: Work, grad: Weights, tables: Tables | None
     ) -> None:
         assert tables is not None
         results = (work.dqkv, grad.qkv.bias, tables.keys, tables.values, work.dgate)
@@ -115,13 +115,11 @@ class RelatedMixing:
         self.kernels.attend_backward(
             self.num_heads, address(kept.qkv), self.pairs.scheme, self.pairs.places, address(self.tables.keys),
             address(self.tables.values), address(kept.gate), *self.hidden, chunk.low, chunk.high,
-            address(kept.attended), address(kept.softmax), address(work.dtoken),
+            address(kept.attended), kept.softmax, address(work.dtoken),
             relative_attention.Gradients(*addresses), scratch.addresses,
         )  # fmt: skip
         self.multiply(work.dqkv, weights.qkv.weight.t(), work.dtoken)
         if weights.gate is not None and grad.gate is not None:
-            self.kernels.close_gates(
-                address(work.dgate), address(kept.gate_slope), len(work.dgate), address(grad.gate.bias)
-            )
+            self.kernels.close_gates(address(work.dgate), kept.gate_slope, len(work.dgate), address(grad.gate.bias))
             self.multiply(kept.normalized.t(), work.dgate, grad.gate.weight, add=True)
             self.multiply(work.dgate, weights.gate.weight.t(), work.dtoken, add=True)

@@ -27,7 +27,18 @@ import numpy as np
 import torch
 
 from rogue_net.fused import elementwise, gates
-from rogue_net.fused.attention import EIGHT, HIDDEN, Shape, mark_hidden, rounded
+from rogue_net.fused.attention import (
+    HIDDEN,
+    Shape,
+    add_bias,
+    add_rows,
+    clear,
+    dot,
+    exponentiate,
+    mark_hidden,
+    mask_scores,
+    rounded,
+)
 from rogue_net.fused.relative_terms import Pairs, Places, Scheme, relate
 from rogue_net.fused.simd import (
     LANES,
@@ -39,7 +50,6 @@ from rogue_net.fused.simd import (
     address,
     bind,
     exp,
-    first_lanes,
     fma,
     inline,
     kernel,
@@ -83,6 +93,7 @@ class Scratch(NamedTuple):
     coefficients: Floats  # (M, room)
     keys: Floats  # (room, K) a
     values: Floats  # (room, K) b
+    gated: Floats  # (room, K) gate * b
     dkeys: Floats  # (room, K) da
     dvalues: Floats  # (room, K) g, then db
     weights: Floats  # (room,) s, then p
@@ -104,7 +115,7 @@ class OwnScratch:
         sizes = [
             (pairs.scheme.dimensions + 1) * LANES,
             *2 * [pairs.terms * room],
-            *4 * [room * head_width],
+            *5 * [room * head_width],
             *3 * [room],
         ]
         self._held = torch.zeros(sum(sizes))
@@ -172,9 +183,7 @@ def forward(
     for frame in range(low, high):
         token, length = offsets[frame], offsets[frame + 1] - offsets[frame]
         first = token - offsets[low]
-        for at in range(first * stride, (first + length) * stride, stride):
-            for d in range(0, stride, 8):
-                store(qkv, at + d, load(EIGHT, qkv, at + d) + load(EIGHT, bias, d))
+        add_bias(qkv, bias, first, length, stride)
         if hides:
             mark_hidden(visible, token, length, scratch.penalty, 0)
         for i in range(length):
@@ -184,27 +193,33 @@ def forward(
             add_terms(
                 part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values
             )
+            _open_gates(part, gate, first * value(width), length * value(width), scratch)
             for head in range(num_heads):
                 query = (first + i) * stride + head * value(width)
                 key = first * stride + size + head * value(width)
                 _products(part, width, qkv, query, key, stride, scratch, length)
                 shift = _scores(lanes, scratch, length, scale, blind)
-                norm = np.float32(1) / _exp(lanes, scratch.weights, length, shift)
-                kept = 2 * ((first + i) * num_heads + head)
-                softmax[kept], softmax[kept + 1] = shift, norm
+                norm = exponentiate(lanes, scratch.weights, 0, length, shift, softmax, (first + i) * num_heads + head)
                 to = (first + i) * size + head * value(width)
-                _average(part, width, qkv, key + size, stride, gate, first, scratch, length, norm, y, to)
+                _average(part, width, qkv, key + size, stride, scratch, length, norm, y, to)
+
+
+@inline
+def _open_gates(part, gate, first, count, scratch):  # type: ignore[no-untyped-def]
+    """Write gate_j * b_ij of one query for all keys into `scratch.gated`."""
+    for at in range(0, count, value(part)):
+        store(scratch.gated, at, load(part, gate, first + at) * load(part, scratch.values, at))
 
 
 @inline
 def _products(part, width, qkv, query, key, stride, scratch, length):  # type: ignore[no-untyped-def]
     """Write q_i · (k_j + a_ij) of one query and head for all keys into `scratch.weights`."""
-    for j in range(length):
-        products = spread(part, np.float32(0))
-        for d in range(0, value(width), value(part)):
-            related = load(part, qkv, key + j * stride + d) + load(part, scratch.keys, j * value(width) + d)
-            products = fma(load(part, qkv, query + d), related, products)
-        scratch.weights[j] = total(products)
+    for d in range(0, value(width), value(part)):
+        q = load(part, qkv, query + d)
+        for j in range(length):
+            k = load(part, qkv, key + j * stride + d)
+            product = total(q * (k + load(part, scratch.keys, j * value(width) + d)))
+            scratch.weights[j] = product + scratch.weights[j] if d else product
 
 
 @inline
@@ -212,35 +227,20 @@ def _scores(lanes, scratch, length, scale, blind):  # type: ignore[no-untyped-de
     """Make s_ij of the products; returns the largest."""
     top = spread(lanes, HIDDEN)
     for j in range(0, length, value(lanes)):
-        score = load(lanes, scratch.weights, j) * scale
-        if blind:
-            score = score + load(lanes, scratch.penalty, j)
-        score = first_lanes(length - j, score, spread(lanes, HIDDEN))
+        score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, 0, j, length)
         store(scratch.weights, j, score)
         top = maximum(top, score)
     return largest(top)
 
 
 @inline
-def _exp(lanes, weights, length, shift):  # type: ignore[no-untyped-def]
-    """Replace scores by exp(s - shift), 0 behind the last; returns their sum."""
-    sums = spread(lanes, np.float32(0))
-    for j in range(0, length, value(lanes)):
-        weight = exp(load(lanes, weights, j) - shift)
-        store(weights, j, weight)
-        sums = sums + weight
-    return total(sums)
-
-
-@inline
-def _average(part, width, qkv, first_value, stride, gate, first, scratch, length, norm, y, to):  # type: ignore[no-untyped-def]
+def _average(part, width, qkv, first_value, stride, scratch, length, norm, y, to):  # type: ignore[no-untyped-def]
     """y_i = norm sum_j w_ij (v_j + gate_j * b_ij)."""
     for d in range(0, value(width), value(part)):
         mean = spread(part, np.float32(0))
         for j in range(length):
-            b = load(part, scratch.values, j * value(width) + d)
             v = load(part, qkv, first_value + j * stride + d)
-            related = fma(load(part, gate, (first + j) * value(width) + d), b, v)
+            related = v + load(part, scratch.gated, j * value(width) + d)
             mean = fma(spread(part, scratch.weights[j]), related, mean)
         store(y, to + d, mean * norm)
 
@@ -283,8 +283,8 @@ def backward(
     for frame in range(low, high):
         token, length = offsets[frame], offsets[frame + 1] - offsets[frame]
         first = token - offsets[low]
-        _clear(gradients.qkv, first * stride, length * stride)
-        _clear(gradients.gate, first * value(width), length * value(width))
+        clear(gradients.qkv, first * stride, length * stride)
+        clear(gradients.gate, first * value(width), length * value(width))
         if hides:
             mark_hidden(visible, token, length, scratch.penalty, 0)
         for i in range(length):
@@ -294,15 +294,17 @@ def backward(
             add_terms(
                 part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values
             )
-            _clear(scratch.dkeys, 0, length * value(width))
-            _clear(scratch.dvalues, 0, length * value(width))
+            _open_gates(part, gate, first * value(width), length * value(width), scratch)
+            clear(scratch.dkeys, 0, length * value(width))
+            clear(scratch.dvalues, 0, length * value(width))
             for head in range(num_heads):
                 query = (first + i) * stride + head * value(width)
                 key = first * stride + size + head * value(width)
                 out = (first + i) * size + head * value(width)
                 kept = 2 * ((first + i) * num_heads + head)
                 _products(part, width, qkv, query, key, stride, scratch, length)
-                mean = _changes(part, width, qkv, key + size, stride, gate, first, scratch, length, dy, y, out)
+                _changes(part, width, qkv, key + size, stride, scratch, length, dy, out)
+                mean = dot(part, width, dy, y, out)
                 _slopes(lanes, scratch, length, scale, blind, softmax[kept], softmax[kept + 1], mean)
                 _spread_gradients(part, width, qkv, query, key, size, dy, out, length, gradients.qkv, scratch)
             _through_gates(part, gate, gradients.gate, first * value(width), length * value(width), scratch)
@@ -314,41 +316,25 @@ def backward(
                 part, width, scratch.dvalues, scheme.bucket_terms, scheme.value_terms, places.value_blocks, token, length,
                 scratch, gradients.values,
             )  # fmt: skip
-        for at in range(first * stride, (first + length) * stride, stride):
-            for d in range(0, stride, 8):
-                store(gradients.bias, d, load(EIGHT, gradients.bias, d) + load(EIGHT, gradients.qkv, at + d))
+        add_rows(gradients.bias, gradients.qkv, first, length, stride)
 
 
 @inline
-def _clear(numbers, first, count):  # type: ignore[no-untyped-def]
-    for at in range(first, first + count, 8):
-        store(numbers, at, spread(EIGHT, np.float32(0)))
-
-
-@inline
-def _changes(part, width, qkv, first_value, stride, gate, first, scratch, length, dy, y, out):  # type: ignore[no-untyped-def]
-    """Write dy_i · (v_j + gate_j * b_ij) for all keys into `scratch.slopes`; returns dy_i · y_i, their mean."""
-    means = spread(part, np.float32(0))
+def _changes(part, width, qkv, first_value, stride, scratch, length, dy, out):  # type: ignore[no-untyped-def]
+    """Write dy_i · (v_j + gate_j * b_ij) for all keys into `scratch.slopes`."""
     for d in range(0, value(width), value(part)):
-        means = fma(load(part, dy, out + d), load(part, y, out + d), means)
-    for j in range(length):
-        changes = spread(part, np.float32(0))
-        for d in range(0, value(width), value(part)):
-            b = load(part, scratch.values, j * value(width) + d)
+        grad = load(part, dy, out + d)
+        for j in range(length):
             v = load(part, qkv, first_value + j * stride + d)
-            related = fma(load(part, gate, (first + j) * value(width) + d), b, v)
-            changes = fma(load(part, dy, out + d), related, changes)
-        scratch.slopes[j] = total(changes)
-    return total(means)
+            change = total(grad * (v + load(part, scratch.gated, j * value(width) + d)))
+            scratch.slopes[j] = change + scratch.slopes[j] if d else change
 
 
 @inline
 def _slopes(lanes, scratch, length, scale, blind, shift, norm, mean):  # type: ignore[no-untyped-def]
     """Make p_ij of the products, and ds_ij / sqrt(K) = p_ij (change_j - mean) / sqrt(K) of the changes."""
     for j in range(0, length, value(lanes)):
-        score = load(lanes, scratch.weights, j) * scale
-        if blind:
-            score = score + load(lanes, scratch.penalty, j)
+        score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, 0, j, length)
         weight = exp(score - shift) * norm
         store(scratch.weights, j, weight)
         store(scratch.slopes, j, weight * (load(lanes, scratch.slopes, j) - mean) * scale)

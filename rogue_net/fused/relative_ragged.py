@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Frames
+from rogue_net.fused.memory import Pool
 from rogue_net.fused.parts import Chunk, hidden_from, split
 from rogue_net.fused.relative_attention import Gradients, Kernels, OwnScratch
 from rogue_net.fused.relative_terms import Pairs
@@ -21,18 +22,31 @@ def fused_relative_attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames, re
     """`rogue_net.attention.ragged_attention` for float32 on the CPU, without dropout; K is a multiple of 8."""
     gate = q.new_ones(len(q), q.shape[2]) if relative.gate is None else relative.gate
     out: Tensor = _RelativeAttention.apply(
-        torch.stack([q, k, v], dim=1), relative.keys.rows, relative.values.rows, gate, frames, Pairs(relative)
+        q, k, v, relative.keys.rows, relative.values.rows, gate, frames, Pairs(relative)
     )
     return out
+
+
+_pool = Pool(lambda tokens, num_heads, width: torch.empty(tokens, 3, num_heads, width))
 
 
 class _RelativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, keys: Tensor, values: Tensor, gate: Tensor, frames: Frames, pairs: Pairs
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        gate: Tensor,
+        frames: Frames,
+        pairs: Pairs,
     ) -> Tensor:
-        """(E, 3, H, K) to (E, H, K)."""
-        num_tokens, _, num_heads, width = qkv.shape
+        """(E, H, K) each, to the same."""
+        num_tokens, num_heads, width = q.shape
+        ctx.lease = lease = _pool.take((num_heads, width), num_tokens)
+        qkv = torch.stack([q, k, v], dim=1, out=lease.memory[:num_tokens])
         keys, values, gate = keys.contiguous(), values.contiguous(), gate.contiguous()
         ctx.frames, ctx.pairs, ctx.parts = frames, pairs, split(frames, max(1, num_tokens))
         y, softmax = torch.empty(num_tokens, num_heads, width), torch.empty(num_tokens, num_heads, 2)
@@ -49,13 +63,14 @@ class _RelativeAttention(torch.autograd.Function):
                 )  # fmt: skip
 
         run_parts(work_on, ctx.parts)
-        ctx.save_for_backward(qkv, keys, values, gate, y, softmax)
+        ctx.save_for_backward(keys, values, gate, y, softmax)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, keys, values, gate, y, softmax = ctx.saved_tensors
+        keys, values, gate, y, softmax = ctx.saved_tensors
+        qkv = ctx.lease.memory[: len(y)]
         _, _, num_heads, width = qkv.shape
         frames, pairs, parts = ctx.frames, ctx.pairs, ctx.parts
         dy, dqkv, dgate = dy.contiguous(), torch.empty_like(qkv), torch.empty_like(gate)
@@ -75,4 +90,4 @@ class _RelativeAttention(torch.autograd.Function):
                 )  # fmt: skip
 
         run_parts(work_on, range(len(parts)))
-        return dqkv, dkeys.sum(0), dvalues.sum(0), dgate, None, None
+        return *dqkv.unbind(1), dkeys.sum(0), dvalues.sum(0), dgate, None, None

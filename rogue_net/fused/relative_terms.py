@@ -34,6 +34,7 @@ from rogue_net.fused.simd import (
     value,
     where_positive,
 )
+from rogue_net.geometry import turns
 from rogue_net.normalization import RunningNorm
 from rogue_net.relative_positions import Relative
 
@@ -76,6 +77,7 @@ class Places(NamedTuple):
     room: Count  # E + LANES
     positions: Floats  # (n, room)
     facing: Floats  # (E, 2)
+    at_zero: Floats  # (E,) angles of what stands in the token's place, in turns
     counts: Floats  # (room,) 1, or 0 for an excluded entity
     key_blocks: Ints  # (E,) where the rows of the token's type start in the keys, in floats
     value_blocks: Ints  # the same of the values
@@ -106,7 +108,7 @@ class Pairs:
         return Scheme(
             kind=_KINDS[config.kind],
             interpolate=config.interpolate,
-            turns=positions.turns,
+            turns=turns(config),
             dimensions=len(config.position_features),
             axes=len(positions.axes),
             sizes=self._hold(torch.tensor([axis.size for axis in positions.axes])),
@@ -124,13 +126,14 @@ class Pairs:
         )
 
     def _make_places(self, relative: Relative) -> Places:
-        positions, facing, types = relative.geometry
+        positions, facing, at_zero, types = relative.geometry
         num_tokens = len(positions)
         starts = types.clamp(min=0)
         return Places(
             room=num_tokens + LANES,
             positions=self._hold(functional.pad(positions.t(), (0, LANES))),
             facing=self._hold(torch.empty(0) if facing is None else facing),
+            at_zero=self._hold(at_zero),
             counts=self._hold(functional.pad((types >= 0).float(), (0, LANES))),
             key_blocks=self._hold(starts * (relative.keys.block * relative.keys.rows.shape[1])),
             value_blocks=self._hold(starts * (relative.values.block * relative.values.rows.shape[1])),
@@ -153,7 +156,7 @@ def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no
         store(coefficients, j, counts)
         terms, stride = 1, 1
         for axis in range(scheme.axes):
-            position = _position(lanes, scheme, scratch.components, axis)
+            position = _position(lanes, scheme, scratch.components, places.at_zero[first + i], axis)
             size = scheme.sizes[axis]
             circular = axis == 0 and (scheme.kind == RADIAL or scheme.kind == POLAR)
             if scheme.interpolate:
@@ -186,7 +189,7 @@ def _compare(lanes, scheme, places, i, j, components):  # type: ignore[no-untype
 
 
 @inline
-def _position(lanes, scheme, components, axis):  # type: ignore[no-untyped-def]
+def _position(lanes, scheme, components, at_zero, axis):  # type: ignore[no-untyped-def]
     """Where pairs stand on an axis, in buckets. Never NaN, whatever the positions are: rows are looked up without checks."""
     if scheme.kind == GRID:
         extent = spread(lanes, scheme.extents[axis])
@@ -194,6 +197,8 @@ def _position(lanes, scheme, components, axis):  # type: ignore[no-untyped-def]
         return minimum(maximum(difference, spread(lanes, -scheme.extents[axis])), extent) + extent
     if axis == 0 and scheme.kind != DISTANCE:
         turns = _turns(lanes, load(lanes, components, 0), load(lanes, components, value(lanes)))
+        distance = load(lanes, components, scheme.dimensions * value(lanes))
+        turns = where_positive(np.float32(0) - distance, spread(lanes, at_zero), turns)
         return minimum(turns * scheme.sizes[0], spread(lanes, np.float32(scheme.sizes[0])))
     distance = load(lanes, components, scheme.dimensions * value(lanes)) * scheme.per_scale
     return minimum(distance, spread(lanes, np.float32(scheme.sizes[axis] - 1)))
@@ -201,7 +206,7 @@ def _position(lanes, scheme, components, axis):  # type: ignore[no-untyped-def]
 
 @inline
 def _turns(lanes, x, y):  # type: ignore[no-untyped-def]
-    """The angle of (x, y) from the first axis, counterclockwise, in turns: [0, 1]; 0 for (0, 0)."""
+    """The angle of (x, y) from the first axis, counterclockwise, in turns: [0, 1]."""
     across, up = absolute(x), absolute(y)
     longer = maximum(maximum(across, up), spread(lanes, np.float32(1e-30)))
     r = minimum(across, up) / longer

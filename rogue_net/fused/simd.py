@@ -449,7 +449,7 @@ def where_positive(context: Any, condition: Any, x: Any, y: Any) -> Any:
 
 @intrinsic
 def exp(context: Any, x: Any) -> Any:
-    """Compute e to the power of x in each lane, within 3 units in the last place; 0 if x is below -87, e^88 above 88.
+    """Compute e to the power of x in each lane, for x up to 80, within 3 units in the last place; 0 for x below -87.
 
     exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x - n ln 2, in two steps that keep r exact (Cody and Waite 1980).
     exp(r) is a polynomial of degree 7 fitted to [-ln 2 / 2, ln 2 / 2] (S. Moshier, Cephes 1992, `expf`).
@@ -467,7 +467,6 @@ def exp(context: Any, x: Any) -> Any:
 
         positive = builder.fcmp_unordered(">=", arguments[0], constant(-87.0))
         x = _larger(builder, constant(-87.0), arguments[0])
-        x = builder.select(builder.fcmp_ordered("<", constant(88.0), x), constant(88.0), x)
         scaled = builder.fmul(x, constant(1.4426950408889634))
         n = _call(builder, f"llvm.rint.v{lanes}f32", _vector(lanes), [scaled])
         r = multiply_add(n, constant(-0.693359375), x)

@@ -17,7 +17,8 @@ _pool_size = 0
 def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
     """Call `work` with every part: the first in this thread, the others at the same time in others.
 
-    Matrix products inside `work` use one thread each. What a part raises is raised here, when all have ended.
+    Matrix products inside `work` use one thread each. Nothing in it is recorded for autograd. What a part raises is raised
+    here, when all have ended.
     """
     threads = torch.get_num_threads()
     if threads == 1 and len(parts) == 1:
@@ -25,7 +26,8 @@ def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
         return
     torch.set_num_threads(1)
     try:
-        others = [_workers(len(parts) - 1).submit(work, part) for part in parts[1:]]
+        inference = torch.is_inference_mode_enabled()
+        others = [_workers(len(parts) - 1).submit(_unrecorded, work, part, inference) for part in parts[1:]]
         try:
             work(parts[0])
         finally:
@@ -35,6 +37,12 @@ def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
     for error in errors:
         if error is not None:
             raise error
+
+
+def _unrecorded(work: Callable[[T], None], part: T, inference: bool) -> None:
+    # torch's modes belong to a thread too
+    with torch.inference_mode(inference), torch.no_grad():
+        work(part)
 
 
 def _workers(count: int) -> ThreadPoolExecutor:

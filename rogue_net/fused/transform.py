@@ -84,8 +84,7 @@ def _forward_only(tokens: Tensor, frames: Frames, trunk: Trunk) -> Tensor:
         lease, scratch = nothing_kept_pool.take(key, longest(chunks)), trunk.mixing.scratch()
         for chunk in chunks:
             kept = [lease.memory.rows(0, chunk.end - chunk.start)] * len(trunk.weights)
-            rows = out.narrow(0, chunk.start, chunk.end - chunk.start)
-            trunk.forward(rows, chunk, kept, scratch, learning=False)
+            trunk.forward(out[chunk.start : chunk.end], chunk, kept, scratch, learning=False)
 
     run_parts(work_on, split(frames, CHUNK))
     return out
@@ -102,15 +101,15 @@ class _Transform(torch.autograd.Function):
         ctx.tables = tables
         ctx.parts = split(batch.frames, CHUNK)
         key = (trunk.width, trunk.mixing.num_heads, trunk.mixing.gate, len(trunk.weights))
+        ctx.rows = {}
         ctx.kept = kept = kept_pool.take(key, len(tokens))
         out = tokens.clone(memory_format=torch.contiguous_format)
 
         def work_on(chunks: list[Chunk]) -> None:
             scratch = trunk.mixing.scratch()
             for chunk in chunks:
-                count = chunk.end - chunk.start
-                rows = [block.rows(chunk.start, count) for block in kept.memory]
-                trunk.forward(out.narrow(0, chunk.start, count), chunk, rows, scratch, learning=True)
+                ctx.rows[chunk] = rows = [block.rows(chunk.start, chunk.end) for block in kept.memory]
+                trunk.forward(out[chunk.start : chunk.end], chunk, rows, scratch, learning=True)
 
         run_parts(work_on, ctx.parts)
         return out
@@ -128,11 +127,9 @@ class _Transform(torch.autograd.Function):
         def work_on(part: int) -> None:
             chunks, scratch = ctx.parts[part], trunk.mixing.scratch()
             lease = work_pool.take((trunk.width, trunk.mixing.gate), longest(chunks))
-            for chunk in chunks:
-                count = chunk.end - chunk.start
-                rows = [block.rows(chunk.start, count) for block in ctx.kept.memory]
-                gradient, work = dtokens.narrow(0, chunk.start, count), lease.memory.rows(count)
-                trunk.backward(gradient, chunk, rows, scratch, work, grads[part], dtables[part])
+            for chunk in reversed(chunks):  # what the last one left is still in the cache
+                gradient, work = dtokens[chunk.start : chunk.end], lease.memory.rows(chunk.end - chunk.start)
+                trunk.backward(gradient, chunk, ctx.rows[chunk], scratch, work, grads[part], dtables[part])
 
         run_parts(work_on, range(len(ctx.parts)))
         for part in range(1, len(ctx.parts)):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rogue_net.fused import elementwise
-from rogue_net.fused.activations import Kept, Work
+from rogue_net.fused.activations import Rows, Work
 from rogue_net.fused.mixing import Mixing, Tables
 from rogue_net.fused.parts import Chunk
 from rogue_net.fused.products import Product
@@ -63,7 +63,7 @@ class Trunk:
         self.width = weights[0].project.weight.shape[0]
         self.kernels = Kernels.of(self.width)
 
-    def forward(self, x: Tensor, chunk: Chunk, kept: Sequence[Kept], scratch: Any, *, learning: bool) -> None:
+    def forward(self, x: Tensor, chunk: Chunk, kept: Sequence[Rows], scratch: Any, *, learning: bool) -> None:
         """Send a chunk through all blocks.
 
         Args:
@@ -76,12 +76,12 @@ class Trunk:
         rows, stream, kernels, multiply = len(x), address(x), self.kernels, self.multiply
         bias = 0  # of the product that was added to x last
         for weights, each in zip(self.weights, kept, strict=True):
-            kernels.normalize(stream, bias != 0, bias, rows, address(each.normalized), address(each.inverse_std))
+            kernels.normalize(stream, bias != 0, bias, rows, address(each.normalized), each.inverse_std)
             multiply(each.normalized, weights.qkv.weight, each.qkv)
             self.mixing.forward(weights, each, chunk, scratch)
             multiply(each.attended, weights.project.weight, x, add=True)
             bias = address(weights.project.bias)
-            kernels.normalize(stream, True, bias, rows, address(each.normalized2), address(each.inverse_std2))
+            kernels.normalize(stream, True, bias, rows, address(each.normalized2), each.inverse_std2)
             multiply(each.normalized2, weights.up.weight, each.slope)
             kernels.gelu(address(each.slope), address(weights.up.bias), rows, address(each.activated), learning)
             multiply(each.activated, weights.down.weight, x, add=True)
@@ -92,7 +92,7 @@ class Trunk:
         self,
         dx: Tensor,
         chunk: Chunk,
-        kept: Sequence[Kept],
+        kept: Sequence[Rows],
         scratch: Any,
         work: Work,
         grads: Sequence[Weights],
@@ -121,7 +121,7 @@ class Trunk:
             multiply(each.normalized2.t(), dhidden, grad.up.weight, add=True)
             multiply(dhidden, weights.up.weight.t(), dtoken)
             kernels.normalize_backward(
-                address(dtoken), address(each.normalized2), address(each.inverse_std2), rows, stream,
+                address(dtoken), address(each.normalized2), each.inverse_std2, rows, stream,
                 address(grad.project.bias),
             )  # fmt: skip
             multiply(each.attended.t(), dx, grad.project.weight, add=True)
@@ -130,5 +130,5 @@ class Trunk:
             multiply(each.normalized.t(), work.dqkv, grad.qkv.weight, add=True)
             before = grads[block - 1].down.bias if block else unused  # the bias that this normalization added
             kernels.normalize_backward(
-                address(dtoken), address(each.normalized), address(each.inverse_std), rows, stream, address(before)
+                address(dtoken), address(each.normalized), each.inverse_std, rows, stream, address(before)
             )

@@ -91,7 +91,10 @@ def unfold(block: Parameters, gradient: Weights) -> Parameters:
 
 
 def _zeros(linear: Linear) -> Linear:
-    return Linear(torch.zeros(linear.weight.shape), torch.zeros(linear.bias.shape))
+    rows, columns = linear.weight.shape
+    # few long rows in memory: products of tall matrices are faster that way
+    weight = torch.zeros(rows, columns) if rows <= columns else torch.zeros(columns, rows).t()
+    return Linear(weight, torch.zeros(linear.bias.shape))
 
 
 def _fold(scale: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Linear:

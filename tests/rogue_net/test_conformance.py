@@ -32,7 +32,7 @@ from rogue_net.obs_batch import SelectEntityMask
 from rogue_net.rogue_net import Evaluation
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "fixtures").glob("*.npz"))
-BACKENDS = ["reference"]  # and "fused"
+BACKENDS = ["reference", "fused"]
 # pooling has no kernels
 CASES = [(name, backend) for backend in BACKENDS for name in NAMES if (backend, name[:8]) != ("fused", "pooling_")]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "convert_rogue_net.py"
@@ -184,6 +184,7 @@ def test_the_settings_are_those_of_rogue_net_in_our_words() -> None:
             "scale": 2.3,
             "interpolate": True,
             "rotation_vec_features": ["cos", "sin"],
+            "world_axis_at_zero": True,
         },
     }
 

@@ -24,7 +24,8 @@ from rogue_net.fused.gates import KINDS, open_gates
 from rogue_net.fused.relative_attention import OwnScratch
 from rogue_net.fused.relative_terms import Pairs
 from rogue_net.fused.simd import address, bind
-from rogue_net.relative_positions import GATES, RelativePositions, _components
+from rogue_net.geometry import components_of, seen_from
+from rogue_net.relative_positions import GATES, RelativePositions
 
 WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 AXES = ["x", "y", "z"]
@@ -54,6 +55,7 @@ def configs(draw: st.DrawFn) -> RelposConfig:
         position_features=AXES[:dimensions],
         scale=draw(st.sampled_from([0.5, 1.0, 3.0])),
         interpolate=draw(flag),
+        world_axis_at_zero=draw(flag),
         per_entity_values=draw(flag),
         key_projection=draw(flag),
         value_projection=draw(flag),
@@ -105,12 +107,9 @@ def far_from_borders(case: Case) -> bool:
     reference = copy.deepcopy(case.module).double()
     geometry = reference.geometry(case.batch)
     places = geometry.positions[index].double()
-    difference = places.unsqueeze(2) - places.unsqueeze(1)
-    if geometry.facing is not None:
-        cosine, sine = geometry.facing[index].double().unsqueeze(2).unbind(-1)
-        x, y = difference.unbind(-1)
-        difference = torch.stack([cosine * x + sine * y, cosine * y - sine * x], dim=-1)
-    for position in reference._positions_on_axes(_components(difference)):
+    facing = None if geometry.facing is None else geometry.facing[index].double().unsqueeze(2)
+    components = components_of(seen_from(places.unsqueeze(2) - places.unsqueeze(1), facing))
+    for position in reference._positions_on_axes(components, geometry.at_zero[index].double().unsqueeze(2)):
         border = position + reference.rounding
         if ((border - border.round()).abs() < 1e-5).any():
             return False
@@ -235,6 +234,20 @@ def test_two_threads_change_nothing_but_the_order_of_sums() -> None:
     for name, gradient in one.gradients.items():
         assert_near(two.gradients[name], gradient.double(), name)
         assert torch.equal(two.gradients[name], again.gradients[name])
+
+
+def test_passes_that_are_alive_at_once_keep_what_is_theirs() -> None:
+    case = make_case(RelposConfig(**ALL), [(5, 6)], 2, 8, 0, hide=False)
+    frames, relative = Frames.of(case.batch), case.module(case.batch)
+    inputs = [torch.randn(3, 11, 2, 8, requires_grad=True) for _ in range(2)]
+
+    def loss(qkv: Tensor) -> Tensor:
+        return ragged_attention(*qkv.unbind(0), frames, relative, backend="fused").square().sum()
+
+    alone = [torch.autograd.grad(loss(qkv), qkv, retain_graph=True)[0] for qkv in inputs]
+    losses = [loss(qkv) for qkv in inputs]
+    for one, qkv, expected in zip(losses, inputs, alone, strict=True):
+        assert torch.equal(torch.autograd.grad(one, qkv, retain_graph=True)[0], expected)
 
 
 def test_memory_does_not_grow_with_pairs() -> None:

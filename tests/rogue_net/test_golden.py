@@ -27,6 +27,7 @@ from entity_gym.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
 from rogue_net.frames import Frames
 from rogue_net.heads import CategoricalHead, SelectEntityHead
+from rogue_net.readout import Readout
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minesweeper_internals.json").read_text())
 
@@ -102,7 +103,7 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
     move_head = CategoricalHead(5, 5)
     with torch.no_grad():
         move_head.project.weight.copy_(torch.eye(5))
-    moves = move_head(tokens, batch, MOVE).mode()
+    moves = move_head(Readout.of(tokens, batch), batch, MOVE).mode()
     assert moves[:, 0].tolist() == GOLDEN["move_head"]["sampled_actions"]
 
     fire_head = SelectEntityHead(5, 5)
@@ -112,7 +113,7 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
         for linear in (fire_head.query, fire_head.key):
             linear.weight.copy_(torch.eye(5))
             linear.bias.zero_()
-    shots = fire_head(tokens, batch, FIRE).mode()
+    shots = fire_head(Readout.of(tokens, batch), batch, FIRE).mode()
 
     chosen = {MOVE: moves, FIRE: shots}
     actions = {name: RaggedTensor(chosen[name], mask.actors.offsets) for name, mask in batch.action_masks.items()}
@@ -148,7 +149,7 @@ def test_a_selection_is_the_entity_index_inside_the_frame_and_not_the_position_a
             linear.weight.fill_(1.0)
             linear.bias.zero_()
     tokens = torch.tensor([[9.0], [0.0], [0.0], [1.0], [2.0], [-1.0], [3.0]])  # "c" prefers the smallest key
-    choice = head(tokens, batch, "target").mode()
+    choice = head(Readout.of(tokens, batch), batch, "target").mode()
     assert choice.tolist() == [[5], [3]]  # "d" stands first and "b" second among the actees
 
     actions = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -348,15 +348,17 @@ def mask_of(sizes: list[tuple[int, int]]) -> SelectEntityMask:
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6),
     nobody=st.booleans(),
-    numbers_at_once=st.sampled_from([1, 7, 10_000]),
+    how=st.sampled_from([1, 7, 10_000, "kernels"]),
 )
 def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
-    sizes: list[tuple[int, int]], nobody: bool, numbers_at_once: int
+    sizes: list[tuple[int, int]], nobody: bool, how: int | Literal["kernels"]
 ) -> None:
     mask = mask_of(sizes)
     torch.manual_seed(0)
-    queries = torch.randn(len(mask.actors.values), 3, dtype=torch.float64, requires_grad=True)
-    keys = torch.randn(len(mask.actees.values) + nobody, 3, dtype=torch.float64, requires_grad=True)
+    fused = how == "kernels"
+    numbers: dict[str, Any] = {"dtype": torch.float32 if fused else torch.float64, "requires_grad": True}
+    queries = torch.randn(len(mask.actors.values), 24 if fused else 3, **numbers)
+    keys = torch.randn(len(mask.actees.values) + nobody, 24 if fused else 3, **numbers)
     dense, first_actor, first_actee = [], 0, 0
     for actors, actees in sizes:
         of_frame = [*range(first_actee, first_actee + actees), *([len(keys) - 1] if nobody else [])]
@@ -364,10 +366,11 @@ def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
         first_actor, first_actee = first_actor + actors, first_actee + actees
     expected = torch.cat(dense)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "NUMBERS_AT_ONCE", numbers_at_once)
+        if isinstance(how, int):
+            patch.setattr(pairs, "NUMBERS_AT_ONCE", how)
         found = pairs_of(mask, nobody)
-        products = pair_products(queries, keys, found)
-        weights = torch.randn(len(expected), dtype=torch.float64)
+        products = pair_products(queries, keys, found, "fused" if fused else "reference")
+        weights = torch.randn(len(expected), dtype=numbers["dtype"])
         gradients = torch.autograd.grad((products * weights).sum(), [queries, keys])
     torch.testing.assert_close(products, expected)
     torch.testing.assert_close(gradients, torch.autograd.grad((expected * weights).sum(), [queries, keys]))

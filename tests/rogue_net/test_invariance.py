@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from entity_gym import Observation
 from rogue_net import ObsBatch
+from rogue_net.config import Backend
 from tests.rogue_net.worlds import (
     ENTITIES,
     GLOBAL,
@@ -29,14 +30,16 @@ from tests.rogue_net.worlds import (
     worlds,
 )
 
-FEW = settings(max_examples=60)
+EACH = pytest.mark.parametrize("backend", ["fused", "reference"])
+FEW = settings(max_examples=40)
 
 
+@EACH
 @FEW
 @given(data=st.data(), world=worlds)
-def test_a_frame_evaluates_alone_as_it_does_among_others(data: st.DataObject, world: World) -> None:
+def test_a_frame_evaluates_alone_as_it_does_among_others(backend: Backend, data: st.DataObject, world: World) -> None:
     observations = data.draw(batches(world))
-    net, batch = net_of(world), to_batch(observations, world)
+    net, batch = net_of(world, backend), to_batch(observations, world)
     actions = net.act(batch).actions
     together = evaluate_frames(net, batch, actions)
     for b, observation in enumerate(observations):
@@ -44,12 +47,15 @@ def test_a_frame_evaluates_alone_as_it_does_among_others(data: st.DataObject, wo
         assert_same(together[b], alone)
 
 
+@EACH
 @FEW
 @given(data=st.data(), world=worlds)
-def test_gathering_frames_then_evaluating_equals_evaluating_then_gathering(data: st.DataObject, world: World) -> None:
+def test_gathering_frames_then_evaluating_equals_evaluating_then_gathering(
+    backend: Backend, data: st.DataObject, world: World
+) -> None:
     observations = data.draw(batches(world))
     chosen = data.draw(st.lists(st.integers(0, len(observations) - 1), min_size=1, max_size=6))  # any order, repeats
-    net, batch = net_of(world), to_batch(observations, world)
+    net, batch = net_of(world, backend), to_batch(observations, world)
     actions = net.act(batch).actions
     whole = evaluate_frames(net, batch, actions)
     gathered = evaluate_frames(net, batch[torch.tensor(chosen)], gather(actions, torch.tensor(chosen)))
@@ -73,26 +79,32 @@ def test_concatenating_single_frames_equals_the_batch(data: st.DataObject, world
     assert_same_batch(ObsBatch.cat([to_batch([obs], world) for obs in observations]), to_batch(observations, world))
 
 
+@EACH
 @pytest.mark.parametrize("world", WORLDS, ids=["local", "global"])
 @settings(max_examples=15)
 @given(data=st.data())
-def test_a_long_neighbour_that_pads_the_rows_changes_nothing(world: World, data: st.DataObject) -> None:
+def test_a_long_neighbour_that_pads_the_rows_changes_nothing(
+    backend: Backend, world: World, data: st.DataObject
+) -> None:
     observation = data.draw(frames(world))
     rng = np.random.default_rng(0)
     crowd = Observation(
         features={"unit.scout": rng.normal(size=(40, 2)), "flag": np.zeros((3, 0))},
         global_features=rng.normal(size=len(world.obs_space.global_features)),
     )
-    net, batch = net_of(world), to_batch([crowd, observation], world)
+    net, batch = net_of(world, backend), to_batch([crowd, observation], world)
     actions = net.act(batch).actions
     _, padded = evaluate_frames(net, batch, actions)
     [alone] = evaluate_frames(net, to_batch([observation], world), gather(actions, torch.tensor([1])))
     assert_same(padded, alone)
 
 
+@EACH
 @FEW
 @given(data=st.data(), world=worlds)
-def test_a_permuted_type_permutes_the_results_and_nothing_else(data: st.DataObject, world: World) -> None:
+def test_a_permuted_type_permutes_the_results_and_nothing_else(
+    backend: Backend, data: st.DataObject, world: World
+) -> None:
     """Actors and actees are listed by id and in the same order, so every result of an actor or a pair stays its own."""
     observation = data.draw(frames(world))
     orders = {name: data.draw(st.permutations(range(len(rows)))) for name, rows in observation.features.items()}
@@ -102,7 +114,7 @@ def test_a_permuted_type_permutes_the_results_and_nothing_else(data: st.DataObje
         ids={name: [ids[i] for i in orders[name]] for name, ids in observation.ids.items()},
         visible={name: [flags[i] for i in orders[name]] for name, flags in observation.visible.items()},
     )
-    net = net_of(world)
+    net = net_of(world, backend)
     batch, permuted_batch = to_batch([observation], world), to_batch([permuted], world)
     actions = net.act(batch).actions
     # a selected entity keeps its id and gets another index
@@ -113,10 +125,11 @@ def test_a_permuted_type_permutes_the_results_and_nothing_else(data: st.DataObje
     assert_same(after, before)
 
 
+@EACH
 @FEW
 @given(data=st.data(), world=worlds)
-def test_acting_and_evaluating_agree_to_the_last_bit(data: st.DataObject, world: World) -> None:
-    net, batch = net_of(world), to_batch(data.draw(batches(world)), world)
+def test_acting_and_evaluating_agree_to_the_last_bit(backend: Backend, data: st.DataObject, world: World) -> None:
+    net, batch = net_of(world, backend), to_batch(data.draw(batches(world)), world)
     result = net.act(batch)
     evaluation = net.evaluate(batch, result.actions)
     assert torch.equal(result.values, evaluation.values)
@@ -125,11 +138,12 @@ def test_acting_and_evaluating_agree_to_the_last_bit(data: st.DataObject, world:
         assert torch.equal(result.log_probs[name], evaluation.log_probs[name])
 
 
+@EACH
 @FEW
 @given(data=st.data(), world=worlds)
-def test_only_what_was_offered_is_chosen(data: st.DataObject, world: World) -> None:
+def test_only_what_was_offered_is_chosen(backend: Backend, data: st.DataObject, world: World) -> None:
     observations = data.draw(batches(world))
-    net, batch = net_of(world), to_batch(observations, world)
+    net, batch = net_of(world, backend), to_batch(observations, world)
     greedy = data.draw(st.booleans())
     actions = net.act(batch, greedy=greedy).to_buffers()
     for b, observation in enumerate(observations):
@@ -149,9 +163,12 @@ def test_only_what_was_offered_is_chosen(data: st.DataObject, world: World) -> N
                 assert all(row[value] for value, row in zip(values, offered.mask, strict=True))
 
 
+@EACH
 @pytest.mark.parametrize("world", [LOCAL, GLOBAL], ids=["local", "global"])
-def test_actions_follow_the_order_of_the_observation_and_have_one_result_per_actor(world: World) -> None:
-    result = net_of(world).act(
+def test_actions_follow_the_order_of_the_observation_and_have_one_result_per_actor(
+    backend: Backend, world: World
+) -> None:
+    result = net_of(world, backend).act(
         to_batch([Observation(global_features=[0.0] * len(world.obs_space.global_features))], world)
     )
     assert list(result.actions) == list(world.action_space)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from safetensors.torch import load, save
 from torch import Tensor
 
 import rogue_net.relative_positions
@@ -23,9 +24,9 @@ from entity_gym import (
     ObsSpace,
 )
 from entity_gym.batching import batch_observations
-from rogue_net import ObsBatch
+from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.attention import packed_attention
-from rogue_net.config import RelposConfig
+from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.frames import Frames
 from rogue_net.relative_positions import RelativePositions
 
@@ -252,6 +253,83 @@ def test_an_orientation_of_length_0_looks_along_the_first_axis() -> None:
     assert shares(config, ObsSpace(LEADER), frame).argmax(-1)[0].tolist() == [0, 1]
 
 
+# --- What stands in one's own place
+
+
+@pytest.mark.parametrize("rotation", ROTATIONS)
+@pytest.mark.parametrize(("heading", "sector"), [(0.0, 0), (math.pi / 2, 3), (math.pi, 2), (-math.pi / 2, 1)])
+def test_what_stands_in_ones_own_place_is_at_angle_0_or_where_the_worlds_first_axis_is_seen(
+    rotation: dict[str, Any], heading: float, sector: int
+) -> None:
+    # turned as one who looks along (0, 1), (1, 0) is (0, -1), at 270 degrees: the last of four sectors
+    frame: dict[str, Points] = {"Leader": leaders([((3.0, 1.0), heading)]), "Rock": [[3.0, 1.0]]}
+    for kind, extent in (("radial", [4]), ("polar", [4, 2])):  # the first distance: buckets of polar are sectors
+        zero, of_world = (
+            RelposConfig(
+                kind=kind,  # type: ignore[arg-type]
+                extent=extent,
+                position_features=["x", "y"],
+                world_axis_at_zero=world_axis_at_zero,
+                **rotation,
+            )
+            for world_axis_at_zero in (False, True)
+        )
+        assert shares(zero, ObsSpace(LEADER), frame).argmax(-1).tolist() == [[0, 0], [0, 0]]
+        # the rock, without orientation, looks along the first axis itself
+        assert shares(of_world, ObsSpace(LEADER), frame).argmax(-1).tolist() == [[sector, sector], [0, 0]]
+
+
+def test_the_direction_of_the_worlds_first_axis_is_interpolated_too() -> None:
+    config = RelposConfig(
+        kind="radial",
+        extent=[4],
+        position_features=["x", "y"],
+        interpolate=True,
+        rotation_angle_feature="heading",
+        world_axis_at_zero=True,
+    )
+    frame: dict[str, Points] = {"Leader": leaders([((3.0, 1.0), 3 * math.pi / 8)]), "Rock": []}
+    # 360 - 67.5 degrees, a quarter of the way from the last sector to the first
+    torch.testing.assert_close(
+        shares(config, ObsSpace(LEADER), frame)[0, 0], torch.tensor([0.25, 0, 0, 0.75]), atol=1e-6, rtol=0
+    )
+
+
+def test_the_direction_of_the_worlds_first_axis_shows_headings() -> None:
+    config = RelposConfig(
+        kind="radial",
+        extent=[4],
+        position_features=["x", "y"],
+        rotation_angle_feature="heading",
+        world_axis_at_zero=True,
+    )
+    frame = [((1.0, 0.0), 0.5), ((2.0, 3.0), -2.0)]
+    space = ObsSpace({"Leader": LEADER["Leader"]})
+    before, after = (shares(config, space, {"Leader": leaders(frame, turn)}) for turn in (0.0, 2.0))
+    among_others = ~torch.eye(2, dtype=torch.bool)
+    assert torch.equal(before[among_others], after[among_others])
+    assert not torch.equal(before, after)
+
+
+def test_a_direction_at_zero_is_nothing_to_kinds_without_angles() -> None:
+    for kind, extent in (("grid", [2, 2]), ("distance", [3])):
+        found = [
+            shares(
+                RelposConfig(
+                    kind=kind,  # type: ignore[arg-type]
+                    extent=extent,
+                    position_features=["x", "y"],
+                    rotation_angle_feature="heading",
+                    world_axis_at_zero=world_axis_at_zero,
+                ),
+                ObsSpace(LEADER),
+                {"Leader": leaders([((1.0, 0.0), 0.5), ((2.0, 1.0), 2.0)]), "Rock": [[1.0, 0.0]]},
+            )
+            for world_axis_at_zero in (False, True)
+        ]
+        assert torch.equal(*found)
+
+
 # --- What attention makes of them
 
 BOTH = ObsSpace({"A": Entity(["x", "y"]), "B": Entity(["y", "x", "hp"])})  # the columns of B are in another order
@@ -396,6 +474,28 @@ def test_statistics_are_of_the_pairs_that_may_attend(pairs_at_once: int, monkeyp
     assert module.norm.count == len(expected) == 2 * 7
     torch.testing.assert_close(module.norm.mean, expected.mean(0), atol=1e-6, rtol=0)
     torch.testing.assert_close(module.norm.squares / 14, expected.var(0, correction=0), atol=1e-6, rtol=1e-6)
+
+
+def test_a_network_takes_statistics_of_positions_as_its_translation_leaves_them_and_saves_them() -> None:
+    seen_by_leader = TranslationConfig(
+        reference_entity="Leader", position_features=["x", "y"], rotation_angle_feature="heading"
+    )
+    # the reference of a translation stays where it is, so that it would be at odds with what is moved
+    relpos = grid(key_projection=True, exclude_entities=["Leader"])
+    config = RogueNetConfig(d_model=8, n_layer=1, n_head=1, translation=seen_by_leader, relpos=relpos)
+    net, loaded = (RogueNet(config, ObsSpace(LEADER), WAIT) for _ in range(2))
+    net.update_normalization(
+        batch_of(ObsSpace(LEADER), {"Leader": leaders([((1.0, 1.0), math.pi / 2)]), "Rock": [[1.0, 3.0], [1.0, 5.0]]})
+    )
+    loaded.load_state_dict(load(save(net.state_dict())))
+    for each in (net, loaded):
+        assert each.transformer.relative_positions is not None
+        norm = each.transformer.relative_positions.norm
+        # the rocks are 2 and 4 ahead: pairs (0, 0, 0) twice, (-2, 0, 2), (2, 0, 2)
+        assert int(norm.count) == 4
+        torch.testing.assert_close(norm.mean, torch.tensor([0.0, 0.0, 1.0]).double(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(norm.squares, torch.tensor([8.0, 0.0, 4.0]).double(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(norm.offset, torch.tensor([0.0, 0.0, 1.0]), atol=1e-6, rtol=0)
 
 
 def test_without_projections_there_are_no_statistics() -> None:

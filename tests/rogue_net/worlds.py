@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from entity_gym import (
 )
 from entity_gym.batching import batch_observations
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.config import Backend
 
 # names that a module's or a buffer's name may not have
 ENTITIES = {"unit.scout": Entity(["x", "y"]), "forward": Entity(["hp"]), "flag": Entity([])}
@@ -52,10 +54,11 @@ def to_batch(observations: Sequence[Observation], world: World = LOCAL) -> ObsBa
     return ObsBatch.from_vec_obs(batch_observations(observations, world.obs_space, world.action_space))
 
 
-def make_net(world: World = LOCAL, *, n_layer: int = 2, seed: int = 0) -> RogueNet:
+def make_net(world: World = LOCAL, *, n_layer: int = 2, seed: int = 0, backend: Backend = "auto") -> RogueNet:
     """A network in which everything matters: a fresh one has zero values and nearly uniform heads."""
     torch.manual_seed(seed)
-    net = RogueNet(RogueNetConfig(d_model=16, n_layer=n_layer, d_qk=8), world.obs_space, world.action_space)
+    config = RogueNetConfig(d_model=16, n_layer=n_layer, d_qk=8, backend=backend)
+    net = RogueNet(config, world.obs_space, world.action_space)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -65,12 +68,14 @@ def make_net(world: World = LOCAL, *, n_layer: int = 2, seed: int = 0) -> RogueN
     return net
 
 
-_NETS: dict[int, RogueNet] = {}
+@cache
+def _net_of(number: int, backend: Backend) -> RogueNet:
+    return make_net(WORLDS[number], backend=backend)
 
 
-def net_of(world: World) -> RogueNet:
-    """One network per world, made once; nothing may change it."""
-    return _NETS.setdefault(id(world), make_net(world))
+def net_of(world: World, backend: Backend = "auto") -> RogueNet:
+    """One network per world and backend, made once; nothing may change it."""
+    return _net_of(WORLDS.index(world), backend)
 
 
 def frames(world: World) -> st.SearchStrategy[Observation]:
