@@ -124,8 +124,8 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
 
 def normalize(advantages: Tensor) -> Tensor:
     """(B,) advantages of a whole minibatch with mean 0 and standard deviation 1; a single one becomes 0."""
-    deviation = advantages.std(correction=0)
-    return (advantages - advantages.mean()) / (deviation + 1e-8)
+    deviation, mean = torch.std_mean(advantages, correction=0)
+    return (advantages - mean) / (deviation + 1e-8)
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:

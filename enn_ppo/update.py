@@ -52,10 +52,13 @@ class Samples:
     @property
     def frames_of_actors(self) -> Tensor:
         """(A,) int64, the frame of each actor, action by action."""
-        lengths = torch.stack([action.lengths for action in self.actions.values()])  # (actions, B)
-        frames = torch.arange(lengths.shape[1], device=lengths.device).repeat(len(lengths))
-        num_actors = sum(len(action.values) for action in self.actions.values())
-        return torch.repeat_interleave(frames, lengths.flatten(), output_size=num_actors)
+        frames = torch.arange(len(self.values), device=self.values.device)
+        return torch.cat(
+            [
+                torch.repeat_interleave(frames, action.lengths, output_size=len(action.values))
+                for action in self.actions.values()
+            ]
+        )
 
     def gather(self, frames: Tensor) -> Samples:
         """The frames numbered `frames` (int64), in that order."""

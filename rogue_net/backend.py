@@ -52,7 +52,7 @@ def choose(config: RogueNetConfig, tokens: Tensor, *, drop: bool) -> Choice:
 
 
 def fuses_rows(backend: Backend, rows: Tensor) -> bool:
-    """Whether kernels compute the embedding, or products of pairs. Where they cannot, nobody is told: see `choose` for the blocks.
+    """Whether kernels compute the embedding, or products of pairs. Where they cannot, nobody is told; see `choose`.
 
     Args:
         backend: what is wanted.

@@ -65,7 +65,7 @@ def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs, backend: Backend 
     if fuses_rows(backend, queries):
         from rogue_net.fused.pairs import PairProducts  # the compiler is needed by those who use it
 
-        products = PairProducts.apply(queries, keys, pairs.actors, pairs.actees)
+        products = PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
     else:
         products = _PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
     return products

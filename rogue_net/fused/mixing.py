@@ -52,16 +52,15 @@ class PlainMixing:
         self.frames, self.num_heads, self.head_width, self.multiply = frames, num_heads, width // num_heads, multiply
         self.gate = 0
         self.kernels = attention.Kernels.of(self.head_width)
-        self.room = attention.rounded(frames.max_length)
         self.hidden = hidden_from(frames)
 
     def scratch(self) -> Any:  # noqa: D102 - see Mixing
-        return attention.make_scratch(self.head_width, self.frames.max_length)
+        return attention.OwnScratch(self.head_width, self.frames.max_length)
 
     def forward(self, weights: Weights, kept: Rows, chunk: Chunk, scratch: Any) -> None:  # noqa: D102
         self.kernels.attend(
             self.num_heads, address(kept.qkv), address(weights.qkv.bias), *self.hidden, chunk.low, chunk.high,
-            address(kept.attended), kept.softmax, address(scratch), self.room,
+            address(kept.attended), kept.softmax, scratch.addresses,
         )  # fmt: skip
 
     def backward(  # noqa: D102
@@ -69,8 +68,8 @@ class PlainMixing:
     ) -> None:
         self.kernels.attend_backward(
             self.num_heads, address(kept.qkv), *self.hidden, chunk.low, chunk.high, address(kept.attended),
-            kept.softmax, address(work.dtoken), address(work.dqkv), address(grad.qkv.bias), address(scratch),
-            self.room,
+            kept.softmax, address(work.dtoken), address(work.dqkv), address(grad.qkv.bias),
+            scratch.addresses,
         )  # fmt: skip
         self.multiply(work.dqkv, weights.qkv.weight.t(), work.dtoken)
 

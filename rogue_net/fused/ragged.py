@@ -38,12 +38,11 @@ class _Attention(torch.autograd.Function):
         attend = attention.Kernels.of(width).attend
 
         def work_on(chunks: list[Chunk]) -> None:
-            scratch = attention.make_scratch(width, frames.max_length)
+            scratch = attention.OwnScratch(width, frames.max_length)
             for low, high, start, _ in chunks:
                 rows = [address(each[start:]) for each in (qkv, y, softmax)]
                 attend(
-                    num_heads, rows[0], address(no_bias), *hidden_from(frames), low, high, *rows[1:], address(scratch),
-                    attention.rounded(frames.max_length),
+                    num_heads, rows[0], address(no_bias), *hidden_from(frames), low, high, *rows[1:], scratch.addresses,
                 )  # fmt: skip
 
         run_parts(work_on, ctx.parts)
@@ -59,12 +58,11 @@ class _Attention(torch.autograd.Function):
         attend_backward = attention.Kernels.of(width).attend_backward
 
         def work_on(chunks: list[Chunk]) -> None:
-            scratch, unused = attention.make_scratch(width, frames.max_length), torch.zeros(3 * num_heads * width)
+            scratch, unused = attention.OwnScratch(width, frames.max_length), torch.zeros(3 * num_heads * width)
             for low, high, start, _ in chunks:
                 rows = [address(each[start:]) for each in (qkv, y, softmax, dy, dqkv)]
                 attend_backward(
-                    num_heads, rows[0], *hidden_from(frames), low, high, *rows[1:], address(unused), address(scratch),
-                    attention.rounded(frames.max_length),
+                    num_heads, rows[0], *hidden_from(frames), low, high, *rows[1:], address(unused), scratch.addresses,
                 )  # fmt: skip
 
         run_parts(work_on, ctx.parts)

@@ -27,19 +27,10 @@ import numpy as np
 import torch
 
 from rogue_net.fused import elementwise, gates
-from rogue_net.fused.attention import (
-    HIDDEN,
-    Shape,
-    add_bias,
-    add_rows,
-    clear,
-    dot,
-    exponentiate,
-    mark_hidden,
-    mask_scores,
-    rounded,
-)
+from rogue_net.fused.attention import Shape
 from rogue_net.fused.relative_terms import Pairs, Places, Scheme, relate
+from rogue_net.fused.rows import add_bias, add_rows, clear, dot
+from rogue_net.fused.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
 from rogue_net.fused.simd import (
     LANES,
     Const,
@@ -185,7 +176,7 @@ def forward(
         first = token - offsets[low]
         add_bias(qkv, bias, first, length, stride)
         if hides:
-            mark_hidden(visible, token, length, scratch.penalty, 0)
+            mark_hidden(visible, token, length, scratch.penalty)
         for i in range(length):
             blind = hides and visible[token + i]
             relate(lanes, scheme, places, token, length, i, scratch)
@@ -227,7 +218,7 @@ def _scores(lanes, scratch, length, scale, blind):  # type: ignore[no-untyped-de
     """Make s_ij of the products; returns the largest."""
     top = spread(lanes, HIDDEN)
     for j in range(0, length, value(lanes)):
-        score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, 0, j, length)
+        score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, j, length)
         store(scratch.weights, j, score)
         top = maximum(top, score)
     return largest(top)
@@ -286,7 +277,7 @@ def backward(
         clear(gradients.qkv, first * stride, length * stride)
         clear(gradients.gate, first * value(width), length * value(width))
         if hides:
-            mark_hidden(visible, token, length, scratch.penalty, 0)
+            mark_hidden(visible, token, length, scratch.penalty)
         for i in range(length):
             blind = hides and visible[token + i]
             relate(lanes, scheme, places, token, length, i, scratch)
@@ -334,7 +325,7 @@ def _changes(part, width, qkv, first_value, stride, scratch, length, dy, out):  
 def _slopes(lanes, scratch, length, scale, blind, shift, norm, mean):  # type: ignore[no-untyped-def]
     """Make p_ij of the products, and ds_ij / sqrt(K) = p_ij (change_j - mean) / sqrt(K) of the changes."""
     for j in range(0, length, value(lanes)):
-        score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, 0, j, length)
+        score = mask_scores(lanes, load(lanes, scratch.weights, j) * scale, blind, scratch.penalty, j, length)
         weight = exp(score - shift) * norm
         store(scratch.weights, j, weight)
         store(scratch.slopes, j, weight * (load(lanes, scratch.slopes, j) - mean) * scale)

@@ -87,7 +87,7 @@ def address(tensor: Tensor | NDArray[Any]) -> int:
     return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.ctypes.data
 
 
-# Numbers that a kernel handles at once where it is free to choose: two registers of AVX2, one of AVX-512.
+# Numbers that a kernel handles at once where it is free to choose. Most frames are short: with 16 half of them would be idle.
 LANES = 8
 
 # --- Numbers that the compiler knows

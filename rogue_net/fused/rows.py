@@ -1,0 +1,41 @@
+"""Small things that kernels do to rows of numbers; widths are multiples of 8."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rogue_net.fused.simd import Const, fma, inline, load, spread, store, total, value
+
+EIGHT = Const(8)
+
+
+@inline
+def add_bias(rows, bias, first, length, width):  # type: ignore[no-untyped-def]
+    """Add a bias to `length` rows."""
+    for at in range(first * width, (first + length) * width, width):
+        for d in range(0, width, 8):
+            store(rows, at + d, load(EIGHT, rows, at + d) + load(EIGHT, bias, d))
+
+
+@inline
+def add_rows(sums, rows, first, length, width):  # type: ignore[no-untyped-def]
+    """Add `length` rows to their sums, the gradient of `add_bias`."""
+    for at in range(first * width, (first + length) * width, width):
+        for d in range(0, width, 8):
+            store(sums, d, load(EIGHT, sums, d) + load(EIGHT, rows, at + d))
+
+
+@inline
+def clear(numbers, first, count):  # type: ignore[no-untyped-def]
+    """Make numbers 0; `count` is a multiple of 8."""
+    for at in range(first, first + count, 8):
+        store(numbers, at, spread(EIGHT, np.float32(0)))
+
+
+@inline
+def dot(part, width, x, y, at):  # type: ignore[no-untyped-def]
+    """x · y over K features from `at` on."""
+    products = spread(part, np.float32(0))
+    for d in range(0, value(width), value(part)):
+        products = fma(load(part, x, at + d), load(part, y, at + d), products)
+    return total(products)
