@@ -248,16 +248,16 @@ class Results(NamedTuple):
 
 
 def blocks_of(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Results:
-    """The blocks alone: random tokens in, gradients of random numbers back."""
+    """The blocks alone: random tokens in, random gradients back, alike enough that no sum is what chance leaves of it."""
     dtype = next(net.parameters()).dtype
     generator = torch.Generator().manual_seed(seed)
     shape = (batch.num_tokens, net.config.d_model)
     tokens = torch.randn(shape, generator=generator).to(dtype).requires_grad_()
-    weights = torch.randn(shape, generator=generator).to(dtype)
+    weights = torch.randn(1, shape[1], generator=generator) + 0.5 * torch.randn(shape, generator=generator)
     net.zero_grad()
     with _summands(net) as summands:
         out = net.transformer(tokens, batch)
-        out.backward(weights)
+        out.backward(weights.to(dtype))
     named = {"tokens": tokens, **dict(net.transformer.named_parameters())}
     return Results({"out": out.detach()}, _gradients(named), summands)
 

@@ -59,7 +59,7 @@ def assert_equal_but_for_rounding(given: Results, expected: Results, summands: d
 @EACH_RELPOS
 @settings(max_examples=10)
 @given(
-    counts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0)), min_size=6, max_size=30).filter(
+    counts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0)), min_size=6, max_size=15).filter(
         lambda counts: sum(map(sum, counts)) > 40
     ),
     seed=st.integers(0, 2**20),

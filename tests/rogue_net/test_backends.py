@@ -54,14 +54,14 @@ def assert_network_exact(name: Backend, config: RogueNetConfig, scene: Scene) ->
 
 
 @EACH
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(config=plain_configs(), scene=scenes())
 def test_blocks_and_their_gradients_are_those_of_float64(name: Backend, config: RogueNetConfig, scene: Scene) -> None:
     assert_blocks_exact(name, config, scene)
 
 
 @EACH
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(config=relative_configs(), scene=scenes())
 def test_blocks_with_relative_positions_and_their_gradients_are_those_of_float64(
     name: Backend, config: RogueNetConfig, scene: Scene
@@ -77,7 +77,7 @@ def test_relative_positions_in_heads_of_other_widths(shape: tuple[int, int]) -> 
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(config=plain_configs(), scene=scenes(many=True))
 def test_a_network_and_all_its_gradients_are_those_of_float64(
     name: Backend, config: RogueNetConfig, scene: Scene
@@ -86,7 +86,7 @@ def test_a_network_and_all_its_gradients_are_those_of_float64(
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(config=relative_configs(), scene=scenes(many=True))
 def test_a_network_with_relative_positions_and_all_its_gradients_are_those_of_float64(
     name: Backend, config: RogueNetConfig, scene: Scene
