@@ -1,4 +1,4 @@
-"""Parameters of what a batch does not have: entity types without entities, actions that nobody takes.
+"""Parameters of what a batch does not have: entity types without entities, actions that nobody takes, any tokens.
 
 Every parameter is to get a gradient, if zero, so that what an optimizer does to it does not depend on the batch.
 """

@@ -36,7 +36,7 @@ def choose(config: RogueNetConfig, tokens: Tensor, *, drop: bool) -> Choice:
         drop: whether dropout is active.
 
     Raises:
-        ValueError: `fused` was asked for, and cannot be.
+        ValueError: `fused` was asked for, or a precision that is the kernels' alone, and cannot be.
     """
     if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
         return REFERENCE
@@ -47,6 +47,8 @@ def choose(config: RogueNetConfig, tokens: Tensor, *, drop: bool) -> Choice:
         return Choice(trunk=not (drop and config.residual_dropout), attention="fused")
     if config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
+    if config.precision != "fp32":
+        raise ValueError(f"net.precision={config.precision} cannot be: {reason}; allowed: fp32")
     _say_once(reason)
     return REFERENCE
 
@@ -88,6 +90,9 @@ def _why_not_on(tokens: Tensor) -> str | None:
         return f"it computes on the CPU, and the network is on {tokens.device}"
     if tokens.dtype != torch.float32:
         return f"it computes in float32, and the network in {str(tokens.dtype).removeprefix('torch.')}"
+    made = torch.empty(0)  # kernels write to what torch makes without being told more
+    if made.dtype != torch.float32 or made.device.type != "cpu":
+        return f"it needs torch's defaults, float32 on the CPU, and they are {made.dtype} on {made.device}"
     return None
 
 
@@ -96,14 +101,19 @@ def _say_once(reason: str) -> None:
     log.warning("net.backend=auto takes the reference, as the fused one cannot be: %s", reason)
 
 
-def check_precision(config: RogueNetConfig) -> None:
-    """Check that this CPU can do what `net.precision` asks for.
+def check_backend(config: RogueNetConfig) -> None:
+    """Check that a network can be computed as `net.backend` and `net.precision` ask for, as far as its settings say.
 
     Raises:
-        ValueError: it has no instructions for bf16, or the settings leave nothing to use them in.
+        ValueError: there are no kernels for it, this CPU has no instructions for bf16, or nothing would use them.
     """
-    if config.precision == "fp32":
-        return
+    if config.precision == "bf16":
+        _check_bf16(config)
+    if config.backend == "fused" and config.n_layer > 0 and (missing := why_not_fused(config)) is not None:
+        raise ValueError(f"net.backend=fused cannot be: {missing}; allowed: reference, auto")
+
+
+def _check_bf16(config: RogueNetConfig) -> None:
     reason = why_not_fused(config) if config.backend != "reference" else "net.backend=reference computes in fp32"
     for dropout in ("residual_dropout", "attention_dropout"):
         if reason is None and getattr(config, dropout) > 0:

@@ -37,13 +37,13 @@ class Frames:
     @cached_property
     def host_offsets(self) -> NDArray[np.int64]:
         """The offsets in the host's memory. Synchronises with the device."""
-        offsets: NDArray[np.int64] = self.offsets.cpu().numpy()
+        offsets: NDArray[np.int64] = self.offsets.contiguous().cpu().numpy()
         return offsets
 
     @cached_property
     def host_visible(self) -> NDArray[np.bool_]:
         """`visible` in the host's memory; empty where all are visible. Synchronises with the device."""
-        return np.empty(0, np.bool_) if self.visible is None else self.visible.cpu().numpy()
+        return np.empty(0, np.bool_) if self.visible is None else self.visible.contiguous().cpu().numpy()
 
     @cached_property
     def max_length(self) -> int:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from entity_gym.spaces import ActionSpace, ObsSpace
+from rogue_net.absent import with_absent
 from rogue_net.attention import AttentionBackend, ragged_attention
-from rogue_net.backend import check_precision, choose
+from rogue_net.backend import check_backend, choose
 from rogue_net.config import Pooling, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
@@ -122,12 +123,13 @@ class Transformer(nn.Module):
         action_space: likewise.
 
     Raises:
-        ValueError: relative positions that do not fit the spaces, or a precision that this CPU does not have.
+        ValueError: relative positions that do not fit the spaces, a backend without kernels for the settings, or a precision
+            that this CPU does not have.
     """
 
     def __init__(self, config: RogueNetConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
         super().__init__()
-        check_precision(config)
+        check_backend(config)
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.relative_positions: RelativePositions | None = None
@@ -155,7 +157,7 @@ class Transformer(nn.Module):
             tokens = functional.dropout(tokens, self.config.embedding_dropout)
         choice = choose(self.config, tokens, drop=drop)
         if len(self.blocks) == 0 or len(tokens) == 0:
-            return tokens
+            return with_absent(tokens, self.parameters())
         frames = Frames.of(batch)
         positions = self.relative_positions
         if choice.trunk:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rogue_net.fused.compiling import address
 from rogue_net.fused.memory import Pool
-from rogue_net.fused.simd import address
 
 
 class Kept(NamedTuple):

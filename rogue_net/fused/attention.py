@@ -27,28 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rogue_net.fused.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
 from rogue_net.fused.rows import add_bias, add_rows, clear, dot
 from rogue_net.fused.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
-from rogue_net.fused.simd import (
-    LANES,
-    Const,
-    Count,
-    Flags,
-    Floats,
-    Ints,
-    address,
-    bind,
-    exp,
-    fma,
-    inline,
-    kernel,
-    largest,
-    load,
-    maximum,
-    spread,
-    store,
-    value,
-)
+from rogue_net.fused.simd import LANES, exp, fma, largest, load, maximum, spread, store
 
 TILE = 16  # queries; even
 

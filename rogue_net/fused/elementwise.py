@@ -12,22 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.fused.simd import (
-    Const,
-    Count,
-    Floats,
-    exp,
-    fma,
-    inline,
-    kernel,
-    load,
-    maximum,
-    minimum,
-    spread,
-    store,
-    total,
-    value,
-)
+from rogue_net.fused.compiling import Const, Count, Floats, inline, kernel, value
+from rogue_net.fused.simd import exp, fma, load, maximum, minimum, spread, store, total
 
 
 class Shape(NamedTuple):

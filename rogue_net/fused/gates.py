@@ -6,21 +6,9 @@ import math
 
 import numpy as np
 
+from rogue_net.fused.compiling import Const, Count, Floats, kernel, value
 from rogue_net.fused.elementwise import normal_cdf
-from rogue_net.fused.simd import (
-    Const,
-    Count,
-    Floats,
-    absolute,
-    exp,
-    fma,
-    kernel,
-    load,
-    spread,
-    store,
-    value,
-    where_positive,
-)
+from rogue_net.fused.simd import absolute, exp, fma, load, spread, store, where_positive
 
 _LINEAR, _RELU, _GELU, _SIGMOID = range(4)
 KINDS = {"linear": _LINEAR, "relu": _RELU, "gelu": _GELU, "sigmoid": _SIGMOID}

@@ -9,11 +9,11 @@ from torch import Tensor
 from rogue_net.frames import Frames
 from rogue_net.fused import attention, relative_attention
 from rogue_net.fused.activations import Rows, Work
+from rogue_net.fused.compiling import address
 from rogue_net.fused.gates import KINDS
 from rogue_net.fused.parts import Chunk, hidden_from
 from rogue_net.fused.products import Product
 from rogue_net.fused.relative_terms import Pairs
-from rogue_net.fused.simd import address
 from rogue_net.fused.weights import Weights
 
 

@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Frames
 from rogue_net.fused import attention
+from rogue_net.fused.compiling import address
 from rogue_net.fused.parts import Chunk, hidden_from, split
-from rogue_net.fused.simd import address
 from rogue_net.fused.threads import run_parts
 from rogue_net.relative_positions import Relative
 

@@ -28,30 +28,11 @@ import torch
 
 from rogue_net.fused import elementwise, gates
 from rogue_net.fused.attention import Shape
+from rogue_net.fused.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
 from rogue_net.fused.relative_terms import Pairs, Places, Scheme, relate
 from rogue_net.fused.rows import add_bias, add_rows, clear, dot
 from rogue_net.fused.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
-from rogue_net.fused.simd import (
-    LANES,
-    Const,
-    Count,
-    Flags,
-    Floats,
-    Ints,
-    address,
-    bind,
-    exp,
-    fma,
-    inline,
-    kernel,
-    largest,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-    value,
-)
+from rogue_net.fused.simd import LANES, exp, fma, largest, load, maximum, spread, store, total
 
 
 class Kernels(NamedTuple):

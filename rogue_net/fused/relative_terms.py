@@ -14,24 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rogue_net.fused.compiling import Count, Floats, Ints, Number, address, inline, value
 from rogue_net.fused.simd import (
     LANES,
-    Count,
-    Floats,
-    Ints,
-    Number,
     absolute,
-    address,
     floor,
     fma,
-    inline,
     load,
     maximum,
     minimum,
     spread,
     square_root,
     store,
-    value,
     where_positive,
 )
 from rogue_net.geometry import turns
@@ -117,8 +111,9 @@ class Pairs:
             rounding=positions.rounding,
             num_buckets=positions.num_buckets,
             components=positions.num_components if positions.projects else 0,
-            offset=self._hold(positions.norm.offset if positions.projects else nothing),
-            scale=self._hold(positions.norm.scale if positions.projects else nothing),
+            # copied: the backward pass is that of the statistics that the forward pass saw
+            offset=self._hold(positions.norm.offset.clone() if positions.projects else nothing),
+            scale=self._hold(positions.norm.scale.clone() if positions.projects else nothing),
             limit=RunningNorm.LIMIT,
             bucket_terms=positions.num_bucket_terms,
             key_terms=relative.keys.terms,
@@ -222,9 +217,10 @@ def _turns(lanes, x, y):  # type: ignore[no-untyped-def]
 
 @inline
 def _within(lanes, bucket, size, circular):  # type: ignore[no-untyped-def]
-    if circular:
-        return where_positive(bucket - size, bucket - size, bucket)
-    return minimum(bucket, spread(lanes, np.float32(size - 1)))
+    last = spread(lanes, np.float32(size - 1))
+    if circular:  # at most one beyond the number of buckets, which is beyond the last one of a single bucket too
+        return where_positive(bucket - size, minimum(bucket - size, last), bucket)
+    return minimum(bucket, last)
 
 
 @inline

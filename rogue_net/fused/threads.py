@@ -18,8 +18,11 @@ def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
     """Call `work` with every part: the first in this thread, the others at the same time in others.
 
     Matrix products inside `work` use one thread each. Nothing in it is recorded for autograd. What a part raises is raised
-    here, when all have ended.
+    here, when all have ended. A thread of Python's that uses torch for the first time meanwhile finds its number of threads
+    set to 1, as torch hands the latest number on; and after a fork the child has to compute with one thread.
     """
+    if not parts:
+        return
     threads = torch.get_num_threads()
     if threads == 1 and len(parts) == 1:
         work(parts[0])

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from rogue_net.fused import elementwise
 from rogue_net.fused.activations import Rows, Work
+from rogue_net.fused.compiling import address, bind
 from rogue_net.fused.mixing import Mixing, Tables
 from rogue_net.fused.parts import Chunk
 from rogue_net.fused.products import Product
-from rogue_net.fused.simd import address, bind
 from rogue_net.fused.weights import Weights
 
 

@@ -88,3 +88,20 @@ def test_short_frames_share_rows_and_stay_apart(lengths: list[int]) -> None:
 def test_frames_that_fit_side_by_side_take_one_row() -> None:
     rows = PackedRows(Frames.of(batch_of([[True] * 4, [True], [True] * 2, [True]])))
     assert rows.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("backend", ["packed", "fused"])
+def test_without_frames_nothing_attends(backend: AttentionBackend) -> None:
+    nothing = torch.zeros(0, 2, 8)
+    frames = Frames(torch.zeros(1, dtype=torch.int64))
+    assert ragged_attention(nothing, nothing, nothing, frames, backend=backend).shape == (0, 2, 8)
+
+
+@pytest.mark.parametrize("backend", ["packed", "fused"])
+def test_frames_may_be_described_by_parts_of_other_tensors(backend: AttentionBackend) -> None:
+    flags = [[True, False, True], [True, True]]
+    table = torch.tensor([[0, 9], [3, 9], [5, 9]])
+    visible = torch.tensor([[flag, not flag] for frame in flags for flag in frame])
+    q, k, v = random_heads(5)
+    attended = ragged_attention(q, k, v, Frames(table[:, 0], visible[:, 0]), backend=backend)
+    torch.testing.assert_close(attended, naive_attention(q, k, v, flags))

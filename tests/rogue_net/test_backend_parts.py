@@ -246,6 +246,9 @@ def test_a_batch_without_tokens_has_results_for_its_frames(name: Backend, batch:
     values = network(net, batch, result.actions).outputs["value"]
     assert torch.equal(values, result.values)
     tokens = torch.zeros(0, 16, requires_grad=True)
+    net.zero_grad()
     out = net.transformer(tokens, batch)
     out.sum().backward()
     assert out.shape == (0, 16)
+    for parameter in net.transformer.parameters():
+        assert parameter.grad is not None and not parameter.grad.any()

@@ -133,8 +133,8 @@ def outcomes(net: RogueNet) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("message", "options"), NO_KERNELS.items(), ids=str)
 def test_fused_refuses_by_name_what_has_no_kernels(message: str, options: dict[str, Any]) -> None:
-    net = make_net(make_config(**options))
     with pytest.raises(ValueError, match=f"net.backend=fused cannot be: .*{message}; allowed: reference, auto"):
+        net = make_net(make_config(**options))  # where the settings tell
         net.act(BATCH)
 
 
@@ -184,6 +184,19 @@ def test_fused_refuses_other_devices_and_auto_falls_back(said: Callable[[], list
         backend.choose(make_config(), elsewhere, drop=False)
     assert backend.choose(make_config(backend="auto"), elsewhere, drop=False) == backend.REFERENCE
     assert len(said()) == 1
+
+
+def test_where_torch_makes_other_tensors_by_default_auto_falls_back(said: Callable[[], list[str]]) -> None:
+    net = make_net(make_config(backend="auto"))
+    expected = twin(net, "reference").value(BATCH)
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.testing.assert_close(net.value(BATCH), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        torch.testing.assert_close(net.value(BATCH), expected)
+    assert [line.rpartition(" they are ")[2] for line in said()] == ["torch.float64 on cpu", "torch.float32 on meta"]
 
 
 def test_attention_dropout_has_no_kernels_while_learning_only(said: Callable[[], list[str]]) -> None:
@@ -254,6 +267,12 @@ def test_bf16_is_refused_where_nothing_would_compute_in_it(
     monkeypatch.setattr(backend, "has_bf16", lambda: True)
     with pytest.raises(ValueError, match=f"net.precision=bf16 cannot be: {message}.*; allowed: fp32"):
         make_net(make_config(precision="bf16", **options))
+
+
+def test_bf16_is_refused_on_tokens_that_nothing_would_compute_in_it() -> None:
+    config, elsewhere = make_config(precision="bf16", backend="auto"), torch.empty(3, 16, device="meta")
+    with pytest.raises(ValueError, match="net.precision=bf16 cannot be: .* the network is on meta; allowed: fp32"):
+        backend.choose(config, elsewhere, drop=False)
 
 
 @pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])

@@ -19,11 +19,11 @@ from rogue_net import ObsBatch
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
+from rogue_net.fused.compiling import address, bind
 from rogue_net.fused.elementwise import Shape
 from rogue_net.fused.gates import KINDS, open_gates
 from rogue_net.fused.relative_attention import OwnScratch
 from rogue_net.fused.relative_terms import Pairs
-from rogue_net.fused.simd import address, bind
 from rogue_net.geometry import components_of, seen_from
 from rogue_net.relative_positions import GATES, RelativePositions
 
@@ -268,3 +268,32 @@ def test_gates_and_their_slopes_are_those_of_torch(kind: str) -> None:
     bind(open_gates, *Shape.of(24))(KINDS[kind], address(opened), address(bias), len(opened), address(slope))
     torch.testing.assert_close(opened.double(), expected.detach(), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(slope.double(), slopes, atol=1e-6, rtol=1e-6)
+
+
+def test_a_single_sector_is_all_there_is_at_a_whole_turn_too() -> None:
+    config = RelposConfig(
+        kind="radial", extent=[1], position_features=["x", "y"], interpolate=True, per_entity_values=True
+    )
+    case = make_case(config, [(2, 0)], 1, 8, 0, hide=False)
+    with torch.no_grad():
+        case.batch.features["Ship"].values[:, :2] = torch.tensor([[0.0, 0.0], [1.0, -1e-10]])  # 1 - 1e-11 turns are 1
+        case.module.values[1] = torch.nan  # of rocks, which are not there
+    q, k, v = torch.randn(3, 2, 1, 8, generator=torch.Generator().manual_seed(0))
+    frames = Frames.of(case.batch)
+    fused = ragged_attention(q, k, v, frames, case.module(case.batch), backend="fused")
+    packed = ragged_attention(q, k, v, frames, case.module(case.batch, frames.rows.index))
+    torch.testing.assert_close(fused, packed)
+
+
+def test_gradients_are_those_of_the_statistics_that_the_forward_pass_saw() -> None:
+    config = RelposConfig(kind="distance", extent=[3], position_features=["x"], key_projection=True)
+    gradients = []
+    for more in (False, True):
+        case = make_case(config, [(3, 2)], 1, 8, 0, hide=False)
+        q, k, v = torch.randn(3, 5, 1, 8, generator=torch.Generator().manual_seed(0))
+        out = ragged_attention(q, k, v, Frames.of(case.batch), case.module(case.batch), backend="fused")
+        if more:
+            case.module.update_normalization(make_case(config, [(9, 9)], 1, 8, 1, hide=False).batch)
+        (out * torch.arange(out.numel()).view_as(out)).sum().backward()
+        gradients.append(case.module.key_projections[0].weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)

@@ -1,0 +1,175 @@
+"""Kernels: functions that Numba compiles for memory and numbers given once, and how they are called.
+
+    @kernel
+    def scale(lanes: Const, numbers: Floats, count: Count, factor: Number):
+        for i in range(0, count, value(lanes)):
+            store(numbers, i, load(lanes, numbers, i) * factor)
+
+    bind(scale, Const(8))(address(tensor), tensor.numel(), 2.0)
+
+`Const` arguments are numbers that the code depends on: head widths, numbers of lanes. They are part of the compiled signature,
+so that loops over them unroll, and kernels stay plain functions that Numba can cache. What else a kernel takes is said by its
+annotations, so that a call needs to look at nothing: Numba's own way to find out takes longer than many a kernel. Nothing is
+checked: kernels are called with memory that we made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, get_type_hints
+
+from numba import extending, njit, types
+from numba.core import cgutils
+from numba.core.imputils import lower_constant
+from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
+from numpy.typing import NDArray
+from torch import Tensor
+
+# What LLVM may change: no infinities or NaNs are ruled out, so that a NaN stays one.
+FLAGS = ("contract", "reassoc", "nsz", "arcp")
+
+# Numba's cache looks at the file of a kernel only; this makes it see a change in any of them.
+_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile for this CPU when first called, without the GIL, and keep the result on disk."""
+    return _compile(function, nogil=True, cache=True)
+
+
+def inline(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for kernels alone."""
+    return _compile(function, forceinline=True)
+
+
+def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    # nothing in a kernel owns memory, so that nothing need be counted
+    options |= {"error_model": "numpy", "boundscheck": False, "fastmath": set(FLAGS), "_nrt": False}
+    compiled: Callable[..., Any] = njit(**options)(function)
+    return compiled
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`numba.extending.intrinsic`, for a type checker a function of whatever its users give it."""
+    made: Callable[..., Any] = extending.intrinsic(function)
+    return made
+
+
+def bind(compiled: Any, *consts: Const) -> Callable[..., None]:
+    """A kernel compiled for these `Const`s, to be called with the rest of its arguments, addresses for pointers."""
+    annotations = [
+        each for name, each in inspect.get_annotations(compiled.py_func, eval_str=True).items() if name != "return"
+    ]
+    arguments = [const.type for const in consts] + [_argument_type(each) for each in annotations[len(consts) :]]
+    return partial(compiled.compile(tuple(arguments)), *consts)
+
+
+def address(tensor: Tensor | NDArray[Any]) -> int:
+    """Where the numbers of a contiguous tensor or array begin."""
+    return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.ctypes.data
+
+
+# --- Numbers that the compiler knows
+
+
+class Const:
+    """A whole number that a kernel is compiled for; `value` is the number inside the kernel."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.type = ConstType(number)
+
+
+class ConstType(types.Type):
+    """The type of `Const(number)`."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(name=f"Const({number}, {_DIGEST})")
+
+
+register_model(ConstType)(models.OpaqueModel)
+
+
+@typeof_impl.register(Const)
+def _typeof_const(const: Const, context: Any) -> ConstType:
+    return const.type
+
+
+@unbox(ConstType)
+def _unbox_const(const_type: ConstType, const: Any, c: Any) -> NativeValue:
+    return NativeValue(c.context.get_dummy_value())
+
+
+@lower_constant(ConstType)
+def _lower_const(context: Any, builder: Any, const_type: ConstType, const: Any) -> Any:
+    return context.get_dummy_value()
+
+
+@intrinsic
+def value(context: Any, const: Any) -> Any:
+    """The number that a `Const` stands for."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.get_constant(types.int64, signature.args[0].number)
+
+    return types.int64(const), generate
+
+
+# --- What else a kernel takes
+
+
+class Floats:
+    """Annotation: float32 numbers. Inside a kernel they are indexed like an array; from outside, an address."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """One number."""
+
+    def __setitem__(self, index: Any, number: Any) -> None:
+        """Change one number."""
+
+
+class Ints(Floats):
+    """Annotation: int64 numbers."""
+
+
+class Flags(Floats):
+    """Annotation: truth values of a byte each."""
+
+
+Count: TypeAlias = int
+Number: TypeAlias = float
+
+
+class _PointerType(types.CPointer):
+    """A pointer that Python hands over as a whole number."""
+
+
+register_model(_PointerType)(models.PointerModel)
+
+
+@unbox(_PointerType)
+def _unbox_pointer(pointer_type: _PointerType, number: Any, c: Any) -> NativeValue:
+    pointer = c.builder.bitcast(c.pyapi.long_as_voidptr(number), c.context.get_value_type(pointer_type))
+    return NativeValue(pointer, is_error=cgutils.is_not_null(c.builder, c.pyapi.err_occurred()))
+
+
+_ARGUMENTS = {
+    Floats: _PointerType(types.float32),
+    Ints: _PointerType(types.int64),
+    Flags: _PointerType(types.uint8),
+    int: types.int64,
+    float: types.float32,
+}
+
+
+def _argument_type(annotation: Any) -> Any:
+    """Of one of these annotations, or of a named tuple of such fields."""
+    if not hasattr(annotation, "_fields"):
+        return _ARGUMENTS[annotation]
+    fields = [_argument_type(each) for each in get_type_hints(annotation).values()]
+    return types.BaseTuple.from_types(fields, annotation)
