@@ -77,7 +77,8 @@ def load(context: Any, const: Any, array: Any, index: Any) -> Any:
     lanes = const.number
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_address(builder, *arguments[1:], _vector(lanes)), align=4)
+        _, pointer, index = arguments
+        return builder.load(_address(builder, pointer, index, _vector(lanes)), align=4)
 
     return VectorType(lanes)(const, array, types.int64), generate
 
