@@ -226,13 +226,22 @@ def _average(part, width, qkv, head, pair, softmax, scratch, y):  # type: ignore
     """Write y_i = sum_j p_ij v_j of two queries; of one without a partner last, as both write to the same place."""
     norm, norm2 = softmax[2 * pair.kept + 1], softmax[2 * pair.kept2 + 1]
     for d in range(0, value(width), value(part)):
-        mean, mean2 = spread(part, np.float32(0)), spread(part, np.float32(0))
-        for j in range(head.length):
+        zeros = spread(part, np.float32(0))
+        even, odd, even2, odd2 = zeros, zeros, zeros, zeros  # no sum waits for the last one
+        for j in range(0, head.length - 1, 2):
             row = load(part, qkv, head.values + j * head.stride + d)
-            mean = fma(spread(part, scratch.weights[pair.at + j]), row, mean)
-            mean2 = fma(spread(part, scratch.weights[pair.at2 + j]), row, mean2)
-        store(y, pair.kept2 * value(width) + d, mean2 * norm2)
-        store(y, pair.kept * value(width) + d, mean * norm)
+            row2 = load(part, qkv, head.values + (j + 1) * head.stride + d)
+            even = fma(spread(part, scratch.weights[pair.at + j]), row, even)
+            odd = fma(spread(part, scratch.weights[pair.at + j + 1]), row2, odd)
+            even2 = fma(spread(part, scratch.weights[pair.at2 + j]), row, even2)
+            odd2 = fma(spread(part, scratch.weights[pair.at2 + j + 1]), row2, odd2)
+        if head.length % 2 == 1:
+            last = head.length - 1
+            row = load(part, qkv, head.values + last * head.stride + d)
+            even = fma(spread(part, scratch.weights[pair.at + last]), row, even)
+            even2 = fma(spread(part, scratch.weights[pair.at2 + last]), row, even2)
+        store(y, pair.kept2 * value(width) + d, (even2 + odd2) * norm2)
+        store(y, pair.kept * value(width) + d, (even + odd) * norm)
 
 
 @kernel

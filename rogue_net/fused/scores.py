@@ -29,7 +29,9 @@ def mask_scores(lanes, score, blind, penalty, j, length):  # type: ignore[no-unt
     """The scores of keys from j on, HIDDEN for those that a blind query must not see and those behind the last."""
     if blind:
         score = score + load(lanes, penalty, j)
-    return first_lanes(length - j, score, spread(lanes, HIDDEN))
+    if j + value(lanes) > length:
+        score = first_lanes(length - j, score, spread(lanes, HIDDEN))
+    return score
 
 
 @inline
