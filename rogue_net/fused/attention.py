@@ -33,6 +33,8 @@ from rogue_net.fused.scores import HIDDEN, exponentiate, mark_hidden, mask_score
 from rogue_net.fused.simd import LANES, exp, fma, largest, load, maximum, spread, store
 
 TILE = 16  # queries; even
+SHORT = 8  # tokens of frames that would leave half of more lanes idle
+FEW, MANY = Const(8), Const(16)  # keys at once in short and long frames
 
 
 class Shape(NamedTuple):
@@ -47,9 +49,8 @@ class Shape(NamedTuple):
     def of(head_width: int) -> Shape:
         """For heads of K features."""
         assert head_width % 8 == 0, head_width
-        return Shape(
-            Const(LANES), Const(head_width), Const(next(part for part in (32, 16, 8) if head_width % part == 0))
-        )
+        part = next(part for part in (32, 16, 8) if head_width % part == 0)
+        return Shape(Const(LANES), Const(head_width), Const(part))
 
 
 class Kernels(NamedTuple):
@@ -62,7 +63,7 @@ class Kernels(NamedTuple):
     @cache
     def of(head_width: int) -> Kernels:
         """For heads of K features."""
-        shape = Shape.of(head_width)
+        _, *shape = Shape.of(head_width)
         return Kernels(bind(forward, *shape), bind(backward, *shape))
 
 
@@ -148,7 +149,6 @@ def products(lanes, width, rows, at, at2, columns, j):  # type: ignore[no-untype
 
 @kernel
 def forward(
-    lanes: Const,
     width: Const,
     part: Const,
     num_heads: Count,
@@ -166,7 +166,7 @@ def forward(
     """Attend in the frames `low:high`; adds `bias` (3 D) to `qkv` on the way.
 
     Args:
-        lanes, width, part: see `Shape`.
+        width, part: see `Shape`.
         num_heads: H.
         qkv: products without their bias; changed in place.
         bias: (3 D).
@@ -185,24 +185,36 @@ def forward(
         add_bias(qkv, bias, first, length, 3 * size)
         if hides:
             mark_hidden(visible, token, length, scratch.penalty)
-        for number in range(num_heads):
-            query = first * 3 * size + number * value(width)
-            head = Head(query, query + size, query + 2 * size, 3 * size, length)
-            transpose(lanes, width, qkv, head.keys, head, scratch.keys)
-            for tile in range(0, length, TILE):
-                end = min(tile + TILE, length)
-                for i in range(tile, end, 2):
-                    pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
-                    blind = hides and visible[token + pair.i]
-                    blind2 = hides and visible[token + pair.i2]
-                    _score(lanes, width, qkv, head, pair, blind, blind2, softmax, scratch)
-                for i in range(tile, end):
-                    kept = (first + i) * num_heads + number
-                    at = (i - tile) * scratch.room
-                    exponentiate(lanes, scratch.weights, at, length, softmax[2 * kept], softmax, kept)
-                for i in range(tile, end, 2):
-                    pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
-                    _average(part, width, qkv, head, pair, softmax, scratch, y)
+        if length <= SHORT:
+            _attend(FEW, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, scratch)
+        else:
+            _attend(MANY, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, scratch)
+
+
+@inline
+def _attend(  # type: ignore[no-untyped-def]
+    lanes, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, scratch
+):
+    """Attend in one frame, with `lanes` keys at once."""
+    size = num_heads * value(width)
+    for number in range(num_heads):
+        query = first * 3 * size + number * value(width)
+        head = Head(query, query + size, query + 2 * size, 3 * size, length)
+        transpose(lanes, width, qkv, head.keys, head, scratch.keys)
+        for tile in range(0, length, TILE):
+            end = min(tile + TILE, length)
+            for i in range(tile, end, 2):
+                pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
+                blind = hides and visible[token + pair.i]
+                blind2 = hides and visible[token + pair.i2]
+                _score(lanes, width, qkv, head, pair, blind, blind2, softmax, scratch)
+            for i in range(tile, end):
+                kept = (first + i) * num_heads + number
+                at = (i - tile) * scratch.room
+                exponentiate(lanes, scratch.weights, at, length, softmax[2 * kept], softmax, kept)
+            for i in range(tile, end, 2):
+                pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
+                _average(part, width, qkv, head, pair, softmax, scratch, y)
 
 
 @inline
@@ -246,7 +258,6 @@ def _average(part, width, qkv, head, pair, softmax, scratch, y):  # type: ignore
 
 @kernel
 def backward(
-    lanes: Const,
     width: Const,
     part: Const,
     num_heads: Count,
@@ -280,22 +291,38 @@ def backward(
         if hides:
             mark_hidden(visible, token, length, scratch.penalty)
         clear(dqkv, first * 3 * size, length * 3 * size)
-        for number in range(num_heads):
-            query = first * 3 * size + number * value(width)
-            head = Head(query, query + size, query + 2 * size, 3 * size, length)
-            transpose(lanes, width, qkv, head.keys, head, scratch.keys)
-            transpose(lanes, width, qkv, head.values, head, scratch.values)
-            for tile in range(0, length, TILE):
-                end = min(tile + TILE, length)
-                for i in range(tile, end, 2):
-                    pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
-                    blind = hides and visible[token + pair.i]
-                    blind2 = hides and visible[token + pair.i2]
-                    _differentiate(lanes, width, part, qkv, head, pair, blind, blind2, y, softmax, dy, scratch)
-                for i in range(tile, end, 2):
-                    pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
-                    _add_gradients(part, width, qkv, head, pair, dy, dqkv, scratch)
+        if length <= SHORT:
+            _go_back(
+                FEW, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, dy, dqkv, scratch
+            )
+        else:
+            _go_back(
+                MANY, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, dy, dqkv, scratch
+            )
         add_rows(dbias, dqkv, first, length, 3 * size)
+
+
+@inline
+def _go_back(  # type: ignore[no-untyped-def]
+    lanes, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, dy, dqkv, scratch
+):
+    """The gradient of one frame, with `lanes` keys at once."""
+    size = num_heads * value(width)
+    for number in range(num_heads):
+        query = first * 3 * size + number * value(width)
+        head = Head(query, query + size, query + 2 * size, 3 * size, length)
+        transpose(lanes, width, qkv, head.keys, head, scratch.keys)
+        transpose(lanes, width, qkv, head.values, head, scratch.values)
+        for tile in range(0, length, TILE):
+            end = min(tile + TILE, length)
+            for i in range(tile, end, 2):
+                pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
+                blind = hides and visible[token + pair.i]
+                blind2 = hides and visible[token + pair.i2]
+                _differentiate(lanes, width, part, qkv, head, pair, blind, blind2, y, softmax, dy, scratch)
+            for i in range(tile, end, 2):
+                pair = pair_of(i, length, first, num_heads, number, tile, scratch.room)
+                _add_gradients(part, width, qkv, head, pair, dy, dqkv, scratch)
 
 
 @inline

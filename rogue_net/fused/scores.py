@@ -7,14 +7,14 @@ import math
 import numpy as np
 
 from rogue_net.fused.compiling import inline, value
-from rogue_net.fused.simd import LANES, exp, first_lanes, load, spread, store, total
+from rogue_net.fused.simd import exp, first_lanes, load, spread, store, total
 
 HIDDEN = np.float32(-1e30)  # the score of a key that must not be seen: its exp is 0
 
 
 def rounded(length: int) -> int:
-    """`length` rounded up to a multiple of the lanes: the room that the scores of a query need."""
-    return math.ceil(length / LANES) * LANES
+    """`length` rounded up to a multiple of any number of lanes: the room that the scores of a query need."""
+    return math.ceil(length / 16) * 16
 
 
 @inline
