@@ -6,7 +6,7 @@ python scripts/bench_train.py --threads 2 --batch-size 1024 --peer PYTHON    # a
 With `--peer`, both sides train with the same width, layers, heads, epochs, batch size and rollout length, in turns, each time
 in a process of its own, and medians count. The learning rate is next to nothing on both, so that both policies stay random
 and see equally many entities. Each side counts its own steps per second, without the first two updates; `share_gemm` is the
-share of matrix products (`torch.mm` and `addmm`, as its profiler counts them) in the time of updates on one thread.
+share of matrix products (`torch.mm` and `addmm`, as its profiler counts them) in the time of training on one thread.
 """
 
 from __future__ import annotations
@@ -138,9 +138,8 @@ def gemm_share(given: Namespace) -> float:
         seconds = steps / run(settings)["steps_per_second"]
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             train(replace(settings, run_dir=f"{folder}/profiled"))
-    products = sum(
-        event.self_cpu_time_total for event in profiler.key_averages() if event.key in ("aten::mm", "aten::addmm")
-    )
+    names = ("aten::mm", "aten::addmm", "aten::addmm_")
+    products = sum(event.self_cpu_time_total for event in profiler.key_averages() if event.key in names)
     return products / 1e6 / seconds
 
 
