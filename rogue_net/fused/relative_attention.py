@@ -160,12 +160,7 @@ def forward(
             mark_hidden(visible, token, length, scratch.penalty)
         for i in range(length):
             blind = hides and visible[token + i]
-            relate(lanes, scheme, places, token, length, i, scratch)
-            add_terms(part, width, keys, scheme.key_terms, places.key_blocks, token, length, scratch, scratch.keys)
-            add_terms(
-                part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values
-            )
-            _open_gates(part, gate, first * value(width), length * value(width), scratch)
+            _relate_query(lanes, width, part, scheme, places, keys, values, gate, token, first, length, i, scratch)
             for head in range(num_heads):
                 query = (first + i) * stride + head * value(width)
                 key = first * stride + size + head * value(width)
@@ -177,10 +172,15 @@ def forward(
 
 
 @inline
-def _open_gates(part, gate, first, count, scratch):  # type: ignore[no-untyped-def]
-    """Write gate_j * b_ij of one query for all keys into `scratch.gated`."""
-    for at in range(0, count, value(part)):
-        store(scratch.gated, at, load(part, gate, first + at) * load(part, scratch.values, at))
+def _relate_query(  # type: ignore[no-untyped-def]
+    lanes, width, part, scheme, places, keys, values, gate, token, first, length, i, scratch
+):
+    """Write a_ij, b_ij and gate_j * b_ij of query i for all keys into the scratch."""
+    relate(lanes, scheme, places, token, length, i, scratch)
+    add_terms(part, width, keys, scheme.key_terms, places.key_blocks, token, length, scratch, scratch.keys)
+    add_terms(part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values)
+    for at in range(0, length * value(width), value(part)):
+        store(scratch.gated, at, load(part, gate, first * value(width) + at) * load(part, scratch.values, at))
 
 
 @inline
@@ -261,12 +261,7 @@ def backward(
             mark_hidden(visible, token, length, scratch.penalty)
         for i in range(length):
             blind = hides and visible[token + i]
-            relate(lanes, scheme, places, token, length, i, scratch)
-            add_terms(part, width, keys, scheme.key_terms, places.key_blocks, token, length, scratch, scratch.keys)
-            add_terms(
-                part, width, values, scheme.value_terms, places.value_blocks, token, length, scratch, scratch.values
-            )
-            _open_gates(part, gate, first * value(width), length * value(width), scratch)
+            _relate_query(lanes, width, part, scheme, places, keys, values, gate, token, first, length, i, scratch)
             clear(scratch.dkeys, 0, length * value(width))
             clear(scratch.dvalues, 0, length * value(width))
             for head in range(num_heads):
