@@ -25,10 +25,12 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -357,9 +359,14 @@ def convert(weights: Mapping[str, Tensor], description: Description) -> dict[str
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """A state_dict from a file: safetensors, or what torch saves, of which nothing but tensors is loaded."""
-    if path.suffix == ".safetensors":
-        return dict(load_file(path))
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is neither safetensors, by name and content, nor a torch file of tensors alone"
+        ) from error
     if not isinstance(loaded, Mapping) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
         raise ValueError(f"{path} does not hold a state_dict, a mapping of names to tensors")
     return dict(loaded)
@@ -389,9 +396,9 @@ def main() -> None:
     try:
         description = read_description(yaml.safe_load(given.description.read_text()))
         converted = convert(load_weights(given.weights), description)
-    except ValueError as error:
-        arguments.exit(1, f"{error}\n")
-    save_file(converted, given.converted)
+        save_file(converted, given.converted)
+    except (ValueError, OSError, SafetensorError, yaml.YAMLError) as error:
+        arguments.exit(1, f"error: {error}\n")
     print(yaml.safe_dump({"net": settings_of(description.config)}, sort_keys=False), end="")
 
 

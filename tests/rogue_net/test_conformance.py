@@ -173,6 +173,21 @@ def test_the_command_writes_weights_that_load_and_prints_the_settings(tmp_path: 
     torch.testing.assert_close(converted, dict(make_net(recording).state_dict()), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [("weights.pt", "nor a torch file"), ("weights.safetensors", "neither safetensors"), ("gone.pt", "No such file")],
+)
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, weights: str, message: str) -> None:
+    for name in ("weights.pt", "weights.safetensors"):
+        (tmp_path / name).write_text("garbage")
+    (tmp_path / "description.yaml").write_text(yaml.safe_dump(load("default").given, sort_keys=False))
+    command = [SCRIPT, tmp_path / weights, tmp_path / "description.yaml", tmp_path / "converted.safetensors"]
+    result = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ") and weights in line and message in line
+
+
 def test_the_settings_are_those_of_rogue_net_in_our_words() -> None:
     config = convert_rogue_net.read_description(load("polar_vector_interpolated").given).config
     assert convert_rogue_net.settings_of(config) == {
