@@ -20,7 +20,10 @@ from enn_ppo.config import (  # noqa: E402
     OptimConfig,
     PPOConfig,
     RolloutConfig,
+    SelfPlayConfig,
     TrainConfig,
+    TrainEvalConfig,
+    ValueOptimConfig,
 )
 from enn_ppo.eval import EvalResult, evaluate  # noqa: E402
 from enn_ppo.train import TrainResult, train  # noqa: E402
@@ -37,9 +40,12 @@ __all__ = [
     "RelposConfig",
     "RogueNetConfig",
     "RolloutConfig",
+    "SelfPlayConfig",
     "TrainConfig",
+    "TrainEvalConfig",
     "TrainResult",
     "TranslationConfig",
+    "ValueOptimConfig",
     "evaluate",
     "train",
 ]

@@ -33,17 +33,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from enn_ppo.config import (
-    EvalConfig,
-    Interrupted,
-    TrainConfig,
-    default_run_dir,
-    flatten,
-    from_dict,
-    setting_names,
-    to_dict,
-    unknown_setting,
-)
+from enn_ppo.config import EvalConfig, Interrupted, TrainConfig, default_run_dir
+from enn_ppo.settings import flatten, from_dict, setting_names, to_dict, unknown_setting
 from enn_ppo.sweep import RunSummary, check_run_dirs, format_table, summarize_run
 from entity_gym.errors import nearest
 from entity_gym.process_handle import WorkerDied

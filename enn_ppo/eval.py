@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.config import EnvConfig, EvalConfig, from_dict
+from enn_ppo.config import EnvConfig, EvalConfig
 from enn_ppo.environment import EnvFactory, adapt_spaces, bind_environment
 from enn_ppo.policy import load_policy, select_device
+from enn_ppo.settings import from_dict
 from enn_ppo.video import record_episode
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.episodes import Episode, EpisodeTracker

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoint import Checkpoint, load_checkpoint
-from enn_ppo.config import EnvConfig, from_dict
+from enn_ppo.config import EnvConfig
 from enn_ppo.environment import adapt_spaces
 from enn_ppo.policy import load_policy
+from enn_ppo.settings import from_dict
 from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
 from entity_gym.play import add_options, broken, run, style_of, usage_error
 from entity_gym.playing.loop import Advice, Decision

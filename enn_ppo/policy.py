@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoint import Checkpoint
-from enn_ppo.config import from_dict
+from enn_ppo.settings import from_dict
 from entity_gym.saving import spaces_from_dict
 from rogue_net import RogueNet, RogueNetConfig
 

@@ -8,11 +8,12 @@ from types import TracebackType
 
 import yaml
 
-from enn_ppo.config import TrainConfig, to_dict
+from enn_ppo.config import TrainConfig
 from enn_ppo.curve import plot_learning_curve
 from enn_ppo.logger import make_loggers
 from enn_ppo.metrics import Row
 from enn_ppo.progress import Progress
+from enn_ppo.settings import to_dict
 
 METRICS = "metrics.jsonl"
 

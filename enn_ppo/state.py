@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from enn_ppo.checkpoint import Checkpoint, save_checkpoint
-from enn_ppo.config import TrainConfig, to_dict
+from enn_ppo.config import OptimConfig, PPOConfig, TrainConfig
 from enn_ppo.environment import BoundEnvironment, check_same_spaces
 from enn_ppo.policy import load_weights
 from enn_ppo.rollout import Collector
+from enn_ppo.schedule import at_progress, decayed
+from enn_ppo.settings import to_dict
 from entity_gym.saving import spaces_to_dict
 from rogue_net import RogueNet
+
+
+class Settings(NamedTuple):
+    """Settings of one update: every schedule has become its number."""
+
+    optim: OptimConfig
+    ppo: PPOConfig
 
 
 class TrainState:
@@ -37,7 +47,7 @@ class TrainState:
             net = RogueNet(config.net, self.vec_env.obs_space(), self.vec_env.action_space())
         self.net = net.to(device)
         self.optimizer = torch.optim.AdamW(
-            self.net.parameters(), lr=config.optim.lr, eps=1e-5, weight_decay=config.optim.weight_decay, fused=True
+            self.net.parameters(), lr=0.0, eps=1e-5, weight_decay=config.optim.weight_decay, fused=True
         )
         self.shuffling = torch.Generator()
         self.collector = Collector(self.vec_env, self.net, device, torch.Generator(device))
@@ -60,19 +70,28 @@ class TrainState:
 
     def next_steps(self) -> int:
         """Steps of the next rollout: fewer in the last, so that `total_timesteps` is met; 0 when the training is done."""
+        if self.config.max_train_seconds is not None and self.seconds >= self.config.max_train_seconds:
+            return 0
         left = (self.config.total_timesteps - self.step) // self.config.rollout.num_envs
         return max(0, min(self.config.rollout.steps, left))
 
-    def learning_rate(self) -> float:
-        """Set and return the learning rate of the next update."""
-        rate = self.config.optim.lr * (self._remaining() if self.config.optim.anneal_lr else 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+    def progress(self) -> float:
+        """How much of the training is done, 0 to 1: by steps, or by the wall clock where that is nearer to its end."""
+        by_steps = self.step / self.config.total_timesteps
+        by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
+        return min(1.0, max(by_steps, by_seconds))
 
-    def ent_coef(self) -> float:
-        """The weight of the entropy bonus in the next update."""
-        return self.config.ppo.ent_coef * (self._remaining() if self.config.ppo.anneal_entropy else 1.0)
+    def settings(self) -> Settings:
+        """What the schedules say for the next update; its learning rates are set."""
+        config, progress = self.config, self.progress()
+        optim = at_progress(replace(config.optim, lr=decayed(config.optim.lr, config.optim.anneal_lr)), progress)
+        if optim.warmup_steps:
+            after = self.step + self.next_steps() * config.rollout.num_envs
+            optim = replace(optim, lr=float(optim.lr) * min(1.0, after / optim.warmup_steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = optim.lr
+        ppo = replace(config.ppo, ent_coef=decayed(config.ppo.ent_coef, config.ppo.anneal_entropy))
+        return Settings(optim, at_progress(ppo, progress))
 
     def advance(self, steps: int, seconds: float) -> None:
         """Count an update."""
@@ -99,7 +118,7 @@ class TrainState:
                 "optimizer": self.optimizer.state_dict(),
                 "collector": self.collector.state(),
             },
-            keep=self.config.keep_checkpoints,
+            keep=self.config.keep_last,
         )
 
     def restore(self, checkpoint: Checkpoint) -> str | None:
@@ -123,7 +142,3 @@ class TrainState:
         if problem:
             self.collector.reset()
         return problem
-
-    def _remaining(self) -> float:
-        """Fraction of the training still to come, 1 to 0."""
-        return max(0.0, 1 - self.step / self.config.total_timesteps)

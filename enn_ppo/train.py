@@ -42,12 +42,11 @@ def train(config: TrainConfig, env: EnvFactory | None = None) -> TrainResult:
     """
     state, output = start_run(config, env)
     row: Row | None = None
-    ppo = state.config.ppo
     with output, closing(state.vec_env), finish_on_interrupt(output.say) as interrupted:
         while (steps := state.next_steps()) > 0:
             started = time.perf_counter()
             state.seed_generators()
-            learning_rate, ent_coef = state.learning_rate(), state.ent_coef()
+            optim, ppo = state.settings()
 
             rollout = state.collector.collect(steps)
             advantages = gae(
@@ -57,17 +56,16 @@ def train(config: TrainConfig, env: EnvFactory | None = None) -> TrainResult:
                 rollout.truncated,
                 rollout.final_values,
                 rollout.last_values,
-                gamma=ppo.gamma,
-                gae_lambda=ppo.gae_lambda,
+                gamma=float(ppo.gamma),
+                gae_lambda=float(ppo.gae_lambda),
             )
             stats = update(
                 state.net,
                 state.optimizer,
                 rollout,
                 advantages,
-                state.config.optim,
+                optim,
                 ppo,
-                ent_coef=ent_coef,
                 generator=state.shuffling,
             )
             state.net.update_normalization(rollout.obs)
@@ -75,7 +73,9 @@ def train(config: TrainConfig, env: EnvFactory | None = None) -> TrainResult:
             seconds = time.perf_counter() - started
             state.advance(rollout.rewards.numel(), seconds)
             timing = Timing(state.seconds, seconds, rollout.env_seconds, rollout.act_seconds)
-            row = metrics_row(state.step, rollout, stats, learning_rate=learning_rate, ent_coef=ent_coef, timing=timing)
+            row = metrics_row(
+                state.step, rollout, stats, learning_rate=float(optim.lr), ent_coef=float(ppo.ent_coef), timing=timing
+            )
             output.log(row)
             if interrupted() or state.checkpoint_is_due():
                 saved = state.save(output.run_dir)

@@ -93,7 +93,6 @@ def update(
     optim: OptimConfig,
     ppo: PPOConfig,
     *,
-    ent_coef: float,
     generator: torch.Generator,
 ) -> UpdateStats:
     """Improve `net` on one rollout.
@@ -104,8 +103,7 @@ def update(
         rollout: B frames.
         advantages: of the rollout.
         optim: minibatches and epochs.
-        ppo: the objective.
-        ent_coef: weight of the entropy bonus in this update.
+        ppo: the objective, in which every schedule has become a number.
         generator: shuffles the frames; on the CPU.
     """
     samples = Samples(
@@ -123,7 +121,7 @@ def update(
     for _ in range(optim.epochs):
         order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
         for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
-            totals += learn_minibatch(net, optimizer, minibatch, optim, ppo, ent_coef=ent_coef)
+            totals += learn_minibatch(net, optimizer, minibatch, optim, ppo)
     explained = explained_variance(samples.values, samples.returns)
     means = torch.cat([totals / (optim.epochs * num_minibatches), explained.reshape(1)])
     return UpdateStats(*means.tolist())  # all numbers leave the device at once
@@ -135,8 +133,6 @@ def learn_minibatch(
     minibatch: Samples,
     optim: OptimConfig,
     ppo: PPOConfig,
-    *,
-    ent_coef: float,
 ) -> Tensor:
     """One optimizer step.
 
@@ -146,7 +142,6 @@ def learn_minibatch(
         minibatch: M frames.
         optim: micro-batches and the gradient's limit; see `update` for the rest.
         ppo: the objective.
-        ent_coef: weight of the entropy bonus.
 
     Returns:
         (6,) policy loss, value loss, entropy, KL and clip fraction of the minibatch, and the norm of its gradient.
@@ -161,7 +156,7 @@ def learn_minibatch(
     sizes = [min(size, num_frames - start) for start in range(0, num_frames, size)]
     terms = torch.zeros(5, device=weights.device)
     for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
-        terms += _backward(net, part, weight, num_frames, ppo, ent_coef)
+        terms += _backward(net, part, weight, num_frames, ppo)
     grad_norm = _clip_gradient(optimizer, optim.max_grad_norm)
     optimizer.step()
     return torch.cat([terms, grad_norm.reshape(1)])
@@ -180,9 +175,7 @@ def _clip_gradient(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
     return norm
 
 
-def _backward(
-    net: RogueNet, samples: Samples, weights: Tensor, num_frames: int, ppo: PPOConfig, ent_coef: float
-) -> Tensor:
+def _backward(net: RogueNet, samples: Samples, weights: Tensor, num_frames: int, ppo: PPOConfig) -> Tensor:
     """Add the gradient of a micro-batch of a minibatch of `num_frames` to what is there.
 
     Returns:
@@ -196,12 +189,12 @@ def _backward(
         samples.frames_of_actors,
         samples.advantages,
         weights,
-        clip=ppo.clip,
+        clip=float(ppo.clip),
         ratio=ppo.ratio,
     )
-    clip_value = ppo.clip if ppo.clip_value else None
+    clip_value = float(ppo.clip) if ppo.clip_value else None
     value = value_loss(evaluation.values, samples.values, samples.returns, clip=clip_value) / num_frames
-    (policy.loss - ent_coef * policy.entropy + ppo.vf_coef * value).backward()  # type: ignore[no-untyped-call]
+    (policy.loss - float(ppo.ent_coef) * policy.entropy + float(ppo.vf_coef) * value).backward()  # type: ignore[no-untyped-call]
     return torch.stack([policy.loss, value, policy.entropy, policy.approx_kl, policy.clip_fraction]).detach()
 
 

@@ -145,7 +145,7 @@ class Policy:
     def update(self) -> None:
         """One minibatch: evaluation, losses, gradient, its clipping, optimizer step."""
         fresh = replace(self.samples, obs=replace(self.batch))  # nothing that it remembers of the last time
-        learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.ppo, ent_coef=0.05)
+        learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.ppo)
 
     def gflop(self, kind: str) -> float:
         """Floating point operations of the transformer's matrix products, in 10^9, for `act` or `update`.

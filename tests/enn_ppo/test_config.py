@@ -22,11 +22,8 @@ from enn_ppo.config import (
     RolloutConfig,
     TrainConfig,
     default_run_dir,
-    from_dict,
-    setting_names,
-    to_dict,
-    unknown_setting,
 )
+from enn_ppo.settings import from_dict, setting_names, to_dict, unknown_setting
 from rogue_net.config import RogueNetConfig
 
 SECTIONS = [EnvConfig, RolloutConfig, RogueNetConfig, OptimConfig, PPOConfig, LoggerConfig, TrainConfig, EvalConfig]

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from enn_ppo.advantages import Advantages
-from enn_ppo.config import OptimConfig, PPOConfig, from_dict
+from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.rollout import Collector
+from enn_ppo.settings import from_dict
 from enn_ppo.update import update
 from entity_gym import (
     Action,
@@ -79,8 +80,7 @@ def learn_once(net: RogueNet) -> None:
         rollout,
         Advantages(advantages, rollout.values + advantages),
         OptimConfig(batch_size=len(rollout.obs), epochs=1),
-        PPOConfig(),
-        ent_coef=0.1,
+        PPOConfig(ent_coef=0.1),
         generator=torch.Generator().manual_seed(7),
     )
 

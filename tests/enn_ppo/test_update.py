@@ -63,8 +63,7 @@ def learn(
         rollout,
         advantages,
         OptimConfig(**settings),
-        ppo or PPOConfig(),
-        ent_coef=0.1,
+        ppo or PPOConfig(ent_coef=0.1),
         generator=torch.Generator().manual_seed(7),
     )
 

@@ -1,0 +1,106 @@
+"""Settings that change while training goes on, written as values over progress: `0.001@0 -> 0@1`.
+
+Progress is 0 at the start and 1 at the end of training, by environment steps, or by the wall clock where
+`max_train_seconds` is nearer. Between two points the value moves linearly (`->`), along half a cosine (`cos`), or
+stays and then jumps (`step`); before the first point and after the last it is theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from rogue_net.checks import check_float
+
+Shape = Literal["->", "cos", "step"]
+#: A number that stays, or a schedule's text.
+Scheduled = float | str
+
+_POINT = re.compile(r"([^\s@]+)\s*@\s*([^\s@]+)")
+_GRAMMAR = "a schedule like `0.001@0 -> 0@1` (value@progress, joined by ->, cos or step)"
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A piecewise function of progress.
+
+    Attributes:
+        points: (progress, value), progress ascending in [0, 1].
+        shapes: how the value moves from each point to the next, one fewer than the points.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    shapes: tuple[Shape, ...] = ()
+
+    def __call__(self, progress: float) -> float:
+        """The value at `progress`."""
+        if progress <= self.points[0][0]:
+            return self.points[0][1]
+        for (start, low), (end, high), shape in zip(self.points, self.points[1:], self.shapes, strict=False):
+            if progress < end:
+                part = (progress - start) / (end - start)
+                if shape == "step":
+                    return low
+                return low + (high - low) * (part if shape == "->" else (1 - math.cos(math.pi * part)) / 2)
+        return self.points[-1][1]
+
+
+def parse_schedule(field: str, value: object) -> Schedule:
+    """The schedule that `value` writes; of a number, one that stays.
+
+    Raises:
+        ValueError: with the field, what was given, and how a schedule is written.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Schedule(((0.0, float(value)),))
+    if not isinstance(value, str):
+        raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}")
+    parts = re.split(r"\s*(->|\bcos\b|\bstep\b)\s*", value.strip())
+    points = []
+    for text in parts[::2]:
+        point = _POINT.fullmatch(text.strip())
+        try:
+            assert point is not None
+            points.append((float(point[2]), float(point[1])))
+        except (AssertionError, ValueError):
+            raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}: {text!r} is no point") from None
+    times = [time for time, _ in points]
+    if not all(0 <= time <= 1 for time in times) or any(b <= a for a, b in zip(times, times[1:], strict=False)):
+        raise ValueError(f"{field} must be {_GRAMMAR}, with progress rising within [0, 1], got {value!r}")
+    return Schedule(tuple(points), tuple(parts[1::2]))  # type: ignore[arg-type]
+
+
+def check_scheduled(field: str, value: object, low: float, high: float = math.inf, **open_ends: bool) -> None:
+    """Check a number or a schedule, all of whose values must be between `low` and `high`; see `check_float`.
+
+    Raises:
+        ValueError: with the field, the value and what is allowed.
+    """
+    for _, point in parse_schedule(field, value).points:
+        try:
+            check_float(field, point, low, high, **open_ends)
+        except ValueError as error:
+            raise ValueError(f"{error} (in {value!r})" if isinstance(value, str) else str(error)) from None
+
+
+def decayed(value: Scheduled, decays: bool) -> Scheduled:
+    """What `anneal_...` means: a plain number that falls linearly to 0. A schedule stands as it was written."""
+    return f"{value!r}@0 -> 0@1" if decays and not isinstance(value, str) else value
+
+
+def at_progress(config: S, progress: float) -> S:
+    """A settings dataclass in which every field that may be scheduled has its number at `progress`."""
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if isinstance(value, str) and field.name in _scheduled_fields(type(config)):
+            changed[field.name] = parse_schedule(field.name, value)(progress)
+    return dataclasses.replace(config, **changed) if changed else config  # type: ignore[type-var]
+
+
+def _scheduled_fields(cls: type[Any]) -> set[str]:
+    return {name for name, hint in get_type_hints(cls).items() if set(get_args(hint)) == {float, str}}

@@ -1,0 +1,124 @@
+"""Settings between nested mappings, as they come from YAML and the command line, and the dataclasses that check them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from entity_gym.errors import nearest
+
+C = TypeVar("C")
+
+
+def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
+    """Make a settings class from nested mappings, as they come from YAML.
+
+    Whole numbers pass for numbers and the other way round (`1e6` for a count), and texts like `"1e-3"`, which YAML 1.1
+    does not read as a number, for numbers. What is left out has its default.
+
+    Args:
+        cls: one of the dataclasses above.
+        mapping: field names to values.
+        path: dotted name of `cls` itself inside its parent, for messages.
+
+    Raises:
+        ValueError: naming the dotted field: unknown, with the nearest that exists, or with a value that is not allowed.
+    """
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"{path or 'the config'} must be a mapping of settings, got {mapping!r}")
+    hints = get_type_hints(cls)
+    values = {}
+    for name, value in mapping.items():
+        dotted = f"{path}.{name}" if path else str(name)
+        if name not in hints:
+            raise ValueError(unknown_setting(dotted, [f"{path}.{known}" if path else known for known in hints]))
+        hint = hints[name]
+        section = section_of(hint)
+        if section is not None and not (value is None and section != hint):
+            values[name] = from_dict(section, value, dotted)
+        else:
+            values[name] = _convert(value, hint)
+    for known in dataclasses.fields(cls):  # type: ignore[arg-type]
+        required = known.default is dataclasses.MISSING and known.default_factory is dataclasses.MISSING
+        if required and known.name not in values:
+            raise ValueError(f"{path + '.' if path else ''}{known.name} has no value, and no default")
+    return cls(**values)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The settings as nested dictionaries of plain values, for YAML and JSON; `from_dict` reads them back."""
+    nested: dict[str, Any] = plain(dataclasses.asdict(config), "")
+    return nested
+
+
+def flatten(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested mappings as one with dotted names: `{"env.id": "MineSweeper", ...}`. An empty mapping leaves nothing."""
+    flat = {}
+    for name, value in nested.items():
+        dotted = f"{path}{name}"
+        flat.update(flatten(value, dotted + ".") if isinstance(value, Mapping) else {dotted: value})
+    return flat
+
+
+def setting_names(cls: type[Any], path: str = "") -> list[str]:
+    """The dotted names of all settings, sections before what they hold: `["env", "env.id", ...]`."""
+    names = []
+    for name, hint in get_type_hints(cls).items():
+        dotted = f"{path}.{name}" if path else name
+        names.append(dotted)
+        section = section_of(hint)
+        if section is not None:
+            names.extend(setting_names(section, dotted))
+    return names
+
+
+def section_of(hint: object) -> type[Any] | None:
+    """The settings class that a field's type holds, also where the field may be null; None for a plain field."""
+    for kind in get_args(hint) or (hint,):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            return kind
+    return None
+
+
+def unknown_setting(key: str, names: Sequence[str]) -> str:
+    """Say that `key` is not among the dotted `names`, which of its section are, and which is meant."""
+    section, _, last = key.rpartition(".")
+    siblings = [name for name in names if name.rpartition(".")[0] == section]
+    listing, _, near = nearest(key, siblings or [name for name in names if "." not in name]).partition("; ")
+    elsewhere = [name for name in names if name.endswith("." + last)]
+    if elsewhere:  # the right name in the wrong section: `lr` or `optm.lr` for `optim.lr`
+        near = f"did you mean {elsewhere[0]!r}?"
+    return f"{key} is not a setting; {listing}" + (f"; {near}" if near else "")
+
+
+def _convert(value: object, hint: object) -> object:
+    """Turn YAML's idea of a number into the field's; whatever does not fit is left for the field's own check."""
+    kinds = get_args(hint) or (hint,)
+    if float in kinds and isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if int in kinds and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def plain(value: Any, where: str) -> Any:
+    """A deep copy made of dictionaries, lists and plain values only."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{where} must have texts as names, got {key!r}")
+        return {key: plain(item, f"{where}.{key}" if where else key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{where}[{position}]") for position, item in enumerate(value)]
+    raise ValueError(
+        f"{where} must be a number, a text, true, false, null, a list or a mapping, got {value!r}; "
+        "from Python, an environment that needs other arguments can be a factory: train(config, env=lambda: ...)"
+    )
