@@ -12,6 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # `python -m enn_ppo.train` runs a module that this package imports too; runpy warns of that, and it does no harm here
 warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval)' found in sys.modules", category=RuntimeWarning)
 
+from enn_ppo.callbacks import Callback, Update  # noqa: E402
 from enn_ppo.config import (  # noqa: E402
     EnvConfig,
     EvalConfig,
@@ -30,6 +31,7 @@ from enn_ppo.train import TrainResult, train  # noqa: E402
 from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig  # noqa: E402
 
 __all__ = [
+    "Callback",
     "EnvConfig",
     "EvalConfig",
     "EvalResult",
@@ -45,6 +47,7 @@ __all__ = [
     "TrainEvalConfig",
     "TrainResult",
     "TranslationConfig",
+    "Update",
     "ValueOptimConfig",
     "evaluate",
     "train",

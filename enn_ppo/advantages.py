@@ -48,11 +48,7 @@ def gae(
     Raises:
         ValueError: if shapes differ, or a step is both terminated and truncated.
     """
-    _check_shapes(rewards, values=values, terminated=terminated, truncated=truncated, final_values=final_values)
-    if bool((terminated & truncated).any()):  # one device synchronisation per rollout
-        t, n = (terminated & truncated).nonzero()[0].tolist()
-        raise ValueError(f"step {t} of environment {n} is both terminated and truncated; an episode ends in one way")
-
+    _check(rewards, values, terminated, truncated, final_values)
     next_values = torch.cat([values[1:], last_values.unsqueeze(0)])
     next_values = torch.where(truncated, final_values, next_values).masked_fill(terminated, 0.0)
     deltas = rewards + gamma * next_values - values
@@ -64,6 +60,53 @@ def gae(
         running = deltas[t] + carries[t] * running
         advantages[t] = running
     return Advantages(advantages, advantages + values)
+
+
+def n_step(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    *,
+    gamma: float,
+    n_steps: int,
+) -> Advantages:
+    """Discounted n-step returns, and what they are above the values.
+
+        G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
+
+    where B_t is 0 after a termination, the value of the episode's own final observation after a truncation, and
+    Gⁿ⁻¹_{t+1} otherwise (`last_values` at t = T - 1). Source: Sutton & Barto 2018, equation 7.1.
+
+    Args:
+        rewards: (T, N); these and the following are as in `gae`.
+        values: (T, N).
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        final_values: (T, N).
+        last_values: (N,).
+        gamma: discount in [0, 1].
+        n_steps: n, at least 1. T or more gives what `gae` gives with λ = 1.
+
+    Raises:
+        ValueError: as `gae`.
+    """
+    _check(rewards, values, terminated, truncated, final_values)
+    returns = values
+    for _ in range(min(n_steps, len(rewards))):
+        following = torch.cat([returns[1:], last_values.unsqueeze(0)])
+        following = torch.where(truncated, final_values, following).masked_fill(terminated, 0.0)
+        returns = rewards + gamma * following
+    return Advantages(returns - values, returns)
+
+
+def _check(rewards: Tensor, values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor) -> None:
+    _check_shapes(rewards, values=values, terminated=terminated, truncated=truncated, final_values=final_values)
+    if bool((terminated & truncated).any()):  # one device synchronisation per rollout
+        t, n = (terminated & truncated).nonzero()[0].tolist()
+        raise ValueError(f"step {t} of environment {n} is both terminated and truncated; an episode ends in one way")
 
 
 def _check_shapes(rewards: Tensor, **others: Tensor) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 from enn_ppo.logger import read_metrics
 
-__all__ = ["plot_learning_curve"]
+__all__ = ["new_figure", "plot_learning_curve", "save_figure"]
 
 _CURVES = {"episodic_reward": "episodic reward", "episode_length": "episode length (steps)"}
 
 
 def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
-    """Draw episodic reward and episode length over environment steps.
+    """Draw episodic reward and episode length over environment steps, and what evaluations found, with 95 % intervals.
 
     Updates in which no episode ended are left out. The picture is replaced in one move: no viewer sees half.
 
@@ -25,9 +25,32 @@ def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
 
     Raises:
         ValueError: the rows cannot be read.
+        OSError: the picture cannot be written.
     """
-    rows = read_metrics(metrics_jsonl)
-    figure = _figure(rows)
+    save_figure(_figure(read_metrics(metrics_jsonl)), output_png)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure of so many inches.
+
+    It has a canvas of its own, and knows nothing of pyplot: a notebook or program that calls us keeps its backend and its
+    current figure.
+    """
+    # here, because it takes long and only the end of a run needs it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, output_png: Path) -> None:
+    """Write a picture, 120 dots an inch, in one move.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
     aside = output_png.with_name(f".{output_png.name}.aside")
     try:
         figure.savefig(aside, format="png", dpi=120)
@@ -38,20 +61,31 @@ def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
 
 
 def _figure(rows: Sequence[dict[str, Any]]) -> Any:
-    # Imported here because it takes long and only the end of a run needs it. Figure with its own canvas, and not
-    # pyplot: a notebook or program that calls us keeps its backend and its current figure.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 5.5)
     panels = figure.subplots(len(_CURVES), 1, sharex=True)
     for axes, (key, label) in zip(panels, _CURVES.items(), strict=True):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-        axes.plot([step for step, _ in points], [value for _, value in points], marker="." if len(points) < 50 else "")
-        if not points:
+        marker = "." if len(points) < 50 else ""
+        axes.plot([step for step, _ in points], [value for _, value in points], marker=marker, label="training")
+        evaluated = [row for row in rows if row.get(f"eval/{key}") is not None]
+        if evaluated:
+            _draw_evaluations(axes, evaluated, f"eval/{key}")
+        elif not points:
             axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
     panels[-1].set_xlabel("environment steps")
     return figure
+
+
+def _draw_evaluations(axes: Any, rows: Sequence[dict[str, Any]], key: str) -> None:
+    """Each evaluation stands at the step of its policy; one without an interval has a bar of no height."""
+    axes.errorbar(
+        [row.get("eval/step", row["step"]) for row in rows],
+        [row[key] for row in rows],
+        yerr=[row.get(f"{key}_ci95") or 0.0 for row in rows],
+        fmt="o-",
+        capsize=3,
+        label="evaluation, 95 %",
+    )
+    axes.legend(loc="best")

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,7 @@ def check_distributions(where: str, distributions: object) -> dict[str, Distribu
             if set(given) != {"low", "high"}:
                 raise ValueError(f"{field} must be a mapping of low and high, got {given!r}")
             low, high = (parse_schedule(f"{field}.{end}", given[end]) for end in ("low", "high"))
-            times = [time for time, _ in (*low.points, *high.points)]
-            if any(low(time) > high(time) for time in times):
+            if any(low(time) > high(time) for time in _times(low, high)):
                 raise ValueError(f"{field} must have low at most high at all times, got {given!r}")
         else:
             parse_schedule(field, given)
@@ -66,14 +66,21 @@ def _draw(given: Distribution, progress: float, num_envs: int, rng: np.random.Ge
         return [given[i] for i in rng.integers(len(given), size=num_envs)]
     if isinstance(given, dict):
         low, high = (parse_schedule(end, given[end]) for end in ("low", "high"))
+        smallest, largest = low(progress), max(low(progress), high(progress))
         if _is_whole(low) and _is_whole(high):
-            values: list[Any] = rng.integers(round(low(progress)), round(high(progress)) + 1, size=num_envs).tolist()
+            values: list[Any] = rng.integers(round(smallest), round(largest) + 1, size=num_envs).tolist()
         else:
-            values = rng.uniform(low(progress), high(progress), size=num_envs).tolist()
+            values = rng.uniform(smallest, largest, size=num_envs).tolist()
         return values
     schedule = parse_schedule("value", given)
     value = schedule(progress)
     return [round(value) if _is_whole(schedule) else value] * num_envs
+
+
+def _times(*schedules: Schedule) -> list[float]:
+    """Where to compare schedules: at a thousand times, and just before and at every point, where steps jump."""
+    points = [time for schedule in schedules for time, _ in schedule.points]
+    return [*np.linspace(0, 1, 1001).tolist(), *points, *(math.nextafter(time, 0) for time in points)]
 
 
 def _is_whole(schedule: Schedule) -> bool:

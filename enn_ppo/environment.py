@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from enn_ppo.config import EnvConfig, RolloutConfig
+from enn_ppo.space_changes import gained_actions, gained_features
 from entity_gym import Environment
 from entity_gym.batch_env import BatchEnvironment
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
 from entity_gym.registry import look_up
-from entity_gym.saving import spaces_difference, spaces_from_dict, spaces_to_dict
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.saving import spaces_from_dict
+from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Entity, ObsSpace, has_global_entity
 from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
 from entity_gym.vec_env import VecEnv
 from rogue_net.adaptor import ObsAdaptor
@@ -80,7 +82,7 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
         registered = look_up(config.id, "env.id")
         factory, kwargs = registered.load("env.id"), registered.arguments() | kwargs
     name = config.id if env is None else f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', repr(env))}"
-    return BoundEnvironment(_bind(factory, name, kwargs), EnvConfig(id=name, kwargs=config.kwargs))
+    return BoundEnvironment(_bind(factory, name, kwargs), replace(config, id=name))
 
 
 def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
@@ -98,22 +100,14 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
     return create
 
 
-def check_same_spaces(
-    saved: Mapping[str, Any],
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    *,
-    checkpoint: object,
-    env: str,
-) -> None:
-    """Check that a checkpoint was trained in an environment with these spaces.
+class AdaptedSpaces(NamedTuple):
+    """How a checkpoint's policy fits into an environment."""
 
-    Raises:
-        ValueError: naming the first difference.
-    """
-    difference = spaces_difference(saved, spaces_to_dict(obs_space, action_space))
-    if difference:
-        raise ValueError(f"checkpoint {checkpoint} belongs to another environment than {env}: {difference}")
+    obs_space: ObsSpace  # what a network sees there: the features that the checkpoint knows, of more types if there are any
+    action_space: dict[str, ActionSpace]  # what it does there
+    untrained: list[str]  # entity types that the checkpoint does not know; hidden from the others
+    adaptor: ObsAdaptor  # shows a network of these spaces what the environment shows
+    news: list[str]  # what else it does not know, a line each
 
 
 def adapt_spaces(
@@ -123,19 +117,50 @@ def adapt_spaces(
     *,
     checkpoint: object,
     env: str,
-) -> ObsAdaptor:
-    """What shows a checkpoint's policy the observations of an environment with these spaces, as it knows them.
+) -> AdaptedSpaces:
+    """Fit a checkpoint's policy into an environment with these spaces, which may have gained something since.
+
+    Args:
+        saved: the checkpoint's spaces.
+        obs_space: what the environment shows.
+        action_space: what can be done in it.
+        checkpoint: its name, for messages.
+        env: the environment's.
 
     Raises:
-        ValueError: the environment has other actions, or does not show what the policy needs.
+        ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
     """
-    known, _ = spaces_from_dict(saved)
+    known, known_actions = spaces_from_dict(saved)
     try:
-        adaptor = ObsAdaptor(known, obs_space, action_space)
+        seen = _as_known(known, obs_space)
+        untrained = [name for name in obs_space.entities if name not in known.entities]
+        if untrained and (gone := [name for name in known.entities if name not in obs_space.entities]):
+            raise ValueError(f"the entity types {gone} are gone, and {untrained} are new")
+        if has_global_entity(seen, action_space) and not has_global_entity(known, known_actions):
+            untrained.append(GLOBAL_ENTITY)
+        adaptor = ObsAdaptor(seen, obs_space, action_space, untrained)
+        of_known = {name: entity for name, entity in seen.entities.items() if name in known.entities}
+        news = gained_features(known, ObsSpace(of_known, seen.global_features, seen.global_kinds))
+        news += gained_actions(known_actions, action_space)
     except ValueError as error:
         raise ValueError(f"checkpoint {checkpoint} belongs to another environment than {env}: {error}") from None
-    check_same_spaces(saved, known, action_space, checkpoint=checkpoint, env=env)
-    return adaptor
+    return AdaptedSpaces(seen, dict(action_space), untrained, adaptor, news)
+
+
+def _as_known(known: ObsSpace, offered: ObsSpace) -> ObsSpace:
+    """The types of both, with the features that are known, of the kind that they have now."""
+
+    def present(before: Entity, now: Entity) -> Entity:
+        return Entity(before.features, {name: kind for name, kind in now.kinds.items() if name in before.features})
+
+    entities = {
+        name: present(known.entities[name], entity) if name in known.entities else entity
+        for name, entity in offered.entities.items()
+    }
+    everywhere = present(
+        Entity(known.global_features, known.global_kinds), Entity(offered.global_features, offered.global_kinds)
+    )
+    return ObsSpace({**known.entities, **entities}, everywhere.features, everywhere.kinds)
 
 
 def _check_arguments(name: str, factory: EnvFactory, kwargs: Mapping[str, Any]) -> None:

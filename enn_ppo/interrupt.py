@@ -1,4 +1,4 @@
-"""Ctrl-C finishes what it can."""
+"""Ctrl-C, or a scheduler's SIGTERM, finishes what it can."""
 
 from __future__ import annotations
 
@@ -8,31 +8,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+_SIGNALS = {signal.SIGINT: ("Ctrl-C", "interrupted"), signal.SIGTERM: ("SIGTERM", "terminated")}
+
 
 @contextmanager
-def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Within this context the first Ctrl-C only raises a flag; the second interrupts at once, as ever.
+def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str | None]]:
+    """Within this context the first Ctrl-C or SIGTERM only raises a flag; the second ends the process at once, as ever.
 
     Args:
         say: prints a line for the user.
 
     Yields:
-        A function that tells whether Ctrl-C was pressed.
+        A function that tells what came: "interrupted" of Ctrl-C, "terminated" of SIGTERM, None of neither.
     """
-    pressed = threading.Event()
+    came: list[str] = []
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's alone
-        yield pressed.is_set
+        yield lambda: None
         return
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        pressed.set()
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        name, state = _SIGNALS[signal.Signals(number)]
+        came.append(state)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with suppress(RuntimeError):  # it came in the middle of another print, which cannot be entered twice
-            say("Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once")
+            again = "press" if number == signal.SIGINT else "send it"
+            say(f"{name}: finishing this update and writing a checkpoint; {again} again to abort at once")
 
-    signal.signal(signal.SIGINT, on_interrupt)
+    for number in _SIGNALS:
+        signal.signal(number, on_signal)
     try:
-        yield pressed.is_set
+        yield lambda: came[0] if came else None
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

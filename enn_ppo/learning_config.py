@@ -19,8 +19,8 @@ class OptimConfig:
     """AdamW and its minibatches. A frame is one environment at one step."""
 
     lr: Scheduled = 2e-3
-    """Learning rate, or a schedule over progress: `0.001@0 -> 0@1`. At least 0, a plain number greater than 0, typically
-    1e-4 to 3e-3. Default 2e-3."""
+    """Learning rate, or a schedule over progress: `0.001@0 -> 0@1`. Greater than 0, typically 1e-4 to 3e-3; the values of a
+    schedule may be 0, too. Default 2e-3."""
     batch_size: int = 512
     """Frames per optimizer step. At least 1, at most the rollout's `num_envs * steps`. Default 512."""
     micro_batch_size: int | None = None
@@ -58,7 +58,8 @@ class ValueOptimConfig:
     """The optimizer of a separate value network; what is null is as in `optim`."""
 
     lr: Scheduled | None = None
-    """Learning rate or schedule, with the annealing and warm-up of `optim`. At least 0. Default null."""
+    """Learning rate or schedule, with the annealing and warm-up of `optim`. Greater than 0; the values of a schedule may
+    be 0, too. Default null."""
     weight_decay: float | None = None
     """As `optim.weight_decay`. At least 0. Default null."""
     max_grad_norm: float | None = None

@@ -1,12 +1,11 @@
-"""Where the rows of metrics go: `metrics.jsonl` always, wandb if asked. A row holds the numbers of one update."""
+"""Where the rows of metrics go: `metrics.jsonl` always, trackers if asked. A row holds the numbers of one update."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,38 +14,25 @@ import numpy as np
 
 __all__ = [
     "CompositeLogger",
+    "Droppable",
     "JsonlLogger",
     "MetricsLogger",
-    "NullLogger",
     "Row",
-    "WandbLogger",
-    "make_loggers",
+    "known",
     "read_metrics",
 ]
 
 Row = Mapping[str, float | int | None]  # None: not known in this update, for example the mean of no episodes
 
-WANDB_MODES = ("disabled", "offline", "online")
-
 
 class MetricsLogger(Protocol):
-    """Takes one row per update."""
+    """Takes one row per update, and rows of evaluations that end between or after them."""
 
     def log(self, row: Row) -> None:
-        """Take a row; it has the key `step`, which grows from row to row."""
+        """Take a row; it has the key `step`, which never falls from row to row."""
 
     def close(self) -> None:
         """Finish writing. Safe to call twice."""
-
-
-class NullLogger:
-    """Takes every row and forgets it."""
-
-    def log(self, row: Row) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class CompositeLogger:
@@ -68,11 +54,57 @@ class CompositeLogger:
                 stack.callback(logger.close)
 
 
+class Droppable:
+    """Passes rows on until the logger fails, says so once, and goes on without it: no tracker is worth a run.
+
+    Args:
+        name: of the logger, for people.
+        logger: gets the rows.
+        warn: shows a line.
+    """
+
+    def __init__(self, name: str, logger: MetricsLogger, warn: Callable[[str], None]) -> None:
+        self._name = name
+        self._logger: MetricsLogger | None = logger
+        self._warn = warn
+
+    def log(self, row: Row) -> None:
+        """Pass the row on, if the logger still works."""
+        if self._logger is None:
+            return
+        try:
+            self._logger.log(row)
+        except Exception as error:  # whatever a library raises
+            self._drop(error)
+
+    def close(self) -> None:
+        """Close the logger, if it still works."""
+        if self._logger is None:
+            return
+        try:
+            self._logger.close()
+        except Exception as error:
+            self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        logger, self._logger = self._logger, None
+        self._warn(f"{self._name} failed and gets no more metrics, metrics.jsonl does: {_describe(error)}")
+        try:
+            if logger is not None:
+                logger.close()
+        except Exception:
+            pass  # it has failed already, and that was said
+
+
 class JsonlLogger:
-    """Appends one JSON object per row to a file. A row is on its way to the disk, whole, when `log` returns."""
+    """Appends one JSON object per row to a file. A row is on its way to the disk, whole, when `log` returns.
+
+    The file is opened anew for every row: so a run directory that has vanished is noticed, where an open file would go on
+    taking rows that nobody can ever read.
+    """
 
     def __init__(self, path: Path, resume_step: int | None) -> None:
-        """Open the file.
+        """Make the file, or what a resumed run keeps of it.
 
         Args:
             path: the file; its directory exists.
@@ -85,99 +117,28 @@ class JsonlLogger:
         self._path = Path(path)
         if resume_step is not None and self._path.exists():
             _drop_rows_after(self._path, resume_step)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._append(b"")
 
     def log(self, row: Row) -> None:
-        """Append the row; NaN and infinity become null."""
-        values = {name: _json_number(value) for name, value in row.items()}
-        data = memoryview(json.dumps(values, allow_nan=False).encode() + b"\n")
-        try:
-            while data:  # normally once: a write is cut short only where the disk is full
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class WandbLogger:
-    """Sends rows to Weights & Biases, or keeps them for `wandb sync`."""
-
-    def __init__(self, mode: str, project: str, run_dir: Path, config: Mapping[str, Any]) -> None:
-        """Start a wandb run.
-
-        Args:
-            mode: "offline" needs no account and no network; "online".
-            project: wandb's project.
-            run_dir: wandb's files go to its folder `wandb`.
-            config: shown with the run.
+        """Append the row; NaN and infinity become null.
 
         Raises:
-            ValueError: wandb is not installed, or refuses to start.
+            OSError: the file cannot be written.
         """
-        try:
-            import wandb  # here, because it is optional and slow to import
-        except ImportError as error:
-            raise ValueError(
-                f'logger.wandb={mode} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
-                "or logger.wandb=disabled"
-            ) from error
-        # its capture of the console would fight with the live progress line
-        settings = wandb.Settings(console="off", silent=True)
-        try:
-            self._run = wandb.init(
-                mode="online" if mode == "online" else "offline",
-                project=project,
-                dir=str(run_dir),
-                config=dict(config),
-                settings=settings,
-            )
-        except wandb.Error as error:
-            raise ValueError(
-                f"logger.wandb={mode} could not start: {error}. "
-                "`wandb login` sets up an account; logger.wandb=offline needs none"
-            ) from error
-
-    def log(self, row: Row) -> None:
-        """Send what is known of the row."""
-        known = {name: value for name, value in row.items() if _json_number(value) is not None}
-        self._run.log(known, step=int(known["step"] or 0))
+        values = {name: _json_number(value) for name, value in row.items()}
+        self._append(json.dumps(values, allow_nan=False).encode() + b"\n")
 
     def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+        """Do nothing: no file is open."""
 
-
-def make_loggers(
-    metrics_path: Path,
-    *,
-    resume_step: int | None,
-    wandb: str,
-    project: str,
-    config: Mapping[str, Any],
-) -> MetricsLogger:
-    """Make the one logger that the trainer talks to.
-
-    Args:
-        metrics_path: `metrics.jsonl` in the run directory, which exists.
-        resume_step: see `JsonlLogger`.
-        wandb: "disabled", "offline" or "online".
-        project: wandb's project.
-        config: the resolved configuration, for wandb.
-
-    Raises:
-        ValueError: `wandb` is none of these, or wandb cannot be used.
-    """
-    if wandb not in WANDB_MODES:
-        near = difflib.get_close_matches(str(wandb), WANDB_MODES, n=1)
-        raise ValueError(
-            f"logger.wandb is {wandb!r}; allowed: {', '.join(WANDB_MODES)}"
-            + (f"; did you mean {near[0]!r}?" if near else "")
-        )
-    tracker = NullLogger() if wandb == "disabled" else WandbLogger(wandb, project, metrics_path.parent, config)
-    return CompositeLogger([JsonlLogger(metrics_path, resume_step), tracker])
+    def _append(self, line: bytes) -> None:
+        data = memoryview(line)
+        try:
+            with open(self._path, "ab", buffering=0) as file:
+                while data:  # normally once: a write is cut short only where the disk is full
+                    data = data[file.write(data) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -187,6 +148,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         ValueError: the file is missing, or a line before the last is not a row; names the line.
     """
     return [row for row, _ in _rows(Path(path))]
+
+
+def known(row: Row) -> dict[str, float | int]:
+    """What trackers get of a row: the numbers that are known and finite."""
+    numbers = {name: _json_number(value) for name, value in row.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
@@ -222,3 +189,8 @@ def _drop_rows_after(path: Path, step: int) -> None:
 def _json_number(value: Any) -> Any:
     number = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+def _describe(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor
 
 from enn_ppo.checkpoint import Checkpoint, load_checkpoint
-from enn_ppo.config import EnvConfig
-from enn_ppo.environment import adapt_spaces
-from enn_ppo.policy import load_policy
-from enn_ppo.settings import from_dict
+from enn_ppo.fit import FittedPolicy, fit_policy
+from enn_ppo.policy import saved_config
 from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
 from entity_gym.play import add_options, broken, run, style_of, usage_error
 from entity_gym.playing.loop import Advice, Decision
@@ -90,36 +88,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
-        found, adaptor = _find(checkpoint, options.set)
-        net = load_policy(checkpoint, torch.device("cpu"))
+        found, fitted = _find(checkpoint, options.set)
     except ValueError as error:
         return usage_error(error)
     except Exception as error:
         return broken(error)
-    if told := adaptor.describe():
-        print(f"observations are not as they were in training; {told}")
-    policy = NetPolicy(net, options.temperature, options.greedy, options.seed or 0, adaptor)
+    if fitted.news:
+        print(f"the environment is not as it was in training; {fitted.news}")
+    policy = NetPolicy(fitted.net, options.temperature, options.greedy, options.seed or 0, fitted.adaptor)
     return run(found, options.seed, style_of(options), policy)
 
 
 class _Found(NamedTuple):
     env: Found
-    adaptor: ObsAdaptor
+    policy: FittedPolicy
 
 
 def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> _Found:
     """The environment that the checkpoint was trained in, with other settings where they are given.
 
     Raises:
-        ValueError: if it is not there, has other actions, or does not show what the policy needs.
+        ValueError: if it is not there, lacks actions, or does not show what the policy needs.
     """
-    config = from_dict(EnvConfig, checkpoint.config["env"], "env")
+    config = saved_config(checkpoint).env
     found = find_source(config.id, {**config.kwargs, **parse_settings(settings)})
     env = make_plain(found.source, found.parameters)
     obs_space, action_space = env.obs_space(), env.action_space()
     env.close()
-    adaptor = adapt_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=config.id)
-    return _Found(found, adaptor)
+    return _Found(found, fit_policy(checkpoint, obs_space, action_space, torch.device("cpu"), config.id))
 
 
 def _parser() -> argparse.ArgumentParser:

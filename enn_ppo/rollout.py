@@ -10,13 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from enn_ppo.actor_critic import Actor
+from enn_ppo.frames import Frames
+from enn_ppo.recording import Recorder
 from entity_gym.episodes import Episode, EpisodeTracker
-from entity_gym.vec_env import VecEnv
+from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecObs
-from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from rogue_net import ActResult, ObsBatch, RaggedTensor
+from rogue_net.ragged import cat_ragged
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Rollout:
     truncated: Tensor  # (T, N) bool
     final_values: Tensor  # (T, N) float32, of the last observations of truncated episodes; 0 elsewhere
     last_values: Tensor  # (N,) float32, of the observations after the last step
+    elapsed_steps: NDArray[np.int64]  # (T, N), steps that the episode of each frame of `obs` had been played
     episodes: list[Episode]  # that ended
     metrics: dict[str, Metric]  # that the environments reported
     env_seconds: float
@@ -43,22 +50,23 @@ class Collector:
 
     Args:
         vec_env: N environments.
-        net: the policy; evaluated, never changed.
+        net: the policy, and its values; evaluated, never changed.
         device: where the policy is.
         generator: source of the sampling noise, on `device`.
     """
 
-    def __init__(self, vec_env: VecEnv, net: RogueNet, device: torch.device, generator: torch.Generator) -> None:
+    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, generator: torch.Generator) -> None:
         self.vec_env = vec_env
         self.net = net
         self.device = device
         self.generator = generator
         self.tracker = EpisodeTracker(len(vec_env))
+        self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
         self._obs: VecObs | None = None
 
-    def reset(self, seed: int | None = None) -> None:
-        """Start new episodes everywhere."""
-        self._obs = self.vec_env.reset(seed)
+    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> None:
+        """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
+        self._obs = self.vec_env.reset(seed, env_info)
         self.tracker = EpisodeTracker(len(self.vec_env))
 
     @torch.no_grad()
@@ -67,14 +75,18 @@ class Collector:
         assert self._obs is not None, "reset first"
         frames: list[ObsBatch] = []
         results = []
+        elapsed: list[NDArray[np.int64]] = []
         outcomes: list[VecObs] = []
         episodes: list[Episode] = []
         metrics: dict[str, Metric] = {}
         env_seconds = act_seconds = 0.0
+        seen = [self._obs]
+        logits = self.recorder is not None and self.recorder.logits
         for _ in range(steps):
             started = time.perf_counter()
+            elapsed.append(self._obs.elapsed_step)
             batch = ObsBatch.from_vec_obs(self._obs, self.device)
-            result = self.net.act(batch, generator=self.generator)
+            result = self.net.act(batch, generator=self.generator, logits=logits)
             actions = result.to_buffers()  # synchronises: the environments need the actions
             acted = time.perf_counter()
             self._obs = self.vec_env.act(actions)
@@ -83,6 +95,7 @@ class Collector:
             frames.append(batch)
             results.append(result)
             outcomes.append(self._obs)
+            seen.append(self._obs)
             episodes += self.tracker.step(self._obs)
             for name, metric in self._obs.metrics.items():
                 metrics.setdefault(name, Metric()).merge(metric)
@@ -93,7 +106,7 @@ class Collector:
         truncated = stack("truncated")
         obs = ObsBatch.cat(frames)
         offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}  # every actor chooses once
-        return Rollout(
+        rollout = Rollout(
             obs=obs,
             actions={
                 name: RaggedTensor(torch.cat([result.actions[name].values for result in results]), offsets[name])
@@ -109,11 +122,16 @@ class Collector:
             truncated=truncated,
             final_values=self._final_values(outcomes),
             last_values=self.net.value(ObsBatch.from_vec_obs(self._obs, self.device)),
+            elapsed_steps=np.stack(elapsed),
             episodes=episodes,
             metrics=metrics,
             env_seconds=env_seconds,
             act_seconds=act_seconds,
         )
+        if self.recorder is not None:
+            self.recorder.add(_frames(rollout, seen[:-1], results))
+            self.recorder.flush()
+        return rollout
 
     def state(self) -> dict[str, Any]:
         """Where the environments and their episodes are, for `load_state`; environments that cannot be saved are None."""
@@ -150,3 +168,21 @@ class Collector:
             batch = ObsBatch.cat([ObsBatch.from_vec_obs(final, self.device) for _, final in ended])
             values[steps, envs] = self.net.value(batch)
         return values
+
+
+def _frames(rollout: Rollout, seen: list[VecObs], results: list[ActResult]) -> Frames:
+    """The rollout as frames to record, with the logits that `results` have."""
+    logits = [result.logits for result in results if result.logits is not None]
+    return Frames(
+        obs=rollout.obs,
+        env_id=torch.cat([torch.from_numpy(obs.env_id) for obs in seen]),
+        step=torch.cat([torch.from_numpy(obs.elapsed_step) for obs in seen]),
+        actions=rollout.actions,
+        log_probs=rollout.log_probs,
+        logits={name: cat_ragged([each[name] for each in logits]) for name in logits[0]} if logits else None,
+        values=rollout.values.flatten(),
+        rewards=rollout.rewards.flatten(),
+        terminated=rollout.terminated.flatten(),
+        truncated=rollout.truncated.flatten(),
+        final_values=rollout.final_values.flatten(),
+    )

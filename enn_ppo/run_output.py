@@ -8,14 +8,13 @@ from types import TracebackType
 
 import yaml
 
+from enn_ppo.checkpoint_finding import resolve_checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.curve import plot_learning_curve
-from enn_ppo.logger import make_loggers
-from enn_ppo.metrics import Row
+from enn_ppo.logger import Row
 from enn_ppo.progress import Progress
 from enn_ppo.settings import to_dict
-
-METRICS = "metrics.jsonl"
+from enn_ppo.trackers import METRICS, make_loggers
 
 
 class RunOutput:
@@ -25,33 +24,37 @@ class RunOutput:
         run_dir: exists.
         config: of the run; written to `config.yaml`.
         step: where a resumed run continues: later rows of metrics are dropped. None for a new one.
+
+    Raises:
+        ValueError: the directory cannot be written, or a tracker cannot start.
     """
 
     def __init__(self, run_dir: Path, config: TrainConfig, step: int | None) -> None:
         self.run_dir = run_dir
-        settings = to_dict(config)
         try:
-            self._logger = make_loggers(
-                run_dir / METRICS,
-                resume_step=step,
-                wandb=config.logger.wandb,
-                project=config.logger.project,
-                config=settings,
-            )
-            (run_dir / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+            self._logger = make_loggers(run_dir, config, step, self.say)
+            (run_dir / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
         self._progress = Progress(config.total_timesteps, step or 0)
 
     def log(self, row: Row) -> None:
-        """Show and store one update's metrics."""
+        """Show and store one update's metrics, or those of an evaluation that has ended since: then only `step` and `eval/...`.
+
+        Raises:
+            ValueError: `metrics.jsonl` cannot be written, so nobody would see what goes on. Says what is saved.
+        """
         try:
             self._logger.log(row)
         except OSError as error:
             raise ValueError(
-                f"{self.run_dir / METRICS} cannot be written: {error}; the checkpoints still load"
+                f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps; "
+                + _what_is_saved(self.run_dir)
             ) from error
-        self._progress.update(row)
+        if "seconds" in row:
+            self._progress.update(row)
+        if row.get("eval/episodic_reward") is not None:
+            self.say(_evaluated(row))
 
     def say(self, text: str) -> None:
         """Print a line without tearing the live line."""
@@ -71,3 +74,16 @@ class RunOutput:
             print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
         if kind is None:
             print(f"done: {self.run_dir}")
+
+
+def _evaluated(row: Row) -> str:
+    reward, half_width = row["eval/episodic_reward"], row.get("eval/episodic_reward_ci95")
+    interval = "" if half_width is None else f" ± {half_width:.3f}"
+    return f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {reward:.3f}{interval}"
+
+
+def _what_is_saved(run_dir: Path) -> str:
+    try:
+        return f"saved is {resolve_checkpoint(run_dir)}: go on with resume={run_dir}"
+    except ValueError as error:
+        return f"nothing is saved: {error}"

@@ -3,6 +3,8 @@
 Progress is 0 at the start and 1 at the end of training, by environment steps, or by the wall clock where
 `max_train_seconds` is nearer. Between two points the value moves linearly (`->`), along half a cosine (`cos`), or
 stays and then jumps (`step`); before the first point and after the last it is theirs.
+
+On a command line the argument stands in quotes, because shells read `>`: `'optim.lr=0.001@0 -> 0@1'`.
 """
 
 from __future__ import annotations
@@ -55,23 +57,33 @@ def parse_schedule(field: str, value: object) -> Schedule:
     Raises:
         ValueError: with the field, what was given, and how a schedule is written.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return Schedule(((0.0, float(value)),))
     if not isinstance(value, str):
         raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}")
     parts = re.split(r"\s*(->|\bcos\b|\bstep\b)\s*", value.strip())
     points = []
     for text in parts[::2]:
-        point = _POINT.fullmatch(text.strip())
-        try:
-            assert point is not None
-            points.append((float(point[2]), float(point[1])))
-        except (AssertionError, ValueError):
-            raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}: {text!r} is no point") from None
+        point = _read_point(text)
+        if point is None:
+            raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}: {text!r} is no point")
+        points.append(point)
     times = [time for time, _ in points]
     if not all(0 <= time <= 1 for time in times) or any(b <= a for a, b in zip(times, times[1:], strict=False)):
         raise ValueError(f"{field} must be {_GRAMMAR}, with progress rising within [0, 1], got {value!r}")
     return Schedule(tuple(points), tuple(parts[1::2]))  # type: ignore[arg-type]
+
+
+def _read_point(text: str) -> tuple[float, float] | None:
+    """(progress, value) of `value@progress`, both finite; None if it is something else."""
+    parts = _POINT.fullmatch(text)
+    if parts is None:
+        return None
+    try:
+        value, progress = float(parts[1]), float(parts[2])
+    except ValueError:
+        return None
+    return (progress, value) if math.isfinite(value) and math.isfinite(progress) else None
 
 
 def check_scheduled(field: str, value: object, low: float, high: float = math.inf, **open_ends: bool) -> None:
@@ -89,7 +101,7 @@ def check_scheduled(field: str, value: object, low: float, high: float = math.in
 
 def decayed(value: Scheduled, decays: bool) -> Scheduled:
     """What `anneal_...` means: a plain number that falls linearly to 0. A schedule stands as it was written."""
-    return f"{value!r}@0 -> 0@1" if decays and not isinstance(value, str) else value
+    return f"{float(value)!r}@0 -> 0@1" if decays and not isinstance(value, str) else value
 
 
 def at_progress(config: S, progress: float) -> S:
@@ -103,4 +115,4 @@ def at_progress(config: S, progress: float) -> S:
 
 
 def _scheduled_fields(cls: type[Any]) -> set[str]:
-    return {name for name, hint in get_type_hints(cls).items() if set(get_args(hint)) == {float, str}}
+    return {name for name, hint in get_type_hints(cls).items() if {float, str} <= set(get_args(hint))}

@@ -5,28 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
+from enn_ppo.callbacks import Callback
 from enn_ppo.checkpoint import Checkpoint, load_checkpoint
 from enn_ppo.config import TrainConfig, default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
+from enn_ppo.evaluator import Evaluator, check_evaluation
 from enn_ppo.policy import select_device
+from enn_ppo.run import Run
 from enn_ppo.run_dir import prepare_run_dir
 from enn_ppo.run_output import RunOutput
 from enn_ppo.state import TrainState
 from entity_gym.threaded_env import ThreadedVecEnv
 
 
-class StartedRun(NamedTuple):
-    """Ready for the next update, with a checkpoint on disk."""
-
-    state: TrainState
-    output: RunOutput
-
-
-def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
+def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> Run:
     """Make or restore everything that `config` asks for.
 
     Raises:
@@ -40,10 +35,12 @@ def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
 
-    state = TrainState(config, bound, device)
-    problem = None
+    torch.use_deterministic_algorithms(config.torch_deterministic)
+    state = TrainState(config, bound, device, callback)
+    check_evaluation(config.eval, config.env, env, state.vec_env.obs_space(), state.vec_env.action_space())
+    restored = None
     if checkpoint:
-        problem = state.restore(checkpoint)
+        restored = state.restore(checkpoint)
     else:
         state.start()
     continues = checkpoint is not None and run_dir.resolve() == _home(checkpoint).resolve()
@@ -52,12 +49,18 @@ def start_run(config: TrainConfig, env: EnvFactory | None) -> StartedRun:
     output.say(f"training {bound.config.id} on {device} into {run_dir}")
     if config.rollout.num_threads == "auto" and isinstance(state.vec_env, ThreadedVecEnv):
         output.say(f"rollout.{state.vec_env.threads_report}")
-    if problem:
-        output.say(f"the environments start new episodes, so this is not the uninterrupted run: {problem}")
+    for line in restored.news if restored else ():
+        output.say(line)
+    if restored and restored.problem:
+        output.say(f"the environments start new episodes, so this is not the uninterrupted run: {restored.problem}")
     _say_what_is_left_out(state, output)
+    state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     if not continues or _is_left_behind(checkpoint):
-        state.save(run_dir)
-    return StartedRun(state, output)
+        state.save(run_dir, evaluations=state.evaluations)
+    evaluator = Evaluator(config.eval, env, config.device, run_dir, output.say)
+    if continues:
+        evaluator.resubmit(state.evaluations, run_dir / "checkpoints")
+    return Run(state, output, evaluator, callback)
 
 
 def _run_dir(config: TrainConfig, env_id: str, checkpoint: Checkpoint | None) -> Path:

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from enn_ppo.checkpoint import Checkpoint, save_checkpoint
-from enn_ppo.config import OptimConfig, PPOConfig, TrainConfig
-from enn_ppo.environment import BoundEnvironment, check_same_spaces
-from enn_ppo.policy import load_weights
-from enn_ppo.rollout import Collector
-from enn_ppo.schedule import at_progress, decayed
+from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.advantages import Advantages, gae, n_step
+from enn_ppo.callbacks import Callback
+from enn_ppo.checkpoint import Checkpoint, Retention, save_checkpoint
+from enn_ppo.config import PPOConfig, TrainConfig
+from enn_ppo.distributions import draw_parameters
+from enn_ppo.environment import BoundEnvironment
+from enn_ppo.metrics import Row, env_info_row
+from enn_ppo.recording import open_recorder
+from enn_ppo.return_scale import ReturnScale, RewardScale
+from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.schedule import Scheduled, at_progress, decayed, parse_schedule
 from enn_ppo.settings import to_dict
+from enn_ppo.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from entity_gym.saving import spaces_to_dict
-from rogue_net import RogueNet
+from rogue_net import ObsBatch, RogueNet
+
+RECENT_EPISODES = 100
 
 
 class Settings(NamedTuple):
     """Settings of one update: every schedule has become its number."""
 
-    optim: OptimConfig
     ppo: PPOConfig
+    learning_rate: float  # of the policy
+
+
+class Restored(NamedTuple):
+    """How a run continues."""
+
+    problem: str | None  # why the environments start new episodes; None if they too continue
+    news: tuple[str, ...]  # a line for each thing that the environment has gained
 
 
 class TrainState:
@@ -34,33 +53,48 @@ class TrainState:
         config: of the run.
         env: the environment to make.
         device: where the policy lives.
+        callback: may choose the parameters of environments.
     """
 
-    def __init__(self, config: TrainConfig, env: BoundEnvironment, device: torch.device) -> None:
+    def __init__(self, config: TrainConfig, env: BoundEnvironment, device: torch.device, callback: Callback) -> None:
         self.config = config
         self.env_name = env.config.id
+        self.callback = callback
         self.vec_env = env.make_vec_env(config.rollout, config.seed)
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # on the CPU whatever the device, so that all start from the same weights
-            torch.manual_seed(config.seed)
-            net = RogueNet(config.net, self.vec_env.obs_space(), self.vec_env.action_space())
-        self.net = net.to(device)
-        self.optimizer = torch.optim.AdamW(
-            self.net.parameters(), lr=0.0, eps=1e-5, weight_decay=config.optim.weight_decay, fused=True
-        )
+        self.model = self._make_model().to(device)
+        self.optimizer = make_optimizer(self.model, config)
         self.shuffling = torch.Generator()
-        self.collector = Collector(self.vec_env, self.net, device, torch.Generator(device))
+        self.collector = Collector(self.vec_env, self.model, device, torch.Generator(device))
+        self.reward_scale = RewardScale(len(self.vec_env)) if config.ppo.normalize == "rewards" else None
+        self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
         self.step = 0  # environment steps trained
         self.num_updates = 0
         self.seconds = 0.0  # spent training, before an interruption too
+        self.recent_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.evaluations: Sequence[int] = ()  # steps that were being evaluated when the restored checkpoint was saved
+        self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters drawn for the last update
+
+    @property
+    def net(self) -> RogueNet:
+        """The policy's network."""
+        return self.model.policy
+
+    def _make_model(self) -> ActorCritic:
+        obs_space, action_space = self.vec_env.obs_space(), self.vec_env.action_space()
+        # on the CPU whatever the device, so that all start from the same weights
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            policy = RogueNet(self.config.net, obs_space, action_space)
+            value_net = self.config.value_net
+            return ActorCritic(policy, RogueNet(value_net, obs_space, action_space) if value_net else None)
 
     def start(self) -> None:
         """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
         self.seed_generators()
-        self.collector.reset(self.config.seed)
-        self.net.update_normalization(self.collector.collect(self.config.rollout.steps).obs)
-        self.collector.reset(self.config.seed)
+        info = self._draw_env_info() or None
+        self.collector.reset(self.config.seed, info)
+        self.model.update_normalization(self.collector.collect(self.config.rollout.steps).obs)
+        self.collector.reset(self.config.seed, info)
 
     def seed_generators(self) -> None:
         """Key the random numbers of the next update by the seed and the step, so that no generator needs saving."""
@@ -81,21 +115,67 @@ class TrainState:
         by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
         return min(1.0, max(by_steps, by_seconds))
 
-    def settings(self) -> Settings:
-        """What the schedules say for the next update; its learning rates are set."""
+    def begin_update(self) -> Settings:
+        """Seed the generators, draw the environments' parameters, and set the learning rates of the next update."""
+        self.seed_generators()
+        if info := self._draw_env_info():
+            self.vec_env.configure(info)
         config, progress = self.config, self.progress()
-        optim = at_progress(replace(config.optim, lr=decayed(config.optim.lr, config.optim.anneal_lr)), progress)
-        if optim.warmup_steps:
-            after = self.step + self.next_steps() * config.rollout.num_envs
-            optim = replace(optim, lr=float(optim.lr) * min(1.0, after / optim.warmup_steps))
-        for group in self.optimizer.param_groups:
-            group["lr"] = optim.lr
+        rates = [self._learning_rate(config.optim.lr), self._learning_rate(config.value_optim.lr or config.optim.lr)]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate
         ppo = replace(config.ppo, ent_coef=decayed(config.ppo.ent_coef, config.ppo.anneal_entropy))
-        return Settings(optim, at_progress(ppo, progress))
+        return Settings(at_progress(ppo, progress), rates[0])
 
-    def advance(self, steps: int, seconds: float) -> None:
-        """Count an update."""
-        self.step += steps
+    def _learning_rate(self, lr: Scheduled) -> float:
+        """What the schedule, the annealing and the warm-up make of `lr` now."""
+        optim = self.config.optim
+        rate = parse_schedule("optim.lr", decayed(lr, optim.anneal_lr))(self.progress())
+        if not optim.warmup_steps:
+            return rate
+        after = self.step + self.next_steps() * self.config.rollout.num_envs
+        return rate * min(1.0, after / optim.warmup_steps)
+
+    def _draw_env_info(self) -> Mapping[str, Sequence[Any]]:
+        """Parameters for the episodes that begin from now on; empty where nothing says any."""
+        rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, self.step, 2)))
+        num_envs, progress = len(self.vec_env), self.progress()
+        drawn: dict[str, Sequence[Any]] = dict(draw_parameters(self.config.env.info, progress, num_envs, rng))
+        self.env_info = drawn | dict(self.callback.env_info(progress, num_envs, rng) or {})
+        return self.env_info
+
+    def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig) -> Advantages:
+        """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says."""
+        rewards, gamma = rollout.rewards, float(ppo.gamma)
+        if self.reward_scale:
+            rewards = self.reward_scale(rewards, rollout.terminated | rollout.truncated, gamma)
+        played = (rollout.values, rollout.terminated, rollout.truncated, rollout.final_values, rollout.last_values)
+        if ppo.advantages == "gae":
+            advantages = gae(rewards, *played, gamma=gamma, gae_lambda=float(ppo.gae_lambda))
+        else:
+            advantages = n_step(rewards, *played, gamma=gamma, n_steps=ppo.n_steps or len(rewards))
+        if self.return_scale:
+            self.return_scale(advantages.returns, self.model.value_head)
+        return advantages
+
+    def update_normalization(self, obs: ObsBatch) -> None:
+        """Take what was seen into the input statistics, unless they are frozen."""
+        limit = self.config.rollout.freeze_normalization_after
+        if limit is None or self.step < limit:
+            self.model.update_normalization(obs)
+
+    def metrics(self) -> Row:
+        """What there is to tell beside rollout and update: the parameters that environments got."""
+        return env_info_row(self.env_info)
+
+    def recent_reward(self) -> float | None:
+        """The mean reward of the last episodes, up to `RECENT_EPISODES`; None before the first."""
+        return sum(self.recent_rewards) / len(self.recent_rewards) if self.recent_rewards else None
+
+    def advance(self, rollout: Rollout, seconds: float) -> None:
+        """Count an update that learned from `rollout` and took so many seconds."""
+        self.step += rollout.rewards.numel()
+        self.recent_rewards.extend(episode.reward for episode in rollout.episodes)
         self.num_updates += 1
         self.seconds += seconds
 
@@ -103,8 +183,16 @@ class TrainState:
         """Whether to save now: every `checkpoint_interval` updates, and at the end."""
         return self.num_updates % self.config.checkpoint_interval == 0 or self.next_steps() == 0
 
-    def save(self, run_dir: Path) -> Path:
-        """Write a checkpoint into `run_dir`."""
+    def save(self, run_dir: Path, *, evaluations: Sequence[int] = (), score: float | None = None) -> Path:
+        """Write a checkpoint into `run_dir`.
+
+        Args:
+            run_dir: the run's directory.
+            evaluations: steps whose checkpoints are being evaluated, or will be.
+            score: how good the policy is, where that is known already.
+        """
+        scale = self.reward_scale or self.return_scale
+        value_net, recorder = self.model.value_net, self.collector.recorder
         return save_checkpoint(
             run_dir / "checkpoints",
             self.step,
@@ -117,28 +205,93 @@ class TrainState:
                 "seconds": self.seconds,
                 "optimizer": self.optimizer.state_dict(),
                 "collector": self.collector.state(),
+                "scale": scale.state() if scale else None,
+                "recorder": recorder.state() if recorder else None,
+                "recent_rewards": list(self.recent_rewards),
+                "evaluations": list(evaluations),
             },
-            keep=self.config.keep_last,
+            retention=Retention(
+                keep_last=self.config.keep_last,
+                keep_best=self.config.keep_best,
+                keep_every_minutes=self.config.keep_every_minutes,
+                protected=evaluations,
+            ),
+            more_weights={"value_net": value_net.state_dict()} if value_net else None,
+            seconds=self.seconds,
+            score=score,
         )
 
-    def restore(self, checkpoint: Checkpoint) -> str | None:
-        """Continue where `checkpoint` was written.
-
-        Returns:
-            Why the environments start new episodes, or None if they too continue.
+    def restore(self, checkpoint: Checkpoint) -> Restored:
+        """Continue where `checkpoint` was written. What the environment has gained since is found by its name.
 
         Raises:
             ValueError: it belongs to another environment or network.
         """
-        obs_space, action_space = self.vec_env.obs_space(), self.vec_env.action_space()
-        check_same_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=self.env_name)
-        load_weights(self.net, checkpoint.policy, checkpoint)
+        networks = [transfer_weights(self.net, checkpoint, self.env_name)]
+        if value_net := self.model.value_net:
+            is_known = "value_net" in checkpoint.more_weights
+            networks.append(
+                transfer_weights(value_net, checkpoint, self.env_name, "value_net")
+                if is_known
+                else untransferred(value_net)
+            )
         saved = checkpoint.trainer
-        self.optimizer.load_state_dict(saved["optimizer"])
-        for group in self.optimizer.param_groups:  # the present setting, not the saved one; so is lr, at every update
-            group["weight_decay"] = self.config.optim.weight_decay
+        transfer_optimizer(self.optimizer, saved["optimizer"], networks)
+        scale = self.reward_scale or self.return_scale
+        if scale and saved["scale"]:
+            scale.load_state(saved["scale"])
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
-        problem = self.collector.load_state(saved["collector"])
+        self.recent_rewards.extend(saved["recent_rewards"])
+        self.evaluations = saved["evaluations"]
+        problem = networks[0].changed or self.collector.load_state(saved["collector"])
         if problem:
-            self.collector.reset()
-        return problem
+            self.collector.reset(env_info=self._draw_env_info() or None)
+        self._measure_what_is_new(networks)
+        return Restored(problem, networks[0].news)
+
+    def record(self, saved: Mapping[str, Any] | None) -> None:
+        """Record from now on, if the settings say so.
+
+        Args:
+            saved: the recorder's state in the checkpoint that is continued.
+
+        Raises:
+            ValueError: the file cannot be written, or does not fit.
+        """
+        spaces = self.vec_env.obs_space(), self.vec_env.action_space()
+        self.collector.recorder = open_recorder(
+            self.config.record, *spaces, logits=self.config.record_logits, saved=saved
+        )
+
+    def close(self) -> None:
+        """Close the environments, and the recording."""
+        with closing(self.vec_env):
+            if self.collector.recorder:
+                self.collector.recorder.close()
+
+    def _measure_what_is_new(self, networks: Sequence[Transferred]) -> None:
+        """Give features without statistics those of a rollout that is played once and not learned from, as in `start`."""
+        if any(network.unmeasured for network in networks):
+            self.seed_generators()
+            obs = self.collector.collect(self.config.rollout.steps).obs
+            for network in networks:
+                network.measure(obs)
+
+
+def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW of the policy, and in a second group of the value network where there is one."""
+    return torch.optim.AdamW(optimizer_groups(model, config), lr=0.0, eps=1e-5, fused=True)
+
+
+def optimizer_groups(model: ActorCritic, config: TrainConfig) -> list[dict[str, Any]]:
+    """The parameters and settings of each group; the learning rates are set before every update."""
+    optim, own = config.optim, config.value_optim
+    policy = {"params": list(model.policy.parameters()), "weight_decay": optim.weight_decay}
+    if model.value_net is None:
+        return [policy | {"max_grad_norm": optim.max_grad_norm}]
+    value = {
+        "params": list(model.value_net.parameters()),
+        "weight_decay": optim.weight_decay if own.weight_decay is None else own.weight_decay,
+        "max_grad_norm": own.max_grad_norm or optim.max_grad_norm,
+    }
+    return [policy | {"max_grad_norm": optim.max_grad_norm}, value]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.losses import explained_variance, normalize, policy_terms, unit_weights, value_loss
@@ -20,9 +21,14 @@ from enn_ppo.rollout import Rollout
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.ragged import gather_items
 
+_KL = 3  # where a minibatch's numbers hold the KL divergence; see `learn_minibatch`
+
 
 class UpdateStats(NamedTuple):
-    """Means over the minibatches of an update; `explained_variance` is the rollout's, NaN where all returns are equal."""
+    """Means over the minibatches of an update; `explained_variance` is the rollout's, NaN where all returns are equal.
+
+    The value loss is in units of the value head's deviation.
+    """
 
     policy_loss: float
     value_loss: float
@@ -30,7 +36,9 @@ class UpdateStats(NamedTuple):
     approx_kl: float
     clip_fraction: float
     grad_norm: float
+    value_grad_norm: float | None  # of a separate value network
     explained_variance: float
+    epochs: int  # done, fewer than asked for where `target_kl` ended them
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Samples:
 
 
 def update(
-    net: RogueNet,
+    net: RogueNet | ActorCritic,
     optimizer: torch.optim.Optimizer,
     rollout: Rollout,
     advantages: Advantages,
@@ -99,7 +107,8 @@ def update(
 
     Args:
         net: the policy, changed in place.
-        optimizer: of its parameters, with the learning rate already set.
+        optimizer: of its parameters, with the learning rates already set. The first group of them is the policy's, a second
+            one the value network's; a group may have its own `max_grad_norm`.
         rollout: B frames.
         advantages: of the rollout.
         optim: minibatches and epochs.
@@ -115,20 +124,27 @@ def update(
         advantages.returns.flatten(),
     )
     num_frames = len(samples.values)
-    totals = torch.zeros(6, device=samples.values.device)  # stays on the device until the end
+    totals = torch.zeros(7, device=samples.values.device)  # stays on the device until the end
     num_minibatches = math.ceil(num_frames / optim.batch_size)
     sizes = [len(part) for part in torch.arange(num_frames).tensor_split(num_minibatches)]  # nearly equal
-    for _ in range(optim.epochs):
+    epochs = 0
+    while epochs < optim.epochs:
         order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
+        kl_before = totals[_KL].clone()
         for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
             totals += learn_minibatch(net, optimizer, minibatch, optim, ppo)
+        epochs += 1
+        if ppo.target_kl is not None and float(totals[_KL] - kl_before) > ppo.target_kl * num_minibatches:
+            break  # the comparison synchronises with the device, once an epoch
     explained = explained_variance(samples.values, samples.returns)
-    means = torch.cat([totals / (optim.epochs * num_minibatches), explained.reshape(1)])
-    return UpdateStats(*means.tolist())  # all numbers leave the device at once
+    means = torch.cat([totals / (epochs * num_minibatches), explained.reshape(1)])
+    policy, value, entropy, kl, clipped, norm, value_norm, explained_share = means.tolist()  # leave the device at once
+    value_grad_norm = None if math.isnan(value_norm) else value_norm
+    return UpdateStats(policy, value, entropy, kl, clipped, norm, value_grad_norm, explained_share, epochs)
 
 
 def learn_minibatch(
-    net: RogueNet,
+    net: RogueNet | ActorCritic,
     optimizer: torch.optim.Optimizer,
     minibatch: Samples,
     optim: OptimConfig,
@@ -144,8 +160,10 @@ def learn_minibatch(
         ppo: the objective.
 
     Returns:
-        (6,) policy loss, value loss, entropy, KL and clip fraction of the minibatch, and the norm of its gradient.
+        (7,) policy loss, value loss, entropy, KL and clip fraction of the minibatch, the norm of its gradient, and that of a
+        separate value network's, NaN where there is none.
     """
+    groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
     # weights and normalization belong to the minibatch, so that the size of its micro-batches changes nothing
     weights = unit_weights(minibatch.num_actors, ratio=ppo.ratio, weighting=ppo.weighting)
@@ -157,25 +175,26 @@ def learn_minibatch(
     terms = torch.zeros(5, device=weights.device)
     for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
         terms += _backward(net, part, weight, num_frames, ppo)
-    grad_norm = _clip_gradient(optimizer, optim.max_grad_norm)
+    norms = [_clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm) for group in groups]
     optimizer.step()
-    return torch.cat([terms, grad_norm.reshape(1)])
+    return torch.cat([terms, *(norm.reshape(1) for norm in norms), terms.new_full((2 - len(norms),), math.nan)])
 
 
 @torch.no_grad()
-def _clip_gradient(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
+def _clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
     """Scale the gradient so that its norm is at most `limit`.
 
     Returns:
         Its norm as it was. End to end it takes one norm, where `torch.nn.utils.clip_grad_norm_` takes one of each parameter.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm: Tensor = torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).norm()
     torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return norm
 
 
-def _backward(net: RogueNet, samples: Samples, weights: Tensor, num_frames: int, ppo: PPOConfig) -> Tensor:
+def _backward(
+    net: RogueNet | ActorCritic, samples: Samples, weights: Tensor, num_frames: int, ppo: PPOConfig
+) -> Tensor:
     """Add the gradient of a micro-batch of a minibatch of `num_frames` to what is there.
 
     Returns:
@@ -193,7 +212,9 @@ def _backward(net: RogueNet, samples: Samples, weights: Tensor, num_frames: int,
         ratio=ppo.ratio,
     )
     clip_value = float(ppo.clip) if ppo.clip_value else None
-    value = value_loss(evaluation.values, samples.values, samples.returns, clip=clip_value) / num_frames
+    deviation = net.value_head.deviation
+    values = (each / deviation for each in (evaluation.values, samples.values, samples.returns))
+    value = value_loss(*values, clip=clip_value) / num_frames
     (policy.loss - float(ppo.ent_coef) * policy.entropy + float(ppo.vf_coef) * value).backward()  # type: ignore[no-untyped-call]
     return torch.stack([policy.loss, value, policy.entropy, policy.approx_kl, policy.clip_fraction]).detach()
 

@@ -44,9 +44,10 @@ class RolloutConfig:
     """Steps of each environment between two updates. At least 1. Default 16."""
     num_threads: int | Literal["auto"] = 1
     """Threads that step environments, the main one included; more than one helps where a step of all takes longer than
-    about 150 microseconds, and Python environments only while they release the GIL. `auto` measures and picks. Default 1."""
+    about 150 microseconds, and Python environments only while they release the GIL. At least 1; `auto` measures and picks.
+    Default 1."""
     num_processes: int = 0
-    """Worker processes that step environments, for slow Python ones; 0: none. Default 0."""
+    """Worker processes that step environments, for slow Python ones. At least 0, at most `num_envs`; 0: none. Default 0."""
     freeze_normalization_after: int | None = None
     """Environment steps after which the statistics that normalize the policy's inputs stay as they are; 0: as they are
     after the first rollout, which is played and not learned from. At least 0; null: never. Default null."""
@@ -80,7 +81,7 @@ class SelfPlayConfig:
     snapshot_interval: int = 50_000
     """Environment steps between two snapshots that join the pool. At least 1. Default 50,000."""
     pool_size: int = 20
-    """Snapshots kept, spread over the run; at least 1. Default 20."""
+    """Snapshots kept, spread over the run. At least 1. Default 20."""
     latest: float = 0.5
     """Share of the environments in which the others are the policy as it is now. In [0, 1]. Default 0.5."""
     sampling: Sampling = "uniform"

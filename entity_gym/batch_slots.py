@@ -86,6 +86,7 @@ class BatchSlots(EnvSlots):
         self._metrics: dict[str, NDArray[np.float64]] = {}
         self._infos: dict[int, Mapping[str, Any]] = {}
         self._finals: dict[int, tuple[VecObs, int]] = {}  # environment -> last observations, and its row there
+        self._pending: dict[int, dict[str, Any]] = {}  # parameters that wait for the next episode
         self._collected: tuple[EnvIds, dict[str, VecActionMask]] | None = None
 
     def __len__(self) -> int:
@@ -96,11 +97,14 @@ class BatchSlots(EnvSlots):
         self._random.seed(seed, self.first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
-        self._call(ids, self.env.configure, ids, env_info)
+        if type(self.env).configure is BatchEnvironment.configure:
+            raise ValueError(f"{self._reader.environment} does not implement configure(), so it takes no env_info")
+        for i, info in zip(ids.tolist(), env_info, strict=True):
+            self._pending[i] = {**self._pending.get(i, {}), **info}
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._collected = None
-        self._call(ids, self.env.reset, ids, self._random)
+        self._begin(ids)
         self._reward[ids], self._done[ids], self._truncated[ids], self._elapsed[ids] = 0, False, False, 0
         self._forget(ids)
 
@@ -153,6 +157,7 @@ class BatchSlots(EnvSlots):
             "shown": {name: array.copy() for name, array in self._shown().items()},
             "metrics": {name: array.copy() for name, array in self._metrics.items()},
             "infos": [[i, dict(info)] for i, info in sorted(self._infos.items())],
+            "pending": [dict(self._pending[i]) if i in self._pending else None for i in range(len(self))],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -167,6 +172,7 @@ class BatchSlots(EnvSlots):
                 array[...] = saved[name]
         self._metrics = {name: np.array(array) for name, array in state["metrics"].items()}
         self._infos = {i: dict(info) for i, info in state["infos"]}
+        self._pending = {i: dict(info) for i, info in enumerate(state.get("pending", [])) if info is not None}
         self._finals.clear()
         self._collected = None
 
@@ -214,7 +220,15 @@ class BatchSlots(EnvSlots):
             for row, i in enumerate(keep.tolist()):
                 self._finals[i] = last, row
         self._elapsed[ended] = 0
-        self._call(ended, self.env.reset, ended, self._random)
+        self._begin(ended)
+
+    def _begin(self, ids: EnvIds) -> None:
+        """Start episodes, with the parameters that wait for them."""
+        waiting = [i for i in ids.tolist() if i in self._pending] if self._pending else []
+        if waiting:
+            which = np.array(waiting, np.int64)
+            self._call(which, self.env.configure, which, [self._pending.pop(i) for i in waiting])
+        self._call(ids, self.env.reset, ids, self._random)
 
     def _forget(self, ids: EnvIds) -> None:
         """What was said with the last step is not said again."""

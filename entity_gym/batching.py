@@ -26,7 +26,9 @@ from entity_gym.spaces import (
 )
 from entity_gym.typed_features import refusal, wrong_values
 from entity_gym.vec_obs import (
+    PLAYER_REWARD,
     Metric,
+    RaggedArray,
     VecActionMask,
     VecCategoricalActionMask,
     VecContinuousActionMask,
@@ -94,6 +96,7 @@ def batch_frames(
         visible=_visible(frames, features),
         end_of_episode_info=_end_of_episode_info(observations, env_id),
         metrics=_metrics(observations, env_id, reader),
+        arrays=_player_rewards(observations, env_id, reader),
     )
 
 
@@ -212,3 +215,20 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
                     f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a number"
                 ) from error
     return metrics
+
+
+def _player_rewards(
+    observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
+) -> dict[str, NDArray[Any] | RaggedArray]:
+    """What players earned, for `VecObs.arrays`; nothing where no observation tells."""
+    if not any(len(obs.player_rewards) for obs in observations):
+        return {}
+    rows = []
+    for i, obs in zip(env_id.tolist(), observations, strict=True):
+        given = np.asarray(obs.player_rewards, dtype=np.float64 if len(obs.player_rewards) == 0 else None)
+        if given.ndim != 1 or given.dtype.kind not in "biuf" or not np.isfinite(given).all():
+            raise ValueError(
+                f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
+            )
+        rows.append(given.astype(np.float32))
+    return {PLAYER_REWARD: RaggedArray(np.concatenate(rows), _offsets([len(row) for row in rows]))}

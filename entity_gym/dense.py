@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from entity_gym.dense_actions import DenseActions
 from entity_gym.dense_obs import Field, Padding, Tree, field_trees, map_tree, merge_trees, tree_of_keys
 from entity_gym.spec import EnvSpec
-from entity_gym.vec_obs import RaggedArray, VecAction, VecObs
+from entity_gym.vec_obs import PLAYER_REWARD, RaggedArray, VecAction, VecObs
 
 _INT64 = np.dtype(np.int64)
 
@@ -99,8 +99,8 @@ class DenseForm:
         self._actions.num_replaced[:] = 0
 
     def _dense(self, obs: VecObs, offered: dict[str, NDArray[np.int8]] | None) -> Dense:
-        if obs.arrays.keys() != self._arrays.keys():
-            missing = sorted(self._arrays.keys() ^ obs.arrays.keys())
+        missing = sorted((self._arrays.keys() ^ obs.arrays.keys()) - {PLAYER_REWARD})
+        if missing:
             raise ValueError(f"{self._name}: the pool does not show the declared arrays as they are: {missing}")
         own: dict[str, Tree] = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}
         if self._actions.closable:

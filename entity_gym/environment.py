@@ -51,7 +51,7 @@ class Environment(ABC):
         """Take one step. `actions` holds the actions that the last observation offered."""
 
     def configure(self, info: Mapping[str, Any]) -> None:
-        """Set parameters for the coming episodes; called before `reset`, with what a pool's `env_info` says for this one.
+        """Set parameters for the coming episodes; called right before `reset`, with what a pool was told for this one.
 
         Optional. What it changes belongs into `state`. Raise a ValueError for a parameter or a value that cannot be.
         """

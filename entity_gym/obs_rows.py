@@ -51,17 +51,19 @@ class Shown:
 
     def action_masks(self, ids: Rows) -> Mapping[str, VecActionMask]:
         """What the environments `ids`, one or more that have shown something, offered last, in that order."""
+        return self.frames(ids).action_masks
+
+    def frames(self, ids: Rows) -> VecObs:
+        """What the environments `ids`, one or more that have shown something, showed last, in that order; not to be changed."""
         if self._latest is not None and np.array_equal(ids, self._everyone):
-            return self._latest.action_masks
+            return self._latest
         self._spell_out()
         shown: list[tuple[VecObs, int]] = [row for i in ids.tolist() if (row := self._rows[i]) is not None]
         assert len(shown) == len(ids)
         first, rows = shown[0][0], [row for _, row in shown]
         if all(obs is first for obs, _ in shown):
-            if rows == list(range(len(first))):
-                return first.action_masks
-            return take(first, np.array(rows)).action_masks
-        return VecObs.cat([take(obs, np.array([row])) for obs, row in shown]).action_masks
+            return first if rows == list(range(len(first))) else take(first, np.array(rows))
+        return VecObs.cat([take(obs, np.array([row])) for obs, row in shown])
 
     def copy(self) -> Shown:
         """An independent copy."""

@@ -112,6 +112,8 @@ class Observation:
             Types left out are visible. An entity that acts or may be selected shows itself in that action, hidden or not.
         end_of_episode_info: anything worth knowing about the finished episode; only read together with `done`.
         metrics: numbers of every step, aggregated over a rollout as count, sum, min and max.
+        player_rewards: in worlds with several players (`entity_gym.players`), what each of them received for the actions
+            that led here. Empty: all share `reward`.
     """
 
     features: Mapping[str, Rows] = field(default_factory=dict)
@@ -124,6 +126,7 @@ class Observation:
     visible: Mapping[str, Flags] = field(default_factory=dict)
     end_of_episode_info: Mapping[str, Any] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    player_rewards: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         if self.truncated and not self.done:

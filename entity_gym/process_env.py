@@ -139,8 +139,15 @@ class ProcessVecEnv(VecEnv):
         self._forget(Status.NEW)
         obs = self._everyone_shows(Op.RESET, self._resets(False, seed, infos))
         if infos is not None:
-            self._env_info = infos
+            self._remember(infos)
         return obs
+
+    def configure(self, env_info: EnvInfo) -> None:
+        self._check_open()
+        infos = check_env_info(env_info, len(self))
+        parts = [[infos[i] for i in worker.env_id] for worker in self._pool.workers]
+        self._await(self._pool.ask_all(Op.CONFIGURE, parts))
+        self._remember(infos)
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         self._check_open()
@@ -269,6 +276,11 @@ class ProcessVecEnv(VecEnv):
         self._shown = Shown(len(self))
         self._status.of[:] = status
 
+    def _remember(self, infos: list[Mapping[str, Any]]) -> None:
+        """What a worker that takes the place of a dead one has to be told."""
+        before = self._env_info or [{}] * len(infos)
+        self._env_info = [{**old, **new} for old, new in zip(before, infos, strict=True)]
+
     def _slices(self) -> list[EnvIds]:
         return [self._everyone[worker.env_id.start : worker.env_id.stop] for worker in self._pool.workers]
 
@@ -363,6 +375,8 @@ class ProcessVecEnv(VecEnv):
                     request.replies.add(self._after_crash(frame))
             elif request.op == Op.RESET:  # a new process can be reset like any other
                 worker.ask(Op.RESET, request.value._replace(ids=request.ids), request.replies, request.ids)
+            elif request.op == Op.CONFIGURE:
+                worker.ask(Op.CONFIGURE, request.value, request.replies)
             else:
                 request.replies.fail(died, NOBODY)
         for i in idle:  # it has shown something that nobody can act upon any more

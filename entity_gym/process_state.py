@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from entity_gym.slots import check_state
+
 
 def merge_states(parts: Sequence[Any]) -> Any:
     """The state of a pool from those of its slices, in order."""
@@ -31,6 +33,8 @@ def split_state(state: Mapping[str, Any], slices: Sequence[range]) -> list[Any]:
         ValueError: if it is of another number of environments.
     """
     num_envs = slices[-1].stop
+    if "num_envs" not in state:
+        check_state(state, "environments")
     saved = state["num_envs"] if "num_envs" in state else len(state["environments"])
     if saved != num_envs:
         raise ValueError(f"the saved state has {saved} environments; this pool has {num_envs}")

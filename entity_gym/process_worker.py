@@ -37,6 +37,7 @@ class Op(IntEnum):
     STATE = 4  # None; answered by the state
     LOAD_STATE = 5  # the state; answered by frames
     CLOSE = 6  # None; not answered
+    CONFIGURE = 7  # parameters for each of the worker's environments; answered by None
 
 
 class Answer(IntEnum):
@@ -111,6 +112,7 @@ class Worker:
             Op.RENDER: self._render,
             Op.STATE: self._state,
             Op.LOAD_STATE: self._load_state,
+            Op.CONFIGURE: self._configure,
         }
 
     def serve(self) -> None:
@@ -188,6 +190,9 @@ class Worker:
     def _load_state(self, request: int, state: Mapping[str, Any]) -> None:
         ids = np.arange(self._lo, self._lo + len(self._there))
         self._send_frames(request, ids, False, lambda lo, hi: self._there.load_state(state))
+
+    def _configure(self, request: int, infos: Sequence[Mapping[str, Any]]) -> None:
+        self._send_result(request, lambda: self._there.configure(np.arange(len(self._there)), infos))
 
     def _send_frames(self, request: int, ids: EnvIds, one_by_one: bool, run: Callable[[int, int], None]) -> None:
         """Call `run(lo, hi)` for parts of `ids`, and after each send what the environments of that part show."""

@@ -80,6 +80,7 @@ class PythonSlots(EnvSlots):
         self._reader = FrameReader(first.obs_space(), first.action_space(), name, first_env)
         self._shown: list[_Shown | None] = [None] * num_envs
         self._elapsed: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        self._pending: list[dict[str, Any] | None] = [None] * num_envs  # parameters that wait for the next episode
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
 
     def __len__(self) -> int:
@@ -92,7 +93,12 @@ class PythonSlots(EnvSlots):
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         for i, info in zip(ids.tolist(), env_info, strict=True):
-            self._call(i, self.envs[i].configure, info)
+            env = self.envs[i]
+            if type(env).configure is Environment.configure:
+                raise ValueError(
+                    f"{self.where(i)}: {type(env).__name__} does not implement configure(), so it takes no env_info"
+                )
+            self._pending[i] = {**(self._pending[i] or {}), **info}
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         for i in ids.tolist():
@@ -154,6 +160,7 @@ class PythonSlots(EnvSlots):
             "random": [env.rng.bit_generator.state for env in self.envs],
             "observations": shown,
             "elapsed_step": self._elapsed.copy(),
+            "pending": copy.deepcopy(self._pending),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -172,6 +179,7 @@ class PythonSlots(EnvSlots):
                 self._show(i, observation_from_state(saved))
         # States of before steps were counted have none; the count then begins here.
         self._elapsed[:] = state.get("elapsed_step", 0)
+        self._pending = copy.deepcopy(list(state.get("pending", [None] * len(self.envs))))
 
     def clone(self) -> PythonSlots:
         if not self.can_save:
@@ -217,6 +225,9 @@ class PythonSlots(EnvSlots):
         return self._reader.read(last, i)._replace(actions={})
 
     def _reset(self, i: int) -> Observation:
+        waiting, self._pending[i] = self._pending[i], None
+        if waiting is not None:
+            self._call(i, self.envs[i].configure, waiting)
         first = self._call(i, self.envs[i].reset)
         if not isinstance(first, Observation) or first.done:
             raise ValueError(
@@ -227,7 +238,12 @@ class PythonSlots(EnvSlots):
     def _end_of_episode(self, i: int, last: Observation) -> tuple[Observation, _Final | None]:
         # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
         info = last.end_of_episode_info
-        last = replace(last, metrics=dict(last.metrics), end_of_episode_info=None if info is None else dict(info))
+        last = replace(
+            last,
+            metrics=dict(last.metrics),
+            end_of_episode_info=None if info is None else dict(info),
+            player_rewards=tuple(last.player_rewards),
+        )
         if not self.autoreset:
             return last, None
         final = None
@@ -241,6 +257,7 @@ class PythonSlots(EnvSlots):
             truncated=last.truncated,
             end_of_episode_info=last.end_of_episode_info,
             metrics=last.metrics,
+            player_rewards=last.player_rewards,
         )
         return first, final
 

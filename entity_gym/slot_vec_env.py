@@ -68,6 +68,14 @@ class SlotVecEnv(VecEnv):
         self.prepare_reset(seed, env_info)
         return self.start(self._everyone)
 
+    def configure(self, env_info: EnvInfo) -> None:
+        self._check_open()
+        infos = check_env_info(env_info, len(self))
+        error = self._settle()
+        if error is not None:
+            raise error
+        self.slots.configure(self._everyone, infos)
+
     def start(self, ids: EnvIds) -> VecObs:
         """Start an episode in some environments, none of which is under way."""
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.reset(ids[lo:hi], worker))

@@ -80,11 +80,13 @@ class EnvSlots(ABC):
 
     @abstractmethod
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
-        """Set parameters for the coming episodes, one mapping for each of `ids`.
+        """Set parameters for the coming episodes, one mapping for each of `ids`; the running ones go on with theirs.
+
+        They wait until the slot is reset, and are part of `state` until then; what is given meanwhile comes on top.
 
         Raises:
-            ValueError: for a parameter that the environment does not have, or a value that it does not allow.
-            NotImplementedError: if the environment takes none.
+            ValueError: if the environment takes none; for a compiled one also for a parameter that it does not have, or a
+                value that it does not allow, which others say when the episode begins.
         """
 
     @abstractmethod

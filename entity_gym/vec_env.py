@@ -53,6 +53,21 @@ class VecEnv(ABC):
             ValueError: for a negative seed, or parameters that do not fit the environments.
         """
 
+    def configure(self, env_info: EnvInfo) -> None:
+        """Set parameters for the episodes that begin from now on; the running ones go on with theirs, to their ends.
+
+        Environments that are under way are waited for. Until an episode begins, what waits for it is part of `state`, and
+        what is given meanwhile comes on top.
+
+        Args:
+            env_info: as in `reset`.
+
+        Raises:
+            ValueError: for environments that take no parameters, or parameters that do not fit them; an environment that is
+                a Python object refuses a value only when the episode begins.
+        """
+        raise ValueError(f"{type(self).__name__} takes no parameters (env_info) between episodes")
+
     @abstractmethod
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         """Step environments, and wait for them.

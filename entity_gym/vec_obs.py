@@ -6,7 +6,7 @@ Shapes: N frames (one environment each), A actors, C choices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +91,9 @@ class VecContinuousActionMask:
     actors: RaggedBufferI64
 
 
+#: Where `VecObs.arrays` has the rewards of players.
+PLAYER_REWARD = "player_reward"
+
 VecActionMask = VecCategoricalActionMask | VecSelectEntityActionMask | VecContinuousActionMask
 
 #: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
@@ -117,7 +120,8 @@ class VecObs:
         final: last observations of episodes that ended with this step; `final.env_id` says whose. None if there are none.
             They offer no actions.
         arrays: name -> (N, ...) array, or `RaggedArray` with a row a player: fixed arrays that an environment declares
-            for consumers that know nothing of entities. Empty for most.
+            for consumers that know nothing of entities, and under `PLAYER_REWARD` what each player earned with the step
+            that led here, (rows,) float32, with no rows where that is not told. Empty for most.
     """
 
     features: dict[str, RaggedBufferF32]
@@ -172,7 +176,7 @@ class VecObs:
             end_of_episode_info=infos,
             metrics=metrics,
             final=VecObs.cat(finals) if finals else None,
-            arrays={name: _cat_arrays([part.arrays[name] for part in parts]) for name in first.arrays},
+            arrays=_cat_all_arrays(parts),
         )
 
 
@@ -216,6 +220,17 @@ def _cat_visible(parts: Sequence[VecObs]) -> dict[str, RaggedBufferBool]:
                 rows.append(part.visible.get(name, everything))
             visible[name] = RaggedBufferBool.cat(rows)
     return visible
+
+
+def _cat_all_arrays(parts: Sequence[VecObs]) -> dict[str, NDArray[Any] | RaggedArray]:
+    if any(PLAYER_REWARD in part.arrays for part in parts):  # where a part has none, its frames tell none
+        parts = [part if PLAYER_REWARD in part.arrays else _telling_no_rewards(part) for part in parts]
+    return {name: _cat_arrays([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+
+
+def _telling_no_rewards(part: VecObs) -> VecObs:
+    nothing = RaggedArray(np.zeros(0, np.float32), np.zeros(len(part) + 1, np.int64))
+    return replace(part, arrays={**part.arrays, PLAYER_REWARD: nothing})
 
 
 def _cat_arrays(arrays: Sequence[NDArray[Any] | RaggedArray]) -> NDArray[Any] | RaggedArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -28,13 +28,19 @@ class ObsAdaptor:
         offered: what the environment shows.
         action_space: the actions of both. Needed where one of them is global: the network then knows the `__global__` entity
             without having been trained with global features.
+        untrained: entity types that are among what the network sees and that it never learned about. They are hidden from
+            the others (see `RogueNet`), so that these act as if they were not there.
 
     Raises:
         ValueError: the environment lacks a feature, has it as another kind, or has entity types that the network never saw.
     """
 
     def __init__(
-        self, trained: ObsSpace, offered: ObsSpace, action_space: Mapping[str, ActionSpace] = NO_ACTIONS
+        self,
+        trained: ObsSpace,
+        offered: ObsSpace,
+        action_space: Mapping[str, ActionSpace] = NO_ACTIONS,
+        untrained: Collection[str] = (),
     ) -> None:
         for name in offered.entities:
             if name not in trained.entities:
@@ -55,8 +61,10 @@ class ObsAdaptor:
         self.absent = {
             name: len(entity.features) for name, entity in trained.entities.items() if name not in offered.entities
         }
+        self.hidden = [name for name in self.columns if name in untrained]
         self.changes_nothing = (
             not self.ignored
+            and not self.hidden
             and not self.absent
             and all(columns == sorted(columns) for columns in self.columns.values())
         )
@@ -71,12 +79,18 @@ class ObsAdaptor:
         nowhere = torch.zeros(len(batch) + 1, dtype=torch.int64, device=batch.device)
         for name, width in self.absent.items():
             features[name] = RaggedTensor(torch.zeros(0, width, device=batch.device), nowhere)
-        return replace(batch, features=features)
+        visible = dict(batch.visible)
+        for name in self.hidden:
+            values, offsets = batch.features[name]
+            visible[name] = RaggedTensor(torch.zeros(len(values), 1, dtype=torch.bool, device=batch.device), offsets)
+        return replace(batch, features=features, visible=visible)
 
     def describe(self) -> str:
-        """A line on what is ignored, and what is missing; empty if nothing is."""
+        """A line on what is ignored, hidden and missing; empty if nothing is."""
         ignored = [_title(name, *features) for name, features in self.ignored.items()]
         parts = [f"ignored: {', '.join(ignored)}"] if ignored else []
+        if self.hidden:
+            parts.append(f"hidden from all that the policy knows: {', '.join(map(repr, self.hidden))}")
         if self.absent:
             parts.append(f"never there: {', '.join(map(repr, self.absent))}")
         return "; ".join(parts)

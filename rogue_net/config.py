@@ -142,12 +142,12 @@ class TranslationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RogueNetConfig:
-    """The shape of the network: one transformer that policy and value function share."""
+    """The shape of a network: a transformer over the entities of a frame, and its heads."""
 
     d_model: int = 32
     """Width of a token, in features. At least 1, divisible by `n_head`. Default 32."""
     n_layer: int = 2
-    """Transformer blocks. At least 0: without blocks an entity sees only itself. Default 2."""
+    """Transformer blocks. At least 0; 0: an entity sees only itself. Default 2."""
     n_head: int = 2
     """Attention heads per block. At least 1. Default 2."""
     d_qk: int = 16

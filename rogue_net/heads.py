@@ -145,6 +145,40 @@ class FrameHead(nn.Module):
         return numbers
 
 
+class ValueHead(FrameHead):
+    """The value of a frame, `mean + deviation * (linear layer)`: what is learned stays near 0 ± 1 however large returns are.
+
+    Mean and deviation are 0 and 1 until `rescale` changes them, and part of the weights.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, 1)
+        self.register_buffer("mean", torch.tensor(0.0))
+        self.register_buffer("deviation", torch.tensor(1.0))
+
+    def forward(self, means: Tensor) -> Tensor:
+        """(B, D) to (B,) float32."""
+        return self.mean + self.deviation * super().forward(means)[:, 0]
+
+    @torch.no_grad()
+    def rescale(self, mean: Tensor, deviation: Tensor) -> None:
+        """Take other statistics of the returns; the values stay what they are.
+
+        Source: PopArt, van Hasselt et al. 2016 (arXiv 1602.07714), equation 2.
+
+        Args:
+            mean: () of the returns.
+            deviation: () of the returns, greater than 0.
+        """
+        self.project.weight.mul_(self.deviation / deviation)
+        self.project.bias.mul_(self.deviation).add_(self.mean - mean).div_(deviation)
+        self.mean.copy_(mean)
+        self.deviation.copy_(deviation)
+
+
 def make_head(space: ActionSpace, config: RogueNetConfig) -> ActionHead:
     """The head for an action of this kind."""
     if isinstance(space, SelectEntityActionSpace):

@@ -18,7 +18,7 @@ from entity_gym.vec_obs import VecAction
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import Embedding
-from rogue_net.heads import ActionHead, FrameHead, make_head
+from rogue_net.heads import ActionHead, FrameHead, ValueHead, make_head
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 from rogue_net.readout import Readout, mean_tokens
@@ -106,7 +106,7 @@ class RogueNet(nn.Module):
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(make_head(space, config) for space in action_space.values())
-        self.value_head = FrameHead(config.d_model, 1)
+        self.value_head = ValueHead(config.d_model)
         self.regression_names = list(regression_heads)
         self.regression_heads = nn.ModuleList(FrameHead(config.d_model, size) for size in regression_heads.values())
 
@@ -146,7 +146,7 @@ class RogueNet(nn.Module):
             if logits:
                 mask = batch.action_masks[name]
                 rows[name] = RaggedTensor(_as_rows(distribution.logits), head.logit_offsets(mask))
-        return ActResult(actions, log_probs, self.value_head(readout.means)[:, 0], rows if logits else None)
+        return ActResult(actions, log_probs, self.value_head(readout.means), rows if logits else None)
 
     def evaluate(self, batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
         """Log-probs and entropies of `actions` (aligned with the batch's actors), and values; differentiable.
@@ -160,16 +160,16 @@ class RogueNet(nn.Module):
         return Evaluation(
             log_probs={name: d.log_prob(actions[name].values) for name, d in distributions.items()},
             entropies={name: d.entropy() for name, d in distributions.items()},
-            values=self.value_head(readout.means)[:, 0],
+            values=self.value_head(readout.means),
             logits={name: d.logits for name, d in distributions.items()},
             regressions={name: head(readout.means) for name, head in regressions},
         )
 
-    def value(self, batch: ObsBatch) -> Tensor:
-        """(B,) values alone."""
+    def value(self, batch: ObsBatch, *, drop: bool = False) -> Tensor:
+        """(B,) values alone; `drop`: whether dropout is active."""
         batch = self.translation(batch)
-        values: Tensor = self.value_head(mean_tokens(self._tokens(batch, drop=False), batch.layout))
-        return values[:, 0]
+        values: Tensor = self.value_head(mean_tokens(self._tokens(batch, drop=drop), batch.layout))
+        return values
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics; nothing else ever changes them."""

@@ -55,6 +55,11 @@ def pair_actions(layout: Layout) -> list[ActionPlan]:
     return [action for action in layout.actions if action.selects and action.has_mask]
 
 
+def pending_parameters(layout: Layout) -> tuple[str, ...]:
+    """Everything that may be set for the next episode: `b.p_<name>`, which counts where `b.pending` is set."""
+    return ("max_steps", *layout.parameters)
+
+
 def buffers(layout: Layout) -> list[Buffer]:
     """Every array of `b`, in the order of the pointer table."""
     many = "1 << 40"  # arrays that the caller has sized
@@ -81,6 +86,12 @@ def buffers(layout: Layout) -> list[Buffer]:
         dtype = layout.record.fields[field][0].name
         result.append(Buffer(f"i_{safe_name(name)}", "np.bool_" if dtype == "bool" else f"np.{dtype}", "N"))
     result += [Buffer(f"q_{safe_name(name)}", "np.float64", "N") for name in layout.metrics]  # NaN, whatever the field
+    if layout.player_rewards:
+        result.append(Buffer("pr", "np.float32", f"N, {len(layout.player_rewards)}"))
+    result.append(Buffer("pending", "np.bool_", "N"))
+    for name in pending_parameters(layout):
+        dtype = layout.record.fields[name][0].name
+        result.append(Buffer(f"p_{name}", "np.bool_" if dtype == "bool" else f"np.{dtype}", "N"))
     for action in layout.actions:
         if action.bounds:
             result.append(Buffer(f"a_{action.attribute}", "np.float32", f"{many}, {len(action.bounds)}"))
@@ -278,8 +289,14 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "            b.reward[i] = 0.0; b.done[i] = False; b.truncated[i] = False; b.fin[i] = False"
     for name in layout.metrics:
         yield f"            b.q_{safe_name(name)}[i] = np.nan"
+    for player in range(len(layout.player_rewards)):
+        yield f"            b.pr[i, {player}] = 0.0"
     yield from _step(layout)
     yield "        if fresh:"
+    yield "            if b.pending[i]:"
+    yield "                b.pending[i] = False"
+    for name in pending_parameters(layout):
+        yield f"                s.{name} = b.p_{name}[i]"
     yield "            s.steps = 0"
     yield "            reset(s)"
     yield "        b.elapsed[i] = s.steps"
@@ -328,6 +345,12 @@ def _step(layout: Layout) -> Iterator[str]:
     yield "            b.fin[i] = False"
     for name, field in layout.metrics.items():
         yield f"            b.q_{safe_name(name)}[i] = s.{field}"
+    for player, field in enumerate(layout.player_rewards):
+        yield f"            earned = np.float64(s.{field})"
+        yield f"            b.pr[i, {player}] = earned if earned == earned else 0.0"
+        yield f"            if not isfinite(b.pr[i, {player}]):"
+        yield f"                fail(b, {Fault.REWARD:d}, i, 0, 0)"
+        yield "                return"
     yield "            if ended:"
     for name, field in layout.info.items():
         yield f"                b.i_{safe_name(name)}[i] = s.{field}"

@@ -41,6 +41,8 @@ class CompiledEnvironment:
             nothing to report.
         metrics: state fields that are reported with every step, in the same forms.
         arrays: `obs:...` or `info:...` -> `Array`, beside the entities; written as `obs.arrays.<name>`.
+        player_rewards: in worlds with several players (`entity_gym.players`), the state fields that say what player 0, 1, ...
+            earned with a step. NaN: there is no such player. Empty: all share the reward.
         max_num_players: the most rows of an array with a leading -1.
         reward_threshold: mean episodic reward at which the environment counts as solved.
 
@@ -63,6 +65,7 @@ class CompiledEnvironment:
     info: ClassVar[Sequence[str] | Mapping[str, str]] = ()
     metrics: ClassVar[Sequence[str] | Mapping[str, str]] = ()
     arrays: ClassVar[Mapping[str, Array]] = {}
+    player_rewards: ClassVar[Sequence[str]] = ()
     max_num_players: ClassVar[int] = 1
     reward_threshold: ClassVar[float | None] = None
 

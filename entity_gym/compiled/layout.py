@@ -109,6 +109,7 @@ class Layout:
     actions: tuple[ActionPlan, ...]
     info: Mapping[str, str]  # reported name -> field
     metrics: Mapping[str, str]
+    player_rewards: tuple[str, ...]  # fields, by player
     slots: tuple[SlotArray, ...]
     streams: tuple[Stream, ...]
     array_slots: Mapping[str, str]  # declared array -> its slot
@@ -162,6 +163,7 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
         actions=actions,
         info=_reported(env.info, "info", record, name),
         metrics=_reported(env.metrics, "metrics", record, name),
+        player_rewards=tuple(_reported(env.player_rewards, "player_rewards", record, name).values()),
         slots=tuple(_slots(env, entities, actions)),
         streams=tuple(_streams(env, obs_space, entities, actions)),
         array_slots={original: f"x_{safe}" for safe, original in _attributes(env.arrays, name, "arrays").items()},

@@ -20,6 +20,7 @@ from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.slots import EnvIds, Run
 from entity_gym.spaces import GLOBAL_ENTITY
 from entity_gym.vec_obs import (
+    PLAYER_REWARD,
     Metric,
     RaggedArray,
     VecActionMask,
@@ -126,7 +127,7 @@ class Packer:
             visible=dict(_visible(layout, rows, offsets)) if self._hideable else {},
             end_of_episode_info=_EpisodeInfo(self._info, ids[done]) if has_info else {},
             metrics=_metrics(self._metrics, ids) if self._metrics else {},
-            arrays=self._arrays(rows, offsets, ids) if layout.array_slots else {},
+            arrays=self._arrays(rows, offsets, ids) if layout.array_slots or layout.player_rewards else {},
         )
 
     def _taken(self, array: NDArray[Any], ids: EnvIds) -> NDArray[Any]:
@@ -174,6 +175,9 @@ class Packer:
             arrays[name] = (
                 RaggedArray(rows[slot], offsets["players"]) if slot in rows else self._taken(self._fixed[name], ids)
             )
+        if self._layout.player_rewards:
+            earned = self._taken(self._outcomes["pr"], ids)
+            arrays[PLAYER_REWARD] = RaggedArray(earned.ravel(), np.arange(len(ids) + 1) * earned.shape[1])
         return arrays
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.compiled.build import Table, build
-from entity_gym.compiled.codegen import Fault, Mode, control_index
+from entity_gym.compiled.codegen import Fault, Mode, control_index, pending_parameters
 from entity_gym.compiled.declare import safe_name
 from entity_gym.compiled.environment import CompiledEnvironment, describe
 from entity_gym.compiled.faults import raise_fault
@@ -112,19 +112,22 @@ class CompiledSlots(EnvSlots):
         self.slots["S"]["rng"] = first_random_states(seed, len(self), self._first_env)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:  # noqa: D102
-        records = self.slots["S"]
+        slots = self.slots
         checked = []  # all before any is set
         for i, info in zip(ids.tolist(), env_info, strict=True):
-            current = {name: records[name][i].item() for name in self.env.values}
+            waiting = slots["pending"][i]
+            current = {
+                name: (slots[f"p_{name}"] if waiting else slots["S"][name])[i].item() for name in self.env.values
+            }
             current["max_steps"] = current["max_steps"] or None
             try:
                 checked.append(self.env.check_values({**current, **info}))
             except ValueError as error:
                 error.add_note(f"in env_info of {self.where(i)}")
                 raise
-        for i, values in zip(ids.tolist(), checked, strict=True):
-            for name, value in values.items():
-                records[name][i] = value
+        for name in self.env.values:
+            slots[f"p_{name}"][ids] = [values[name] for values in checked]
+        slots["pending"][ids] = True
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:  # noqa: D102
         self._run(self._tables[worker], Mode.RESET, ids, 0, len(ids))
@@ -177,7 +180,8 @@ class CompiledSlots(EnvSlots):
         records = self.slots["S"]
         fields = {name: records[name].copy() for name in self.layout.record.names or ()}
         shown = {name: self.slots[name].copy() for name in self._saved()}
-        return {"num_envs": len(self), "fields": fields, "shown": shown}
+        pending = {name: array.copy() for name, array in self._pending().items()}
+        return {"num_envs": len(self), "fields": fields, "shown": shown, "pending": pending}
 
     def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
         check_state(state, "num_envs", "fields", "shown")
@@ -186,7 +190,11 @@ class CompiledSlots(EnvSlots):
         records = self.slots["S"]
         fields = {name: records[name] for name in self.layout.record.names or ()}
         shown = {name: self.slots[name] for name in self._saved()}
-        parts = ((fields, state["fields"]), (shown, state["shown"]))
+        parts = [(fields, state["fields"]), (shown, state["shown"])]
+        if "pending" in state:
+            parts.append((self._pending(), state["pending"]))
+        else:  # it was saved before parameters could wait
+            self.slots["pending"][:] = False
         other = f"the saved state is of another version of {self.layout.name}"
         for own, saved in parts:
             if saved.keys() != own.keys():
@@ -216,10 +224,15 @@ class CompiledSlots(EnvSlots):
     def close(self) -> None:  # noqa: D102
         pass
 
+    def _pending(self) -> dict[str, NDArray[Any]]:
+        """The parameters that wait for the next episode, and where some do."""
+        names = ["pending", *(f"p_{name}" for name in pending_parameters(self.layout))]
+        return {name: self.slots[name] for name in names}
+
     def _saved(self) -> list[str]:
         """What a slot shows and how its episode ended; with the records, everything."""
-        actions = {f"d_{action.attribute}" for action in self.layout.actions}
-        return [name for name in self.slots if name not in ("S", "FS", "N", "cfg", "fin") and name not in actions]
+        apart = {"S", "FS", "N", "cfg", "fin", *self._pending(), *(f"d_{a.attribute}" for a in self.layout.actions)}
+        return [name for name in self.slots if name not in apart]
 
     def _new_slots(self) -> dict[str, NDArray[Any]]:
         layout, many = self.layout, self._num_envs
@@ -243,6 +256,11 @@ class CompiledSlots(EnvSlots):
             arrays[f"i_{safe_name(name)}"] = np.zeros(many, layout.record[field])
         for name in layout.metrics:
             arrays[f"q_{safe_name(name)}"] = np.full(many, np.nan)
+        if layout.player_rewards:
+            arrays["pr"] = np.zeros((many, len(layout.player_rewards)), dtype=np.float32)
+        arrays["pending"] = np.zeros(many, dtype=np.bool_)
+        for name in pending_parameters(layout):
+            arrays[f"p_{name}"] = np.zeros(many, dtype=layout.record[name])
         return arrays
 
     def _new_table(self, arrays: dict[str, NDArray[Any]]) -> Table:

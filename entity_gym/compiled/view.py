@@ -155,6 +155,7 @@ class CompiledView(Environment):
             visible=visible,
             end_of_episode_info=info if done and layout.info else None,
             metrics=metrics,
+            player_rewards=slots["pr"][0].tolist() if layout.player_rewards else (),
         )
 
     def _offer(self, plan: ActionPlan, counts: Mapping[str, int], names: Sequence[EntityID]) -> ActionMask:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, kernel, rand_int
 from entity_gym.envs import drawing
 from entity_gym.envs.checks import check_range
+from entity_gym.spaces import GLOBAL_ENTITY
 
 MAX_SNAKES, MAX_PLAYERS, MAX_BODY, MAX_SIDE = 9, 4, 256, 64
 REWARDS = [f"reward_{player}" for player in range(MAX_PLAYERS)]
@@ -55,8 +56,9 @@ class MultiSnake(CompiledEnvironment):
     are player 0's, 2 and 3 player 1's. There is one frame, in which the heads of all players act. What a player earned is
     the metric `reward_<player>` of every step, and `score_<player>`, their sum over the episode, is in
     `end_of_episode_info`; for players that there are not, both are NaN. The environment's reward is their sum. To let
-    one policy play every side:
+    one policy play every side, against itself or others (see `entity_gym.players`):
 
+    - every player's own reward comes with every step (`player_rewards`), so that each can learn from what it earned itself;
     - `num_players(values)` and `players(values, entity_type, rows)` say who owns what, from the parameters and the features
       of entities, such as those of the actors of `move`;
     - `seen_by(values, player, entity_type, rows)` renumbers the colours for one player's eyes, the own ones from 0 on
@@ -97,6 +99,8 @@ class MultiSnake(CompiledEnvironment):
     ]
     metrics = REWARDS
     info = SCORES
+    player_rewards = REWARDS
+    player_parameters = ("num_snakes", "num_players")  # on which it depends whose a snake is
     reward_threshold = 0.95
 
     @staticmethod
@@ -216,19 +220,23 @@ class MultiSnake(CompiledEnvironment):
         return owners
 
     @staticmethod
-    def seen_by(values: Mapping[str, Any], player: int, entity_type: str, rows: ArrayLike) -> NDArray[np.float32]:
+    def seen_by(
+        values: Mapping[str, Any], player: int | NDArray[np.int64], entity_type: str, rows: ArrayLike
+    ) -> NDArray[np.float32]:
         """The features with colours renumbered so that `player`'s own come first, and then those of the players after it.
 
         Args:
             values: parameters, `values` of a description.
-            player: from whose point of view.
-            entity_type: any of the types.
-            rows: (E, 3) features, which stay as they are.
+            player: from whose point of view; or (E,) one for each row.
+            entity_type: any of the types; `__global__` looks the same to everybody.
+            rows: (E, F) features, which stay as they are.
 
         Returns:
-            (E, 3) features.
+            (E, F) features.
         """
         seen = np.array(rows, np.float32)
+        if entity_type == GLOBAL_ENTITY:
+            return seen
         own = player * (values["num_snakes"] // values["num_players"])
         seen[:, 2] = (seen[:, 2] - own) % values["num_snakes"]
         return seen

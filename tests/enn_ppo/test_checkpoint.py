@@ -23,13 +23,15 @@ from hypothesis.extra import numpy as hnp
 
 from enn_ppo.checkpoint import (
     CheckpointError,
-    _trainer_bytes,
+    Retention,
     load_checkpoint,
     resolve_checkpoint,
     save_checkpoint,
 )
+from enn_ppo.checkpoint_saving import trainer_bytes
 from enn_ppo.stored_values import decode
 
+ONE = Retention(keep_last=1)
 FULL_DISK = OSError(28, "No space left on device")
 
 
@@ -41,7 +43,7 @@ def save(directory: Path, step: int, *, keep: int = 3, trainer: Any = None, mark
         config={"seed": 1, "optim": {"lr": 1e-05}},
         spaces={"entities": {"Mine": ["x", "y"]}},
         trainer={"step": step} if trainer is None else trainer,
-        keep=keep,
+        retention=Retention(keep_last=keep),
     )
 
 
@@ -63,7 +65,7 @@ def names(directory: Path) -> list[str]:
 def test_all_five_parts_come_back(tmp_path: Path) -> None:
     folder = save(tmp_path, 12800, mark=2.5)
     assert folder == tmp_path / "step_000000012800"
-    assert names(folder) == ["config.yaml", "policy.safetensors", "spaces.json", "trainer.pt"]
+    assert names(folder) == ["config.yaml", "policy.safetensors", "spaces.json", "summary.json", "trainer.pt"]
     loaded = load_checkpoint(folder)
     assert (loaded.path, loaded.step) == (folder, 12800)
     assert loaded.policy["head.weight"].equal(torch.full((2, 3), 2.5))
@@ -74,14 +76,14 @@ def test_all_five_parts_come_back(tmp_path: Path) -> None:
 
 def test_the_order_of_keys_is_kept(tmp_path: Path) -> None:
     plain = {"zebra": 1, "ant": 2}
-    save_checkpoint(tmp_path, 0, policy={}, config=plain, spaces=plain, trainer=plain, keep=1)
+    save_checkpoint(tmp_path, 0, policy={}, config=plain, spaces=plain, trainer=plain, retention=ONE)
     loaded = load_checkpoint(tmp_path)
     assert [list(part) for part in (loaded.config, loaded.spaces, loaded.trainer)] == [["zebra", "ant"]] * 3
 
 
 def test_tied_weights_are_saved_under_both_names(tmp_path: Path) -> None:
     weight = torch.arange(4.0)
-    save_checkpoint(tmp_path, 0, policy={"a": weight, "b": weight}, config={}, spaces={}, trainer={}, keep=1)
+    save_checkpoint(tmp_path, 0, policy={"a": weight, "b": weight}, config={}, spaces={}, trainer={}, retention=ONE)
     assert load_checkpoint(tmp_path).policy["b"].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
@@ -140,7 +142,7 @@ DTYPES = st.one_of(
 @given(hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)), st.booleans())
 def test_every_array_comes_back_bit_for_bit(array: np.ndarray[Any, Any], transposed: bool) -> None:
     array = array.T if transposed else array
-    buffer = _trainer_bytes(0, {"a": array})
+    buffer = trainer_bytes(0, {"a": array})
     content = torch.load(io.BytesIO(buffer), weights_only=True)
     result = decode(content["trainer"])["a"]
     assert type(result) is np.ndarray
@@ -205,11 +207,10 @@ def test_a_value_that_would_not_come_back_is_refused_by_its_path(tmp_path: Path,
         ({"spaces": {"a": object()}}, r"spaces.json cannot hold this: Object of type object"),
         ({"step": -1}, "step is -1: it must be at least 0"),
         ({"step": 1.5}, "step is 1.5: it must be a whole number"),
-        ({"keep": 0}, "keep is 0: it must be at least 1"),
     ],
 )
 def test_a_wrong_argument_is_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"step": 1, "policy": {}, "config": {}, "spaces": {}, "trainer": {}, "keep": 1}
+    arguments: dict[str, Any] = {"step": 1, "policy": {}, "config": {}, "spaces": {}, "trainer": {}, "retention": ONE}
     arguments |= changed
     with pytest.raises(CheckpointError, match=message):
         save_checkpoint(tmp_path, arguments.pop("step"), **arguments)
@@ -389,7 +390,9 @@ def test_loading_never_executes_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"format": 2}, "trainer.pt: has format 2; this version reads format 1"),
+        ({"format": 0}, "trainer.pt: has format 0; this version reads formats 1 to 2"),
+        ({"format": "2"}, "trainer.pt: has format '2'; this version reads formats 1 to 2"),
+        ({"format": 3}, "has format 3, and this version .* reads formats 1 to 2: it was written by a newer version"),
         ({"format": 1, "step": 1, "trainer": {"__enn_ppo__": "set"}}, "holds a value of the unknown kind 'set'"),
         (
             {
@@ -513,7 +516,7 @@ def test_hard_links_are_not_required(tmp_path: Path, monkeypatch: pytest.MonkeyP
 KILL_WHILE_SAVING = """
 import os, signal, sys, time, torch
 from pathlib import Path
-from enn_ppo.checkpoint import load_checkpoint, save_checkpoint
+from enn_ppo.checkpoint import Retention, load_checkpoint, save_checkpoint
 
 directory, steps, kills = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
@@ -521,7 +524,7 @@ torch.set_num_threads(1)
 def save(count):
     policy = {"w": torch.full((1000,), float(count))}
     step = 7 if steps == "same" else count
-    save_checkpoint(directory, step, policy=policy, config={}, spaces={}, trainer={"count": count}, keep=2)
+    save_checkpoint(directory, step, policy=policy, config={}, spaces={}, trainer={"count": count}, retention=Retention(keep_last=2))
 
 def save_forever(count, announce):
     while True:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from enn_ppo.checkpoint import CheckpointError, save_checkpoint
+from enn_ppo.checkpoint import CheckpointError, Retention, save_checkpoint
 from enn_ppo.cli import config_directory, run_eval, run_train
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig
 from enn_ppo.settings import to_dict
-from enn_ppo.sweep import RunSummary, format_table, summarize_run
+from enn_ppo.run_table import RunSummary, format_table, summarize_run
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.process_handle import WorkerDied
 
@@ -198,7 +198,11 @@ def test_the_arguments_of_the_process_are_used_and_left_alone(monkeypatch: pytes
         (["resume=nowhere"], r"nowhere"),
         (["--config-dir", "nowhere"], r"'.*nowhere' not found"),
         (["net=null"], r"net=null cannot be composed"),
-        (["--multirun", "hydra/launcher=joblib"], r"hydra/launcher=joblib is not supported"),
+        (["--multirun", "hydra/launcher=joblib"], r"hydra/launcher=joblib goes with hydra/sweeper=optuna.*jobs=2"),
+        (["--multirun", "jobs=0"], r"jobs must be how many jobs.*at least 1, got '0'"),
+        (["--multirun", "jobs=1,2"], r"jobs must be how many jobs.*got '1,2'"),
+        (["jobs=2"], r"jobs=2 is about the jobs of a sweep: add --multirun"),
+        (["--multirun", "hydra/sweeper=optna"], r"hydra/sweeper=optna is not a choice;.*hydra-sweep"),
     ],
 )
 def test_a_mistake_gives_one_paragraph_and_exit_code_2(
@@ -358,7 +362,10 @@ def saved_run(tmp_path: Path, **changes: Any) -> TrainConfig:
     }
     config = TrainConfig(**(settings | changes))
     directory = tmp_path / "out/a/checkpoints"
-    save_checkpoint(directory, 64, policy={}, config=to_dict(config), spaces={}, trainer={}, keep=1)
+    retention = Retention(keep_last=1)
+    save_checkpoint(
+        directory, 64, policy={}, config=to_dict(config), spaces={}, trainer={}, retention=retention
+    )
     return config
 
 

@@ -65,7 +65,7 @@ SECTIONS = [EnvConfig, RolloutConfig, RogueNetConfig, OptimConfig, PPOConfig, Lo
         (TrainConfig, {"run_dir": ""}, "run_dir", "''"),
         (TrainConfig, {"overwrite": "yes"}, "overwrite", "'yes'"),
         (TrainConfig, {"checkpoint_interval": 0}, "checkpoint_interval", "0"),
-        (TrainConfig, {"keep_checkpoints": 0}, "keep_checkpoints", "0"),
+        (TrainConfig, {"keep_last": 0}, "keep_last", "0"),
         (TrainConfig, {"env": "MineSweeper"}, "env", "'MineSweeper'"),
         (EvalConfig, {"checkpoint": ""}, "checkpoint", "''"),
         (EvalConfig, {"checkpoint": "a", "episodes": 0}, "episodes", "0"),

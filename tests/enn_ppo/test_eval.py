@@ -14,7 +14,7 @@ import imageio.v3 as imageio
 import pytest
 
 from enn_ppo import EnvConfig, EvalConfig, evaluate, train
-from enn_ppo.eval import Estimate, summarize
+from enn_ppo.evaluation import Estimate, summarize
 from entity_gym import (
     Action,
     ActionSpace,
@@ -214,7 +214,7 @@ def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str, capsys: py
     result = evaluate(config, env=Watched)
     assert len(result.episodes) == 5
     told = (
-        "observations are not as they were in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
+        "the environment is not as it was in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
     )
     assert told in capsys.readouterr().out
     evaluate(config)
@@ -261,5 +261,5 @@ def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Pat
 
 def test_a_picture_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"render=.*file/a\.gif cannot be written"):
+    with pytest.raises(ValueError, match=r"render=.*: the film .*file/a\.gif cannot be written"):
         evaluate(EvalConfig(checkpoint=clock, episodes=1, render=str(tmp_path / "file/a.gif")))

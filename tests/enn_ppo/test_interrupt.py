@@ -39,6 +39,15 @@ def test_the_first_press_raises_a_flag_and_says_so() -> None:
     assert said == ["Ctrl-C: finishing this update and writing a checkpoint; press again to abort at once"]
 
 
+def test_sigterm_of_a_scheduler_is_an_orderly_end_too() -> None:
+    said: list[str] = []
+    with finish_on_interrupt(said.append) as interrupted:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupted() == "terminated"
+    assert said == ["SIGTERM: finishing this update and writing a checkpoint; send it again to abort at once"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_the_second_press_interrupts_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), finish_on_interrupt(lambda text: None):
         press()
@@ -47,7 +56,7 @@ def test_the_second_press_interrupts_at_once() -> None:
 
 
 def test_in_a_thread_that_gets_no_signals_everything_else_works() -> None:
-    seen: list[bool] = []
+    seen: list[str | None] = []
 
     def work() -> None:
         with finish_on_interrupt(lambda text: None) as interrupted:
@@ -56,7 +65,7 @@ def test_in_a_thread_that_gets_no_signals_everything_else_works() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [False]
+    assert seen == [None]
 
 
 def test_an_interrupted_run_finishes_its_update_saves_and_says_where(

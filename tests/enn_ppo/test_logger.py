@@ -1,6 +1,5 @@
 """Metrics arrive line by line, survive crashes, and a resumed run's file equals the uninterrupted one."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,36 +7,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
-from matplotlib import pyplot
 
-from enn_ppo.curve import plot_learning_curve
-from enn_ppo.logger import CompositeLogger, JsonlLogger, NullLogger, Row, WandbLogger, make_loggers, read_metrics
+from enn_ppo.logger import CompositeLogger, Droppable, JsonlLogger, Row, read_metrics
+from tests.enn_ppo.rows import log_all
 
 ROWS: list[Row] = [{"step": step, "reward": step / 3, "kl": None} for step in (100, 200, 300)]
 
 
-def log_all(path: Path, rows: list[Row], resume_step: int | None = None) -> None:
-    logger = JsonlLogger(path, resume_step)
-    for row in rows:
-        logger.log(row)
-    logger.close()
-
-
 class Recorder:
-    def __init__(self, fails: bool = False) -> None:
+    """Keeps the rows; raises from the row at step `fails_at` on, and at the end if told so."""
+
+    def __init__(self, fails_at: float = float("inf"), fails_to_close: bool = False) -> None:
         self.rows: list[Mapping[str, Any]] = []
-        self.closed = False
-        self.fails = fails
+        self.times_closed = 0
+        self.fails_at = fails_at
+        self.fails_to_close = fails_to_close
 
     def log(self, row: Row) -> None:
+        if (row["step"] or 0) >= self.fails_at:
+            raise ConnectionError("the cable\n  is cut")
         self.rows.append(row)
 
     def close(self) -> None:
-        self.closed = True
-        if self.fails:
+        self.times_closed += 1
+        if self.fails_to_close:
             raise RuntimeError("cannot close")
 
 
@@ -50,7 +45,6 @@ def test_every_row_is_one_line_that_is_there_when_log_returns(tmp_path: Path) ->
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 100, "reward": 0.1, "episodes": null}\n'
     logger.log({"step": 200})
     assert (tmp_path / "metrics.jsonl").read_text().splitlines()[1:] == ['{"step": 200}']
-    logger.close()
     logger.close()
 
 
@@ -113,184 +107,82 @@ def test_a_full_disk_names_the_file() -> None:
     logger = JsonlLogger(Path("/dev/full"), None)
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         logger.log({"step": 1})
-    logger.close()
 
 
-# --- Several loggers, and wandb ---
+def test_a_disk_that_fills_up_in_the_middle_of_a_row_leaves_the_rows_before_it(tmp_path: Path) -> None:
+    program = """
+import resource, signal, sys
+from pathlib import Path
+from enn_ppo.logger import JsonlLogger, read_metrics
+path = Path(sys.argv[1])
+logger = JsonlLogger(path, None)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))  # a row and a half
+logger.log({"step": 1, "reward": 0.125})
+try:
+    logger.log({"step": 2, "reward": 0.25})
+except OSError as error:
+    print(error)
+print(path.stat().st_size, read_metrics(path))
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "m"], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        f"[Errno 27] File too large: '{tmp_path / 'm'}'",
+        "40 [{'step': 1, 'reward': 0.125}]",
+    ], done.stderr
+
+
+def test_a_run_directory_that_has_vanished_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    logger = JsonlLogger(tmp_path / "run" / "m", None)
+    logger.log({"step": 1})
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="run/m"):
+        logger.log({"step": 2})
+    assert read_metrics(tmp_path / "elsewhere" / "m") == [{"step": 1}]
+
+
+# --- Several loggers ---
 
 
 def test_a_composite_passes_every_row_to_all_and_closes_all_even_if_one_fails() -> None:
-    first, second = Recorder(fails=True), Recorder(fails=True)
-    logger = CompositeLogger([first, NullLogger(), second])
+    first, second = Recorder(fails_to_close=True), Recorder(fails_to_close=True)
+    logger = CompositeLogger([first, second])
     logger.log({"step": 1})
     with pytest.raises(RuntimeError, match="cannot close"):
         logger.close()
     assert first.rows == second.rows == [{"step": 1}]
-    assert first.closed and second.closed
+    assert first.times_closed == second.times_closed == 1
 
 
-def test_disabled_writes_only_the_file(tmp_path: Path) -> None:
-    logger = make_loggers(tmp_path / "metrics.jsonl", resume_step=None, wandb="disabled", project="p", config={})
-    logger.log({"step": 1})
+@pytest.mark.parametrize("fails_to_close", [False, True])
+def test_a_logger_that_fails_is_dropped_with_one_warning_and_the_others_go_on(fails_to_close: bool) -> None:
+    failing, other = Recorder(fails_at=200, fails_to_close=fails_to_close), Recorder()
+    warnings: list[str] = []
+    logger = CompositeLogger([Droppable("the tracker", failing, warnings.append), other])
+    for row in ROWS:
+        logger.log(row)
     logger.close()
-    assert os.listdir(tmp_path) == ["metrics.jsonl"]
-
-
-def test_an_unknown_mode_says_what_is_allowed(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="logger.wandb is 'ofline'; allowed: disabled, offline, online; did you mean 'offline'?"
-    ):
-        make_loggers(tmp_path / "m", resume_step=None, wandb="ofline", project="p", config={})
-    assert os.listdir(tmp_path) == []
-
-
-def test_without_wandb_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match=r'logger.wandb=offline needs wandb.*: pip install "enn-ppo\[wandb\]"'):
-        make_loggers(tmp_path / "m", resume_step=None, wandb="offline", project="p", config={})
-
-
-def test_importing_the_logger_does_not_import_wandb_or_matplotlib() -> None:
-    code = "import sys, enn_ppo.logger, enn_ppo.curve; print([m for m in ('wandb', 'matplotlib') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
-
-
-class FakeWandb:
-    """Stands in for the module: records what it is given."""
-
-    class Error(Exception):
-        pass
-
-    def __init__(self, refuses: bool = False) -> None:
-        self.refuses = refuses
-        self.rows: list[tuple[dict[str, Any], int]] = []
-
-    def Settings(self, **settings: Any) -> dict[str, Any]:
-        return settings
-
-    def init(self, **arguments: Any) -> "FakeWandb":
-        if self.refuses:
-            raise self.Error("api_key not configured")
-        self.arguments = arguments
-        return self
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        self.rows.append((row, step))
-
-    def finish(self) -> None:
-        self.finished = True
-
-
-def test_wandb_gets_only_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    logger = WandbLogger("online", "mines", tmp_path, {"seed": 1})
-    logger.log({"step": 100, "reward": None, "kl": float("nan"), "entropy": 1.5})
-    logger.close()
-    assert fake.rows == [({"step": 100, "entropy": 1.5}, 100)]
-    assert fake.finished
-    expected = {"mode": "online", "project": "mines", "dir": str(tmp_path), "config": {"seed": 1}}
-    assert expected.items() <= fake.arguments.items()
-
-
-def test_where_wandb_refuses_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(refuses=True))
-    with pytest.raises(ValueError, match="=online could not start: api_key not configured. `wandb login` .*offline"):
-        WandbLogger("online", "mines", tmp_path, {})
-
-
-OFFLINE = """
-import sys
-from pathlib import Path
-from enn_ppo.logger import make_loggers
-path = Path(sys.argv[1]) / "metrics.jsonl"
-logger = make_loggers(path, resume_step=None, wandb="offline", project="mines", config={"seed": 1})
-logger.log({"step": 100, "reward": 0.5, "kl": None})
-logger.close()
-"""
-
-
-def test_offline_needs_no_account_and_stays_in_the_run_directory(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    run_dir, home = tmp_path / "run", tmp_path / "home"
-    run_dir.mkdir()
-    home.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    finished = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(run_dir)],
-        env=environment | {"HOME": str(home), "WANDB_ERROR_REPORTING": "false"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == ""
-    assert len(list(run_dir.glob("wandb/offline-run-*/*.wandb"))) == 1
-    assert json.loads((run_dir / "metrics.jsonl").read_text())["reward"] == 0.5
-
-
-# --- The learning curve ---
-
-
-def size_of_png(path: Path) -> tuple[int, int]:
-    data = path.read_bytes()
-    assert data.startswith(b"\x89PNG") and data[-8:-4] == b"IEND"
-    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
-
-
-def test_the_curve_is_drawn_without_touching_matplotlibs_state(tmp_path: Path) -> None:
-    backend, settings, open_figures = matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums()
-    rows: list[Row] = [{"step": s, "episodic_reward": r, "episode_length": 5} for s, r in ((1, 0.5), (2, None), (3, 1))]
-    log_all(tmp_path / "m", rows)
-    plot_learning_curve(tmp_path / "m", tmp_path / "curve.png")
-    assert size_of_png(tmp_path / "curve.png") == (840, 660)
-    assert sorted(os.listdir(tmp_path)) == ["curve.png", "m"]
-    assert (matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums()) == (
-        backend,
-        settings,
-        open_figures,
-    )
-
-
-def test_updates_without_a_finished_episode_are_left_out_of_the_curve() -> None:
-    from enn_ppo.curve import _figure
-
-    rows: list[dict[str, Any]] = [
-        {"step": 1, "episodic_reward": None, "episode_length": None},
-        {"step": 2, "episodic_reward": 0.5, "episode_length": 7.0},
-        {"step": 3},
+    assert failing.rows == ROWS[:1] and failing.times_closed == 1
+    assert other.rows == ROWS and other.times_closed == 1
+    assert warnings == [
+        "the tracker failed and gets no more metrics, metrics.jsonl does: ConnectionError: the cable is cut"
     ]
-    reward, length = _figure(rows).axes
-    assert reward.lines[0].get_xydata().tolist() == [[2.0, 0.5]]
-    assert length.lines[0].get_xydata().tolist() == [[2.0, 7.0]]
 
 
-@pytest.mark.parametrize("rows", [[], [{"step": 1, "episodic_reward": None}]])
-def test_without_any_episode_the_curve_says_so(tmp_path: Path, rows: list[Row]) -> None:
-    from enn_ppo.curve import _figure
-
-    log_all(tmp_path / "m", rows)
-    plot_learning_curve(tmp_path / "m", tmp_path / "curve.png")
-    assert size_of_png(tmp_path / "curve.png") == (840, 660)
-    figure = _figure([dict(row) for row in rows])
-    assert [axes.texts[0].get_text() for axes in figure.axes] == ["no episode has ended yet"] * 2
+def test_a_logger_that_fails_only_at_the_end_is_said_too() -> None:
+    warnings: list[str] = []
+    logger = Droppable("the tracker", Recorder(fails_to_close=True), warnings.append)
+    logger.log(ROWS[0])
+    logger.close()
+    logger.close()
+    assert warnings == ["the tracker failed and gets no more metrics, metrics.jsonl does: RuntimeError: cannot close"]
 
 
-def test_a_failing_curve_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log_all(tmp_path / "m", ROWS)
-    (tmp_path / "curve.png").write_bytes(b"old")
+def test_ctrl_c_is_no_failure_of_a_logger() -> None:
+    class Pressed(Recorder):
+        def log(self, row: Row) -> None:
+            raise KeyboardInterrupt
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        plot_learning_curve(tmp_path / "m", tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").read_bytes() == b"old"
-    assert sorted(os.listdir(tmp_path)) == ["curve.png", "m"]
-
-
-def test_missing_metrics_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="metrics.jsonl cannot be read: No such file"):
-        plot_learning_curve(tmp_path / "metrics.jsonl", tmp_path / "curve.png")
+    with pytest.raises(KeyboardInterrupt):
+        Droppable("the tracker", Pressed(), pytest.fail).log(ROWS[0])

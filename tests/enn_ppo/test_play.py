@@ -146,7 +146,7 @@ def test_what_the_policy_never_saw_is_ignored_and_told(run_dir: str, monkeypatch
     type_lines(monkeypatch, "", "q")
     assert main([run_dir, "--seed", "11"]) == 0
     out = capsys.readouterr().out
-    assert "observations are not as they were in training; ignored: feature 'height' of 'Wall'\n" in out
+    assert "the environment is not as it was in training; ignored: feature 'height' of 'Wall'\n" in out
     percentages = re.compile(r"\d+\.\d%")
     assert percentages.findall(out) == percentages.findall(plain) != []
 
@@ -178,7 +178,7 @@ def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, 
     monkeypatch.setattr(broken.Walk, "action_space", broken.NoActions.action_space)
     assert main([run_dir]) == 2
     assert re.match(
-        r"error: checkpoint .* belongs to another environment than .*Walk: actions", capsys.readouterr().err
+        r"error: checkpoint .* belongs to another environment than .*Walk: the action 'step' is gone", capsys.readouterr().err
     )
 
 

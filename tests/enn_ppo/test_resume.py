@@ -85,7 +85,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """Five updates and a short sixth, of MineSweeper with a cannon and with episodes that are cut."""
     board = EnvConfig(kwargs=SMALL_BOARD | {"orbital_cannon": True, "cooldown_period": 2})
     run_dir = tmp_path_factory.mktemp("runs") / "whole"
-    return tiny_config(run_dir, env=board, total_timesteps=172, checkpoint_interval=2, keep_checkpoints=10)
+    return tiny_config(run_dir, env=board, total_timesteps=172, checkpoint_interval=2, keep_last=10)
 
 
 @pytest.fixture(scope="module")

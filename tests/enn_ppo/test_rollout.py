@@ -35,7 +35,7 @@ class SumOfItems:
     def __init__(self) -> None:
         self.evaluated: list[list[float]] = []  # what `value` was asked for
 
-    def act(self, batch: ObsBatch, generator: torch.Generator) -> ActResult:
+    def act(self, batch: ObsBatch, generator: torch.Generator, logits: bool = False) -> ActResult:
         actors = batch.action_masks["Switch"].actors
         log_probs = {"Switch": torch.zeros(len(actors.values))}
         return ActResult(

@@ -123,9 +123,9 @@ def test_the_first_checkpoint_is_on_disk_before_the_first_rollout_that_is_learne
 
 
 def test_the_folders_of_checkpoints_follow_the_interval_and_the_number_to_keep(tmp_path: Path) -> None:
-    train(tiny_config(tmp_path / "a", checkpoint_interval=2, keep_checkpoints=2))
+    train(tiny_config(tmp_path / "a", checkpoint_interval=2, keep_last=2, keep_best=0))
     names = sorted(path.name for path in (tmp_path / "a/checkpoints").iterdir())
-    assert names == ["latest", "step_000000000128", "step_000000000160"]
+    assert names == ["best", "latest", "step_000000000128", "step_000000000160"]
 
 
 # --- Metrics ---
@@ -142,7 +142,7 @@ def test_an_update_without_a_finished_episode_has_null_rewards_and_lengths(tmp_p
 
 
 def test_an_explained_variance_that_is_not_defined_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stats = UpdateStats(0, 0, 0, 0, 0, 0, explained_variance=math.nan)
+    stats = UpdateStats(0, 0, 0, 0, 0, 0, None, explained_variance=math.nan, epochs=2)
     monkeypatch.setattr(sys.modules["enn_ppo.train"], "update", lambda *args, **kwargs: stats)
     train(tiny_config(tmp_path / "a", total_timesteps=32))
     assert rows_of(tmp_path / "a")[0]["explained_variance"] is None
@@ -225,7 +225,7 @@ def test_an_environment_is_a_class_a_factory_or_a_lambda(env: Callable[[], Envir
 def test_the_settings_name_an_environment_that_was_given_so_that_it_is_found_again(tmp_path: Path) -> None:
     train(tiny_config(tmp_path / "a", env=EnvConfig(kwargs={"short": 2, "long": 3}), total_timesteps=32), env=Clock)
     saved = load_checkpoint(tmp_path / "a").config["env"]
-    assert saved == {"id": f"{Clock.__module__}:Clock", "kwargs": {"short": 2, "long": 3}}
+    assert saved == {"id": f"{Clock.__module__}:Clock", "kwargs": {"short": 2, "long": 3}, "info": {}}
     train(tiny_config(tmp_path / "b", env=from_dict(EnvConfig, saved), total_timesteps=32))
     assert untimed(rows_of(tmp_path / "b")) == untimed(rows_of(tmp_path / "a"))
 

@@ -91,7 +91,7 @@ def test_the_size_of_micro_batches_changes_nothing(ratio: Any, weighting: Any, n
     for size in (None, 1, 7, 24):
         net = copy.deepcopy(moved)
         stats = learn(net, rollout, random_advantages(rollout), ppo, micro_batch_size=size)
-        results.append((changes(net, moved), torch.tensor(stats)))
+        results.append((changes(net, moved), torch.tensor(stats._replace(value_grad_norm=0.0))))
     gradient, stats = results[0]
     assert gradient.abs().max() > 0.01
     for other_gradient, other_stats in results[1:]:
@@ -218,7 +218,7 @@ def test_a_minibatch_in_which_nobody_acts_trains_the_value_alone() -> None:
     nobody = Scripted([Moment(items=[1.0]), Moment(items=[2.0])])
     rollout = play(net, lambda: nobody, num_envs=1, steps=2)
     stats = learn(net, rollout, random_advantages(rollout), PPOConfig(clip_value=False), max_grad_norm=0.01)
-    assert all(map(math.isfinite, stats))
+    assert all(number is None or math.isfinite(number) for number in stats)
     assert (stats.policy_loss, stats.entropy, stats.approx_kl, stats.clip_fraction) == (0.0, 0.0, 0.0, 0.0)
     assert stats.value_loss > 0 and stats.grad_norm > 0
 

@@ -1,0 +1,116 @@
+"""What is counted in a rollout: rewards, entities of each type, and what was chosen.
+
+Everything is counted where the rollout is, and the numbers leave the device together: one synchronisation.
+
+Shapes: B frames, E entity types, A actors of an action, C choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.rollout import Rollout
+from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from rogue_net import ObsBatch, RaggedTensor
+
+#: Stands among the types of entity that an action may select, for those who selected nobody.
+NOBODY = "__nobody__"
+
+
+@torch.no_grad()
+def count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> dict[str, float | None]:
+    """Count.
+
+    Args:
+        rollout: what was played.
+        action_space: names the choices of the actions to count; an action that the rollout does not have is left out.
+
+    Returns:
+        Metric's name -> number; None where there is nothing to tell, such as shares of choices that nobody made.
+    """
+    lengths = _entities_by_frame(rollout.obs)
+    counted = list(_rewards_and_entities(rollout, lengths))
+    for name, space in action_space.items():
+        if name in rollout.actions:
+            counted += _choices(name, space, rollout, lengths)
+    names = [name for part in counted for name in part.names]
+    values = torch.cat([part.values.flatten() for part in counted]).tolist()  # the one synchronisation
+    row = {name: None if math.isnan(value) else value for name, value in zip(names, values, strict=True)}
+    return row | {
+        f"actors/{name}": len(rollout.actions[name].values) for name in action_space if name in rollout.actions
+    }
+
+
+class _Counted(NamedTuple):
+    names: list[str]
+    values: Tensor  # as many float64, of any shape; NaN where there is nothing to tell
+
+
+def _rewards_and_entities(rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
+    yield _Counted(_spread("reward"), _mean_min_max(rollout.rewards.flatten()))
+    yield _Counted(_spread("entities"), _mean_min_max(lengths.sum(0)))
+    for entity_type, counts in zip(rollout.obs.features, lengths, strict=True):
+        yield _Counted(_spread(f"entities/{entity_type}"), _mean_min_max(counts))
+
+
+def _choices(name: str, space: ActionSpace, rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
+    """How often each choice of an action was made, or which numbers were picked."""
+    chosen = rollout.actions[name]
+    if isinstance(space, ContinuousActionSpace):
+        for k in range(space.size):
+            label = str(k) if space.names is None else space.names[k]
+            yield _Counted(_spread(f"actions/{name}/{label}"), _mean_min_max(chosen.values[:, k]))
+    elif isinstance(space, SelectEntityActionSpace):
+        types = [entity_type for entity_type in rollout.obs.features if entity_type != GLOBAL_ENTITY]
+        labels = [f"actions/{name}/{label}" for label in (*types, NOBODY)]
+        yield _Counted(labels, _shares(_selected_types(chosen, lengths[: len(types)]), len(labels)))
+    else:
+        labels = [f"actions/{name}/{label}" for label in space.choices]
+        yield _Counted(labels, _shares(chosen.values[:, 0], len(labels)))
+
+
+def _spread(name: str) -> list[str]:
+    return [name, f"{name}_min", f"{name}_max"]
+
+
+def _mean_min_max(values: Tensor) -> Tensor:
+    """(3,) float64 of (n,) `values`; NaN of none."""
+    values = values.double()
+    if len(values) == 0:
+        return values.new_full((3,), math.nan)
+    return torch.stack([values.mean(), *values.aminmax()])
+
+
+def _entities_by_frame(obs: ObsBatch) -> Tensor:
+    """(E, B) int64, entities of each type in each frame."""
+    if not obs.features:
+        return torch.zeros(1, obs.num_frames, dtype=torch.int64, device=obs.device)[:0]
+    return torch.stack([ragged.offsets for ragged in obs.features.values()]).diff(dim=1)
+
+
+def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
+    """(A,) int64, the number of the type of each entity that was selected; E where nobody was.
+
+    Args:
+        selected: B sequences of (A, 1) entity indices inside the frame, -1 for nobody.
+        lengths: (E, B), entities by type and frame. A type's indices follow those of the types before it.
+    """
+    num_types, num_frames = lengths.shape
+    indices = selected.values[:, 0]
+    frames = torch.repeat_interleave(
+        torch.arange(num_frames, device=indices.device), selected.lengths, output_size=len(indices)
+    )
+    ends = lengths.cumsum(0)[:, frames]  # (E, A)
+    return torch.where(indices < 0, num_types, (indices >= ends).sum(0))
+
+
+def _shares(choices: Tensor, num_choices: int) -> Tensor:
+    """(C,) float64, how often each of `num_choices` is among `choices`, 0 to 1; NaN where there are none."""
+    counts = torch.zeros(num_choices, dtype=torch.float64, device=choices.device)
+    counts.index_add_(0, choices, torch.ones(len(choices), dtype=torch.float64, device=choices.device))
+    return counts / len(choices) if len(choices) else counts.fill_(math.nan)

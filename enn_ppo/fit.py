@@ -1,0 +1,65 @@
+"""A checkpoint's policy in an environment that may have gained something since, to act and not to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from enn_ppo.checkpoint import Checkpoint
+from enn_ppo.environment import adapt_spaces
+from enn_ppo.policy import saved_config
+from enn_ppo.transfer import transfer_weights
+from entity_gym.spaces import ActionSpace, ObsSpace
+from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.adaptor import ObsAdaptor
+
+
+class FittedPolicy(NamedTuple):
+    """A policy that can act in an environment."""
+
+    net: RogueNet
+    adaptor: ObsAdaptor  # shows it the environment's observations as it knows them
+    news: str  # what is not as it was in training, as one line; empty if nothing is
+
+
+def fit_policy(
+    checkpoint: Checkpoint,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    env: str,
+) -> FittedPolicy:
+    """The policy of a checkpoint for an environment with these spaces.
+
+    New features are ignored, and entities of new types are hidden from all others, so that these act as they learned to. New
+    actions and choices are as `enn_ppo.transfer` says; what they start as is always the same.
+
+    Args:
+        checkpoint: whose policy.
+        obs_space: what the environment shows.
+        action_space: what can be done in it.
+        device: where it acts.
+        env: the environment's name, for messages.
+
+    Raises:
+        ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
+    """
+    spaces = adapt_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=env)
+    config = _without_positions_of(spaces.untrained, saved_config(checkpoint).net)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = RogueNet(config, spaces.obs_space, spaces.action_space)
+    transfer_weights(net, checkpoint, env)
+    told = [spaces.adaptor.describe(), *spaces.news]
+    return FittedPolicy(net.to(device), spaces.adaptor, "; ".join(line for line in told if line))
+
+
+def _without_positions_of(untrained: list[str], config: RogueNetConfig) -> RogueNetConfig:
+    """Settings in which types that nobody sees need no position features."""
+    if config.relpos.kind == "none":
+        return config
+    excluded = tuple(dict.fromkeys((*config.relpos.exclude_entities, *untrained)))
+    return replace(config, relpos=replace(config.relpos, exclude_entities=excluded))

@@ -1,0 +1,124 @@
+"""How good a policy and its past selves are, from the games between them.
+
+Ratings are normal distributions of skill: mean `mu`, uncertainty `sigma`, beginning at 25 and 25/3 (Weng and Lin 2011, "A
+Bayesian Approximation Method for Online Ranking", the Plackett-Luce model; computed by openskill). A player 25/6 points above
+another one wins clearly more often than not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MU, SIGMA = 25.0, 25.0 / 3.0
+#: How much more uncertain the current policy's rating becomes with every update, since the policy changes: variances add.
+DRIFT = SIGMA / 100
+#: What a game counts for the win rate against a snapshot, once one more is played: the last 100 count most.
+FADING = 0.99
+
+
+class Rating(NamedTuple):
+    """A normal distribution of skill."""
+
+    mu: float = MU
+    sigma: float = SIGMA
+
+
+@dataclass
+class Record:
+    """What is known of a snapshot."""
+
+    rating: Rating
+    wins: float = 0.0  # of the current policy against it, ties half, fading
+    games: float = 0.0  # fading too
+    total_games: int = 0
+
+    @property
+    def win_rate(self) -> float:
+        """Of the current policy against this snapshot; 0.5 before the first game."""
+        return self.wins / self.games if self.games else 0.5
+
+
+class Ratings:
+    """The current policy's rating, and what is known of every snapshot, by step.
+
+    Raises:
+        ValueError: openskill is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._model = _model()
+        self.current = Rating()
+        self.snapshots: dict[int, Record] = {}
+
+    def add(self, step: int) -> None:
+        """The current policy becomes a snapshot."""
+        self.snapshots[step] = Record(self.current)
+
+    def drift(self) -> None:
+        """The current policy has changed."""
+        self.current = Rating(self.current.mu, min(SIGMA, math.hypot(self.current.sigma, DRIFT)))
+
+    def play(self, step: int, result: float) -> None:
+        """Take in a game of the current policy against a snapshot: 1 for a win, 0.5 for a tie, 0 for a loss."""
+        record = self.snapshots[step]
+        ranks = [1 - result, result]  # the lower, the better
+        teams = [[self._model.create_rating(list(rating))] for rating in (self.current, record.rating)]
+        (own,), (other,) = self._model.rate(teams, ranks=ranks)
+        self.current, record.rating = Rating(own.mu, own.sigma), Rating(other.mu, other.sigma)
+        record.wins = FADING * record.wins + result
+        record.games = FADING * record.games + 1.0
+        record.total_games += 1
+
+    def table(self) -> dict[str, Any]:
+        """Everything, for people to read: the snapshots in the order of their steps."""
+        return {
+            "current": {"rating": self.current.mu, "rating_sigma": self.current.sigma},
+            "snapshots": [
+                {
+                    "step": step,
+                    "rating": record.rating.mu,
+                    "rating_sigma": record.rating.sigma,
+                    "win_rate_against": record.win_rate,
+                    "games": record.total_games,
+                }
+                for step, record in sorted(self.snapshots.items())
+            ],
+        }
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`."""
+        rows = {step: [*r.rating, r.wins, r.games, r.total_games] for step, r in self.snapshots.items()}
+        return {"current": list(self.current), "snapshots": [[step, *row] for step, row in rows.items()]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.current = Rating(*state["current"])
+        self.snapshots = {
+            step: Record(Rating(mu, sigma), wins, games, total)
+            for step, mu, sigma, wins, games, total in state["snapshots"]
+        }
+
+
+def prioritized(win_rates: Sequence[float]) -> NDArray[np.float64]:
+    """Probabilities of opponents, those that are lost to more often first: (1 - win rate)², scaled to a sum of 1.
+
+    Where nobody is lost to, all are as likely. Source: Vinyals et al. 2019, "Grandmaster level in StarCraft II using
+    multi-agent reinforcement learning", Methods, prioritized fictitious self-play with f_hard, p = 2.
+    """
+    weights: NDArray[np.float64] = (1.0 - np.asarray(win_rates, np.float64)) ** 2
+    total = float(weights.sum())
+    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
+
+
+def _model() -> Any:
+    try:
+        from openskill.models import PlackettLuce
+    except ImportError as error:
+        raise ValueError('self-play rates its snapshots with openskill: pip install "enn-ppo[self-play]"') from error
+    return PlackettLuce(mu=MU, sigma=SIGMA)

@@ -1,0 +1,100 @@
+"""Rewards and returns of any size, brought to about 1: the setting `ppo.normalize`.
+
+Shapes: T steps, N environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rogue_net.heads import ValueHead
+
+MIN_DEVIATION = 1e-2  # of returns: as long as all are the same, their errors are not blown up
+
+
+class RewardScale:
+    """Divides rewards by the standard deviation that their discounted sum, over all that was seen, has.
+
+        R_t = r_t + γ R_{t-1}        (R starts from 0 with every episode)        r_t / (std(R) + 1e-8)
+
+    Source: Engstrom et al. 2020 (arXiv 2005.12729), section 3; OpenAI's baselines. Mean and variance are counted exactly, in
+    float64, by the parallel formula of Chan et al. 1979.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._running = torch.zeros(num_envs, dtype=torch.float64)
+        self._count = 0
+        self._mean = 0.0
+        self._squares = 0.0  # sum of squared distances from the mean
+
+    def __call__(self, rewards: Tensor, ended: Tensor, gamma: float) -> Tensor:
+        """Take the (T, N) rewards in, and return them scaled.
+
+        Args:
+            rewards: of steps that follow on the last ones.
+            ended: (T, N) bool, the episode ended with the step.
+            gamma: discount.
+        """
+        sums = torch.empty(rewards.shape, dtype=torch.float64)
+        for t, (reward, end) in enumerate(zip(rewards.double().cpu(), ended.cpu(), strict=True)):
+            sums[t] = self._running = reward + gamma * self._running
+            self._running = self._running.masked_fill(end, 0.0)
+        self._take_in(sums)
+        deviation = (self._squares / self._count) ** 0.5
+        scaled: Tensor = rewards / (deviation + 1e-8)
+        return scaled
+
+    def _take_in(self, sums: Tensor) -> None:
+        count, mean = sums.numel(), float(sums.mean())
+        total = self._count + count
+        shift = mean - self._mean
+        self._squares += float((sums - mean).square().sum()) + shift**2 * self._count * count / total
+        self._mean += shift * count / total
+        self._count = total
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`."""
+        return {"running": self._running, "count": self._count, "mean": self._mean, "squares": self._squares}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned; running sums start from 0 where the number of environments is another."""
+        if len(state["running"]) == len(self._running):
+            self._running = state["running"].clone()
+        self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+
+
+class ReturnScale:
+    """Keeps a value head's mean and deviation those of the returns.
+
+    Both are moving averages over updates, in which an update weighs 1 - `decay`, corrected for their start at 0 (Kingma & Ba
+    2015, section 3). The head is rescaled so that its values stay what they were: PopArt, see `ValueHead.rescale`.
+    """
+
+    def __init__(self, decay: float = 0.9) -> None:
+        self._decay = decay
+        self._weight = 0.0
+        self._first = 0.0  # moments, not corrected
+        self._second = 0.0
+
+    def __call__(self, returns: Tensor, head: ValueHead) -> None:
+        """Take in the (T, N) returns of a rollout."""
+        keep, take = self._decay, 1 - self._decay
+        self._weight = keep * self._weight + take
+        self._first = keep * self._first + take * float(returns.double().mean())
+        self._second = keep * self._second + take * float(returns.double().square().mean())
+        mean = self._first / self._weight
+        variance = self._second / self._weight - mean**2
+        deviation = max(variance**0.5 if variance > 0 else 0.0, MIN_DEVIATION)
+        head.rescale(head.mean.new_tensor(mean), head.mean.new_tensor(deviation))
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`."""
+        return {"weight": self._weight, "first": self._first, "second": self._second}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._weight, self._first, self._second = state["weight"], state["first"], state["second"]

@@ -1,0 +1,114 @@
+"""A run in progress: what surrounds the algorithm between two updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+
+from enn_ppo.callbacks import Callback, Update
+from enn_ppo.checkpoint import CheckpointError, record_score
+from enn_ppo.config import Interrupted
+from enn_ppo.evaluator import EvalRow, Evaluator
+from enn_ppo.metrics import Row, Timing, metrics_row
+from enn_ppo.rollout import Rollout
+from enn_ppo.run_output import RunOutput
+from enn_ppo.state import Settings, TrainState
+from enn_ppo.update import UpdateStats
+
+
+class Run:
+    """Tells of every update, saves, and has checkpoints evaluated. As a context, it is closed however it ends.
+
+    Args:
+        state: what is trained.
+        output: where its metrics go.
+        evaluator: of its checkpoints.
+        callback: the user's own code.
+    """
+
+    def __init__(self, state: TrainState, output: RunOutput, evaluator: Evaluator, callback: Callback) -> None:
+        self.state = state
+        self.output = output
+        self.evaluator = evaluator
+        self.callback = callback
+        self.metrics: Row | None = None  # of the last update
+        self.stopped = False  # whether a callback has asked for the end
+        self._evaluated_until = state.step
+
+    def report(self, rollout: Rollout, stats: UpdateStats, settings: Settings, seconds: float) -> None:
+        """Count an update that took so many seconds; log it, and call the user's code."""
+        state = self.state
+        state.advance(rollout, seconds)
+        row = metrics_row(
+            state.step,
+            rollout,
+            stats,
+            learning_rate=settings.learning_rate,
+            ent_coef=float(settings.ppo.ent_coef),
+            timing=Timing(state.seconds, seconds, rollout.env_seconds, rollout.act_seconds),
+            action_space=state.vec_env.action_space(),
+            extra=state.metrics() | self._evaluated(self.evaluator.poll()),
+        )
+        self.output.log(row)
+        self.metrics = row
+        for episode in rollout.episodes:
+            self.callback.on_episode(episode)
+        update = Update(state.step, row, state.net)
+        self.callback.on_update(update)
+        self.stopped = update.stopped
+
+    def save_if_due(self, interrupted: str | None) -> None:
+        """Write a checkpoint where one is due, and submit it for evaluation where that is due.
+
+        Args:
+            interrupted: how the user has asked for the end: None, "interrupted" or "terminated".
+
+        Raises:
+            Interrupted: he has; a checkpoint is saved.
+        """
+        state, step = self.state, self.state.step
+        last = self.stopped or state.next_steps() == 0
+        evaluate = self.evaluator.is_due(self._evaluated_until, step, last) and not interrupted
+        if not (interrupted or last or evaluate or state.checkpoint_is_due()):
+            return
+        pending = [*self.evaluator.pending_steps, *([step] if evaluate else [])]
+        score = None if self.evaluator.config.interval else state.recent_reward()
+        saved = state.save(self.output.run_dir, evaluations=pending, score=score)
+        self.callback.on_checkpoint(saved, step)
+        if interrupted:
+            code = 143 if interrupted == "terminated" else 130
+            raise Interrupted(
+                f"{interrupted} after {step:,} steps; saved {saved}; go on with resume={self.output.run_dir}", code
+            )
+        if evaluate:
+            self.evaluator.submit(saved, step)
+            self._evaluated_until = step
+
+    def finish(self, interrupted: Callable[[], object]) -> None:
+        """Wait for the evaluations under way, unless interrupted, and log them."""
+        while done := self.evaluator.wait(interrupted):
+            row = {"step": self.state.step, **self._evaluated(done)}
+            self.output.log(row)
+            self.metrics = (self.metrics or {}) | row
+
+    def _evaluated(self, done: EvalRow | None) -> Row:
+        """Metrics of an evaluation that is done; its checkpoint learns how good it is."""
+        if done is None:
+            return {}
+        try:
+            record_score(self.output.run_dir / "checkpoints", done.step, done.score)
+        except CheckpointError as error:  # the next save will meet the same disk, and end the run if it must
+            self.output.say(str(error))
+        return dict(done.metrics)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ExitStack() as stack:  # all are closed, also where one fails
+            stack.callback(self.output.__exit__, kind, error, trace)
+            stack.callback(self.state.close)
+            stack.callback(self.evaluator.close)

@@ -1,0 +1,116 @@
+"""Write docs/options.md anew, from the settings' docstrings.
+
+python scripts/options_page.py            # rewrite the page if it has changed
+python scripts/options_page.py --check    # only look: exit status 1 if the page is stale
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enn_ppo.config import EvalConfig, TrainConfig
+from enn_ppo.options import Option, Section, sections_of
+
+PAGE = Path(__file__).parent.parent / "docs" / "options.md"
+HEAD = """\
+# Options
+
+Every option of every command, made from the docstrings in `enn_ppo/*_config.py`, `enn_ppo/config.py` and
+`rogue_net/config.py` by `python scripts/options_page.py`. `--help` prints the same in short, with the values that the rest
+of the line gives; `--cfg job` prints those as YAML. From Python they are the arguments of the classes:
+`TrainConfig(optim=OptimConfig(lr=1e-3))`.
+
+- On the command line an option is `name=value`: `optim.lr=1e-3`. A mistake in a name or a value ends the command with one
+  sentence, before anything has begun.
+- A group sets several options at once: `env=MineSweeper`, `experiment=quick`, `value_net=default`. A file of your own,
+  `mine/net/large.yaml`, is chosen by `--config-dir mine net=large`.
+- What a shell would read itself stands in single quotes, name and all: `'optim.lr=0.001@0 -> 0@1'`, `'env.info.x=[1,2]'`.
+- A **schedule** is written as values over progress, joined by `->` (in a line), `cos` (along half a cosine) or `step` (all
+  at once, at the next point): `0@0 -> 0.001@0.1 cos 0.0001@1`. Progress is 0 at the start and 1 at the end of training: by
+  environment steps, or by the wall clock where `max_train_seconds` is nearer. Before the first point and after the last the
+  value is theirs.
+- `env.kwargs`, `env.info`, `eval.env_kwargs` and `env_kwargs` take any name below them:
+  `env.kwargs.width=8 'env.info.num_mines={low: 1@0 -> 3@1, high: 8}'`.
+- `null` is nothing, a list is `[1,2]`, a mapping `{low: 1, high: 3}`, and a count may be written short: `1e6`.
+"""
+
+
+class Command(NamedTuple):
+    """One command, and the class of its settings."""
+
+    call: str
+    does: str
+    settings: type[Any]
+
+
+COMMANDS = (
+    Command("python -m enn_ppo.train", "trains a policy.", TrainConfig),
+    Command("python -m enn_ppo.eval", "plays episodes with a trained one.", EvalConfig),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is stale")
+    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/options.md")
+    given = parser.parse_args()
+    new = page()
+    stale = not given.page.exists() or given.page.read_text(encoding="utf-8") != new
+    if given.check:
+        if stale:
+            print(f"{given.page}: stale; run python scripts/{Path(__file__).name}", file=sys.stderr)
+        return int(stale)
+    if stale:
+        given.page.write_text(new, encoding="utf-8")
+    print(f"{given.page}: {'rewritten' if stale else 'nothing rewritten'}")
+    return 0
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(chapter(command) for command in COMMANDS)])
+
+
+def chapter(command: Command) -> str:
+    """What the page says about one command."""
+    parts = [f"## {command.call.rpartition('.')[2]}\n\n`{command.call}` {command.does}\n"]
+    optional: Section | None = None  # the outermost section that may be null
+    for section in sections_of(command.settings):
+        if optional and section.path.startswith(optional.path + "."):
+            continue  # told with the one that it is in
+        if section.optional:
+            optional = section
+            inside = [s for s in sections_of(command.settings) if s.path.startswith(section.path)]
+            parts.append(optional_table(section, [option for part in inside for option in part.options]))
+        else:
+            parts.append(
+                f"### {section.path or 'Without a section'}\n\n{section.summary}\n\n{table(section.options)}\n"
+            )
+    return "\n".join(parts)
+
+
+def optional_table(section: Section, options: Sequence[Option]) -> str:
+    """A section with the settings of another: they are not explained again."""
+    names = ", ".join(f"`{option.name}`" for option in options)
+    like = section.path.replace("value_", "")
+    return (
+        f"### {section.path}\n\n{section.summary} `{section.path}=default` gives it the defaults of `{like}`, and\n"
+        f"`{section.path}=none` takes it away. Then each as in `{like}`: {names}.\n"
+    )
+
+
+def table(options: Sequence[Option]) -> str:
+    """One line for every option."""
+    rows = [("Option", "Type", "Default", "Range", "Meaning"), ("---",) * 5]
+    for option in options:
+        default = f"`{option.default}`" if option.default else "required"
+        rows.append((f"`{option.name}`", option.type, default, option.range, option.meaning))
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

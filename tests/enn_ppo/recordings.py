@@ -1,0 +1,109 @@
+"""A world in which everything comes and goes, and what the tests of recording and cloning do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from enn_ppo.frames import Frames
+from enn_ppo.recording import Recorder
+from enn_ppo.rollout import Collector
+from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
+from entity_gym.list_env import ListEnv
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.obs_batch import SelectEntityMask
+from tests.worlds import Zoo
+
+
+class Menagerie(Zoo):
+    """`Zoo` with a continuous action as well, which some of the cats and dogs take."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {**super().action_space(), "sniff": ContinuousActionSpace([-1, 0], [1, float("inf")])}
+
+    def _observe(self, reward: float, *, done: bool) -> Observation:
+        obs = super()._observe(reward, done=done)
+        ids = [id_ for name in ("Cat", "Dog") for id_ in obs.ids.get(name, [])]
+        if ids and self.rng.random() < 0.7:
+            obs.actions["sniff"] = ContinuousActionMask(actor_ids=[id_ for id_ in ids if self.rng.random() < 0.6])
+        return obs
+
+
+def net_for(env: Environment, seed: int = 0) -> RogueNet:
+    """A small network whose choices are far from equally likely."""
+    torch.manual_seed(seed)
+    net = RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=2, d_qk=4), env.obs_space(), env.action_space())
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return net
+
+
+def collector_of(create: Callable[[], Environment], num_envs: int, seed: int = 0, net: Any = None) -> Collector:
+    """It has been reset."""
+    generator = torch.Generator().manual_seed(seed)
+    net = net or net_for(create())
+    collector = Collector(ListEnv(create, num_envs, seed), net, torch.device("cpu"), generator)
+    collector.reset(seed)
+    return collector
+
+
+def recorder_for(path: Path, env: Environment, **options: Any) -> Recorder:
+    return Recorder(path, env.obs_space(), env.action_space(), **options)
+
+
+def record(path: Path, create: Callable[[], Environment], rollouts: int = 2, **options: Any) -> None:
+    """A recording of some rollouts of 3 environments, 5 steps each: 15 frames in a chunk."""
+    collector = collector_of(create, 3)
+    collector.recorder = recorder_for(path, create(), **options)
+    for _ in range(rollouts):
+        collector.collect(5)
+    collector.recorder.close()
+
+
+def assert_same_frames(one: Frames, other: Frames) -> None:
+    """Field by field and bit for bit; what masks and visibility leave out is spelled out first."""
+    for field in fields(one):
+        assert_same(_spelled_out(getattr(one, field.name)), _spelled_out(getattr(other, field.name)), field.name)
+
+
+def assert_same(one: Any, other: Any, where: str) -> None:
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape, where
+        assert torch.equal(one.nan_to_num(12345.0), other.nan_to_num(12345.0)), where
+    elif isinstance(one, Mapping):
+        assert list(one) == list(other), where
+        for name in one:
+            assert_same(one[name], other[name], f"{where}.{name}")
+    elif isinstance(one, tuple):
+        for i, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            assert_same(mine, theirs, f"{where}[{i}]")
+    else:
+        assert one == other, where
+
+
+def _spelled_out(value: Any) -> Any:
+    if not isinstance(value, ObsBatch):
+        return value
+    masks: dict[str, Any] = {}
+    for name, mask in value.action_masks.items():
+        masks[name] = {"actors": mask.actors}
+        if isinstance(mask, SelectEntityMask):
+            pairs = mask.pairs
+            if pairs is None:
+                lengths = mask.actors.lengths * mask.actees.lengths
+                offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+                pairs = RaggedTensor(torch.ones(int(offsets[-1]), 1, dtype=torch.bool), offsets)
+            masks[name] |= {"actees": mask.actees, "pairs": pairs}
+        elif hasattr(mask, "mask"):
+            masks[name]["mask"] = mask.mask if mask.mask is not None and not bool(mask.mask.all()) else "open"
+    everything = {
+        name: RaggedTensor(torch.ones(len(f.values), 1, dtype=torch.bool), f.offsets)
+        for name, f in value.features.items()
+    }
+    visible = {name: value.visible.get(name, flags) for name, flags in everything.items()}
+    return {"frames": value.num_frames, "features": value.features, "masks": masks, "visible": visible}

@@ -1,0 +1,22 @@
+"""What tests of metrics share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from enn_ppo.logger import JsonlLogger, Row
+
+
+def log_all(path: Path, rows: Sequence[Row], resume_step: int | None = None) -> None:
+    """Write rows as a run does."""
+    logger = JsonlLogger(path, resume_step)
+    for row in rows:
+        logger.log(row)
+
+
+def size_of_png(path: Path) -> tuple[int, int]:
+    """Width and height of a whole picture, in dots."""
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG") and data[-8:-4] == b"IEND"
+    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])

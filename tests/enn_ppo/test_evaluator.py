@@ -1,0 +1,376 @@
+"""Evaluation during training: the same numbers wherever it runs, and nothing that goes wrong with it ends the training."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
+from enn_ppo.environment import EnvFactory
+from enn_ppo.evaluation_config import EpisodesConfig
+from enn_ppo.evaluator import EvalRow, Evaluator, check_evaluation
+from entity_gym import Environment
+from tests.enn_ppo.evaluation_worlds import Careless, Fused, Gated
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+
+STEPS = (32, 64)
+
+
+def trained(run_dir: Path, env: type[Environment]) -> Path:
+    """A run of `env` with checkpoints after `STEPS`; returns the folder of checkpoints."""
+    train(tiny_config(run_dir, env=EnvConfig(), total_timesteps=STEPS[-1], checkpoint_interval=1), env=env)
+    return run_dir / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[type[Environment], Path]:
+    worlds: list[type[Environment]] = [Clock, Gated, Careless, Fused]
+    return {env: trained(tmp_path_factory.mktemp(env.__name__), env) for env in worlds}
+
+
+def step_folder(checkpoints: Path, step: int) -> Path:
+    return checkpoints / f"step_{step:012d}"
+
+
+class Told(list[str]):
+    """What was said."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+def make(env: EnvFactory, told: Told, run_dir: Path, **settings: Any) -> Evaluator:
+    config = TrainEvalConfig(**{"interval": 32, "episodes": 20, "num_envs": 8, **settings})
+    return Evaluator(config, env, "cpu", run_dir, told)
+
+
+def measured(row: EvalRow | None) -> dict[str, float]:
+    """Everything but how long it took."""
+    assert row is not None
+    return {name: value for name, value in row.metrics.items() if name != "eval/seconds"}
+
+
+# --- When ---
+
+
+def test_an_evaluation_is_due_whenever_a_multiple_of_the_interval_is_passed_and_at_the_end(tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, interval=100)
+    passed = [(0, 96), (96, 100), (100, 196), (196, 204), (204, 410)]
+    assert [evaluator.is_due(before, after) for before, after in passed] == [False, True, False, True, True]
+    assert evaluator.is_due(410, 411, last=True)
+
+
+def test_without_an_interval_nothing_is_due(tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, interval=None)
+    assert not evaluator.is_due(0, 10**9) and not evaluator.is_due(0, 1, last=True)
+
+
+# --- What ---
+
+
+@pytest.mark.parametrize("env", [Clock, Careless])
+def test_a_process_measures_exactly_what_is_measured_in_line(env: type[Environment], runs: Any, tmp_path: Path) -> None:
+    told, results = Told(), {}
+    for process in (False, True):
+        evaluator = make(env, told, tmp_path, process=process)
+        for step in STEPS:
+            evaluator.submit(step_folder(runs[env], step), step)
+        assert evaluator.pending_steps == [32, 64]
+        results[process] = [measured(evaluator.wait()), measured(evaluator.wait())]
+        assert evaluator.pending_steps == []
+        assert evaluator.wait() is None and evaluator.poll() is None
+        evaluator.close()
+    assert results[False] == results[True]
+    assert [row["eval/step"] for row in results[True]] == [32, 64]
+    assert not told
+
+
+def test_a_row_has_the_numbers_and_intervals_of_the_command(runs: Any, tmp_path: Path) -> None:
+    checkpoint = step_folder(runs[Clock], 32)
+    evaluator = make(Clock, Told(), tmp_path, process=False, seed=7)
+    evaluator.submit(checkpoint, 32)
+    row = evaluator.poll()
+    result = evaluate(EvalConfig(checkpoint=str(checkpoint), episodes=20, num_envs=8, seed=7), env=Clock)
+    expected: dict[str, float] = {"eval/step": 32}
+    for name, estimate in result.estimates.items():
+        assert estimate.ci95 is not None
+        expected |= {f"eval/{name}": estimate.mean, f"eval/{name}_ci95": estimate.ci95}
+    assert measured(row) == expected
+    assert set(expected) >= {"eval/episodic_reward", "eval/episode_length_ci95", "eval/was_long"}
+    assert row is not None and row.score == result.estimates["episodic_reward"].mean
+
+
+def test_a_single_episode_has_no_interval(runs: Any, tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, process=False, episodes=1)
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert not [name for name in measured(evaluator.poll()) if name.endswith("_ci95")]
+
+
+def test_the_environment_may_have_other_arguments_than_in_training(runs: Any, tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, process=False, env_kwargs={"short": 3, "long": 3})
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert measured(evaluator.poll())["eval/episode_length"] == 3
+
+
+# --- What it must not touch ---
+
+
+def test_an_evaluation_in_line_draws_none_of_the_random_numbers_of_training(runs: Any, tmp_path: Path) -> None:
+    def draw() -> list[float]:
+        return [float(torch.rand(())), float(np.random.random()), random.random()]
+
+    def seed() -> None:
+        torch.manual_seed(1)
+        np.random.seed(1)
+        random.seed(1)
+
+    seed()
+    undisturbed = draw() + draw()
+    seed()
+    first = draw()
+    evaluator = make(Careless, Told(), tmp_path, process=False)
+    evaluator.submit(step_folder(runs[Careless], 32), 32)
+    assert first + draw() == undisturbed
+
+
+def test_an_evaluation_changes_neither_the_checkpoint_nor_the_number_of_threads(runs: Any, tmp_path: Path) -> None:
+    checkpoint = step_folder(runs[Clock], 32)
+
+    def contents() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+
+    before, threads = contents(), torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        evaluator = make(Clock, Told(), tmp_path, process=False)
+        evaluator.submit(checkpoint, 32)
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+    assert contents() == before
+
+
+# --- What goes wrong ---
+
+
+class Gate:
+    """Where the steps of `Gated` wait."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def reached_by(self, evaluator: Evaluator) -> int:
+        """Wait until the evaluation waits there; returns the number of its process."""
+        told = Path(f"{self.path}.pid")
+        while not told.exists():
+            assert evaluator.poll() is None
+            time.sleep(0.01)
+        pid = int(told.read_text())
+        told.unlink()
+        return pid
+
+    def open(self) -> None:
+        self.path.write_text("")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()
+
+
+def test_an_evaluation_whose_process_is_killed_is_tried_once_more(runs: Any, gate: Gate, tmp_path: Path) -> None:
+    told, checkpoints = Told(), runs[Gated]
+    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)})
+    evaluator.submit(step_folder(checkpoints, 32), 32)
+    evaluator.submit(step_folder(checkpoints, 64), 64)  # returns, though the first has not got anywhere
+
+    # killed once: started again
+    first = gate.reached_by(evaluator)
+    os.kill(first, signal.SIGKILL)
+    again = gate.reached_by(evaluator)
+    assert again != first
+    assert told == [
+        "the evaluation process was killed by SIGKILL (signal 9); it is started again, and with it the evaluation of step 32"
+    ]
+    # killed twice: given up, and the next one gets a process
+    os.kill(again, signal.SIGKILL)
+    gate.reached_by(evaluator)
+    assert told[1:] == [
+        "the evaluation process was killed by SIGKILL (signal 9) again; the evaluation of step 32 is given up"
+    ]
+    assert evaluator.pending_steps == [64]
+    gate.open()
+    row = evaluator.wait()
+    evaluator.close()
+
+    in_line = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)}, process=False)
+    in_line.submit(step_folder(checkpoints, 64), 64)
+    assert measured(row) == measured(in_line.poll())
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_what_the_environment_raises_is_said_in_a_line(process: bool, runs: Any, tmp_path: Path) -> None:
+    told = Told()
+    evaluator = make(Fused, told, tmp_path, process=process, env_kwargs={"broken": True})
+    evaluator.submit(step_folder(runs[Fused], 32), 32)
+    assert evaluator.wait() is None
+    evaluator.close()
+    assert told == ["the evaluation of step 32 failed: ValueError: the fuse is blown"]
+    assert evaluator.pending_steps == []
+
+
+def test_a_checkpoint_that_is_deleted_before_it_is_evaluated_is_named(runs: Any, gate: Gate, tmp_path: Path) -> None:
+    told = Told()
+    shutil.copytree(runs[Gated], tmp_path / "checkpoints")
+    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(gate.path)})
+    for step in STEPS:
+        evaluator.submit(step_folder(tmp_path / "checkpoints", step), step)
+    gate.reached_by(evaluator)
+    shutil.rmtree(tmp_path / "checkpoints")
+    gate.open()
+    assert measured(evaluator.wait())["eval/step"] == 32
+    assert evaluator.wait() is None
+    evaluator.close()
+    (line,) = told
+    assert line.startswith("the evaluation of step 64 failed: CheckpointError: no checkpoint ")
+
+
+# --- Stopping and going on ---
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_closing_ends_the_process_and_what_is_pending_can_be_submitted_again(
+    runs: Any, gate: Gate, tmp_path: Path
+) -> None:
+    told, kwargs = Told(), {"env_kwargs": {"gate": str(gate.path)}}
+    evaluator = make(Gated, told, tmp_path, **kwargs)
+    for step in STEPS:
+        evaluator.submit(step_folder(runs[Gated], step), step)
+    pid = gate.reached_by(evaluator)
+    assert evaluator.wait(lambda: True) is None  # does not wait where the user wants to stop
+    for _ in range(2):
+        evaluator.close()
+        assert not is_running(pid)
+    pending = evaluator.pending_steps
+    assert pending == [32, 64]
+
+    gate.open()
+    resumed = make(Gated, told, tmp_path, process=False, **kwargs)
+    resumed.resubmit([*pending, 96], runs[Gated])
+    assert [measured(resumed.poll())["eval/step"] for _ in STEPS] == [32, 64]
+    assert told == [f"step 96 is not evaluated any more: {step_folder(runs[Gated], 96)} is gone"]
+
+
+STARTS_AND_WAITS = """
+import sys, time
+from pathlib import Path
+from enn_ppo import TrainEvalConfig
+from enn_ppo.evaluator import Evaluator
+from tests.enn_ppo.evaluation_worlds import Gated
+
+config = TrainEvalConfig(interval=1, episodes=4, env_kwargs={"gate": sys.argv[1]})
+evaluator = Evaluator(config, Gated, "cpu", Path("."), print)
+evaluator.submit(Path(sys.argv[2]), 32)
+time.sleep(1000)
+"""
+
+
+def test_the_process_ends_when_training_is_killed(runs: Any, gate: Gate, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS_AND_WAITS, str(gate.path), str(step_folder(runs[Gated], 32))]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as training:
+        pid = gate.reached_by(make(Gated, Told(), tmp_path))
+        for ignored in (signal.SIGINT, signal.SIGTERM):  # go to the whole process group, and are for training to heed
+            os.kill(pid, ignored)
+        assert is_running(pid)
+        training.kill()
+    while is_running(pid):
+        time.sleep(0.01)
+
+
+# --- Films ---
+
+
+@pytest.mark.parametrize("kind", ["gif", "mp4"])
+def test_the_episodes_that_are_evaluated_are_filmed(kind: str, runs: Any, tmp_path: Path) -> None:
+    evaluator = make(Clock, Told(), tmp_path, process=False, video=2, video_format=kind)
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert evaluator.poll() is not None
+    played = evaluate(EvalConfig(checkpoint=str(step_folder(runs[Clock], 32)), episodes=20, num_envs=8), env=Clock)
+    lengths = [next(each.length for each in played.episodes if each.env_id == env) for env in (0, 1)]
+    film = imageio.imread(tmp_path / f"videos/step_000000000032.{kind}", index=None, **HOW[kind])
+    # brightness 20 per step
+    expected = [20 * step for length in lengths for step in range(length + 1)]
+    assert [float(picture.mean()) for picture in film] == pytest.approx(expected, abs=4)
+
+
+HOW: dict[str, dict[str, Any]] = {"gif": {}, "mp4": {"plugin": "FFMPEG"}}
+
+
+# --- Before training starts ---
+
+
+def check(config: TrainEvalConfig, env: EnvFactory) -> None:
+    made = env()
+    check_evaluation(config, EnvConfig(), env, made.obs_space(), made.action_space())
+
+
+def test_mistakes_are_found_before_training_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainEvalConfig(interval=100)
+    check(config, Clock)
+    check(replace(config, video=2), Clock)
+    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
+        check(replace(config, video=2), Copycat)
+    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock") as caught:
+        check(replace(config, env_kwargs={"size": 3}), Clock)
+    assert caught.value.__notes__ == ["(with eval.env_kwargs={'size': 3})"]
+    for opponent in ("random", "past", "some/run"):
+        with pytest.raises(
+            ValueError, match=rf"opponent={opponent} needs .* several players, and .*Clock says nothing"
+        ):
+            check(replace(config, opponent=opponent), Clock)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ValueError, match=r'needs imageio-ffmpeg: pip install "enn-ppo\[video\]"'):
+        check(replace(config, video=1, video_format="mp4"), Clock)
+    check(replace(config, interval=None, video=1, video_format="mp4"), Copycat)  # nothing will be evaluated
+
+
+def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_line() -> None:
+    lock = threading.Lock()
+
+    def make_clock() -> Clock:
+        with lock:
+            return Clock()
+
+    with pytest.raises(
+        ValueError, match=r"eval\.process=true: .* cannot be sent .*; or .* in line, with eval\.process=false"
+    ):
+        check(TrainEvalConfig(interval=100), make_clock)
+    check(TrainEvalConfig(interval=100, process=False), make_clock)
+
+
+def test_a_default_evaluation_has_seeds_that_training_does_not() -> None:
+    assert EpisodesConfig().seed == 1_000_001

@@ -1,0 +1,520 @@
+"""What is recorded reads back: every frame as it was, every reward with its own episode, up to the last whole chunk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enn_ppo.frames import RecordedFrames
+from enn_ppo.recorded import RecordedEpisode, read_all, read_episodes, read_frames, read_header
+from enn_ppo.recording import Recorder, RecordingError, open_recorder
+from enn_ppo.rollout import Collector
+from entity_gym import Environment
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.episodes import Episode
+from entity_gym.list_env import ListEnv
+from rogue_net import ObsBatch
+from tests.enn_ppo.recordings import Menagerie, assert_same_frames, collector_of, net_for, record, recorder_for
+from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, Moment, Scripted
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def small_board() -> Environment:
+    return PythonMineSweeper(**SMALL_BOARD)
+
+
+def scripted(path: Path, *scripts: list[Moment], steps: int = 4) -> Collector:
+    """Rollouts of one environment per script are recorded; a frame is worth the sum of its items."""
+    envs = iter([Scripted(scripts[0]), *map(Scripted, scripts)])  # the first is only asked for its spaces
+    spaces = next(envs)
+    collector = collector_of(lambda: next(envs), len(scripts), net=SumOfItems())
+    collector.recorder = recorder_for(path, spaces)
+    collector.collect(steps)
+    return collector
+
+
+def episodes_of(path: Path, **options: Any) -> list[RecordedEpisode]:
+    return list(read_episodes(path, **options))
+
+
+# --- Frames ---
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**20),
+    steps=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    num_envs=st.integers(1, 3),
+    most=st.integers(0, 3),
+    logits=st.booleans(),
+)
+def test_what_was_played_reads_back_bit_for_bit(
+    seed: int, steps: list[int], num_envs: int, most: int, logits: bool, tmp_path: Path
+) -> None:
+    """Ragged entities, hidden ones, masks of every kind, and all four kinds of actions; each of them comes and goes."""
+    path = tmp_path / f"{seed}_{most}.arrow"
+    path.unlink(missing_ok=True)
+    collector = collector_of(lambda: Menagerie(most), num_envs, seed)
+    collector.recorder = kept = Kept(recorder_for(path, Menagerie(most), logits=logits))
+    for each in steps:
+        collector.collect(each)
+    kept.close()
+
+    found = list(read_frames(path))
+    assert [len(chunk) for chunk in found] == [num_envs * each for each in steps]
+    for chunk, given_frames in zip(found, kept.frames, strict=True):
+        numbered = RecordedFrames(**vars(given_frames), episode=chunk.episode)
+        assert_same_frames(chunk, numbered)
+        assert (chunk.logits is not None) == logits
+    assert_same_frames(read_all(path), RecordedFrames.cat(found))
+
+
+class Kept:
+    """A recorder that also keeps what it is given."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.frames: list[Any] = []
+        self.logits = recorder.logits
+
+    def add(self, frames: Any) -> None:
+        self.frames.append(frames)
+        self._recorder.add(frames)
+
+    def flush(self) -> None:
+        self._recorder.flush()
+
+    def close(self) -> None:
+        self._recorder.close()
+
+
+def test_the_policy_finds_the_recorded_log_probs_values_and_logits_again(tmp_path: Path) -> None:
+    record(tmp_path / "zoo.arrow", Menagerie, logits=True)
+    frames = read_all(tmp_path / "zoo.arrow")
+    assert frames.logits is not None
+    evaluation = net_for(Menagerie()).evaluate(frames.obs, frames.actions)
+    torch.testing.assert_close(evaluation.values, frames.values)
+    for name, log_probs in frames.log_probs.items():
+        assert len(log_probs.values) > 0
+        torch.testing.assert_close(evaluation.log_probs[name], log_probs.values)
+        torch.testing.assert_close(
+            evaluation.logits[name].reshape(frames.logits[name].values.shape), frames.logits[name].values
+        )
+
+
+def test_recording_changes_nothing_in_what_is_played(tmp_path: Path) -> None:
+    alone, recorded = (collector_of(Menagerie, 3, seed=5) for _ in range(2))
+    recorded.recorder = recorder_for(tmp_path / "zoo.arrow", Menagerie(), logits=True)
+    for _ in range(2):
+        one, other = alone.collect(6), recorded.collect(6)
+        assert torch.equal(one.rewards, other.rewards) and torch.equal(one.values, other.values)
+        for name, actions in one.actions.items():
+            assert torch.equal(actions.values, other.actions[name].values)
+            assert torch.equal(one.log_probs[name].values, other.log_probs[name].values)
+
+
+def test_the_spaces_come_with_the_file(tmp_path: Path) -> None:
+    record(tmp_path / "zoo.arrow", Menagerie, logits=True)
+    header = read_header(tmp_path / "zoo.arrow")
+    assert header.obs_space == Menagerie().obs_space()
+    assert header.action_space == Menagerie().action_space()
+    assert header.logits
+
+
+def test_any_program_that_knows_arrow_reads_it(tmp_path: Path) -> None:
+    moments = [Moment([1, 2], [7], actors=1), Moment([3], reward=5), Moment([4], reward=6, end="terminated")]
+    scripted(tmp_path / "a.arrow", moments, steps=3)
+    first, second, third = pa.ipc.open_stream(str(tmp_path / "a.arrow")).read_all().to_pylist()
+    names = ("episode", "env", "step", "reward", "done", "truncated", "value")
+    assert [first[name] for name in names] == [0, 0, 0, 5, False, False, 3]
+    assert [second[name] for name in names] == [0, 0, 1, 6, True, False, 3]
+    assert [third[name] for name in names] == [1, 0, 0, 5, False, False, 3]
+    assert first["features/Item"] == [[1], [2]] and first["features/Wall"] == [[7]]
+    assert second["features/Item"] == [[3]] and second["features/Wall"] == []
+    assert first["actors/Switch"] == [0] and first["action/Switch"] == [0] and first["log_prob/Switch"] == [0]
+    assert second["actors/Switch"] == [] and second["action/Switch"] == []
+    assert first["mask/Switch"] is None  # everything is open
+
+
+# --- Rewards and episodes ---
+
+
+def test_a_reward_stands_with_the_frame_whose_actions_earned_it(tmp_path: Path) -> None:
+    scripted(tmp_path / "a.arrow", TERMINATES)
+    frames = read_all(tmp_path / "a.arrow")
+    assert frames.values.tolist() == [1, 2, 3, 4]  # the sums of their items
+    assert frames.rewards.tolist() == [10, 20, 30, 40]
+    assert frames.terminated.tolist() == [False, True, False, False]
+    assert frames.episode.tolist() == [0, 0, 1, 1]
+    assert frames.step.tolist() == [0, 1, 0, 1]
+
+
+def test_an_episode_has_its_own_return_and_not_that_of_the_one_before(tmp_path: Path) -> None:
+    """The reward that comes with the first observation of an episode is the last one of the episode before."""
+    short_then_long = [
+        Moment([1], actors=1),
+        Moment([1], actors=1, reward=100, end="terminated"),
+        Moment([1], actors=1),
+        Moment([1], actors=1, reward=1),
+        Moment([1], actors=1, reward=1, end="terminated"),
+    ]
+    collector = scripted(tmp_path / "a.arrow", short_then_long, steps=6)
+    episodes = episodes_of(tmp_path / "a.arrow")
+    assert [episode.reward for episode in episodes] == [100, 2, 100, 2]
+    assert [len(episode) for episode in episodes] == [1, 2, 1, 2]
+    assert collector.recorder is not None
+
+
+def test_recorded_episodes_are_those_that_the_environments_finished(tmp_path: Path) -> None:
+    collector = collector_of(Menagerie, 3)
+    collector.recorder = recorder_for(tmp_path / "zoo.arrow", Menagerie())
+    finished: list[Episode] = [episode for _ in range(4) for episode in collector.collect(5).episodes]
+    recorded = episodes_of(tmp_path / "zoo.arrow")
+    assert len(finished) > 8
+    assert sorted((e.env_id, e.reward, len(e)) for e in recorded) == sorted(
+        (e.env_id, e.reward, e.length) for e in finished
+    )
+    assert len({int(e.frames.episode[0]) for e in recorded}) == len(recorded)
+    for episode in recorded:
+        assert episode.frames.step.tolist() == list(range(len(episode)))
+
+
+def test_returns_by_hand(tmp_path: Path) -> None:
+    scripted(tmp_path / "a.arrow", TERMINATES, TRUNCATES)
+    frames = read_all(tmp_path / "a.arrow")
+    returns = frames.returns(gamma=0.5).reshape(4, 2)
+    # terminated: 10 + 20 / 2 and 20; truncated in front of a last observation worth 99: 20 + 99 / 2, and 10 + 69.5 / 2
+    assert returns[:2].tolist() == [[20, 44.75], [20, 69.5]]
+    assert returns[2:].isnan().all()  # these episodes go on
+
+
+def test_the_return_of_a_truncated_episode_is_unknown_where_nobody_said_what_would_have_followed(
+    tmp_path: Path,
+) -> None:
+    record_steps(tmp_path / "a.arrow", "truncated")
+    assert read_all(tmp_path / "a.arrow").returns(0.5).isnan().all()
+    record_steps(tmp_path / "b.arrow", "terminated")
+    assert read_all(tmp_path / "b.arrow").returns(0.5).tolist() == [1 + 2 / 2, 2]
+
+
+def record_steps(path: Path, end: str) -> None:
+    """Step by step, as evaluation does: an episode with rewards 1 and 2."""
+    moments = [Moment([1], actors=1), Moment([2], actors=1, reward=1), Moment([3], actors=1, reward=2, end=end)]
+    vec_env = ListEnv(lambda: Scripted(moments), 1)
+    recorder = recorder_for(path, Scripted(moments))
+    seen = vec_env.reset()
+    for _ in range(2):
+        batch = ObsBatch.from_vec_obs(seen)
+        result = SumOfItems().act(batch, torch.Generator())
+        outcome = vec_env.act(result.to_buffers())
+        recorder.add_step(batch, seen, result, outcome)
+        seen = outcome
+    recorder.close()
+
+
+def test_an_episode_whose_beginning_was_not_recorded_is_not_whole(tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), *[Moment([1], actors=1, reward=1)] * 3]
+    moments.append(Moment([1], actors=1, reward=1, end="terminated"))
+    collector = collector_of(lambda: Scripted(moments), 1, net=SumOfItems())
+    collector.collect(2)
+    collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted(moments))
+    collector.collect(3)  # the last two steps of an episode, and the first of the next
+    assert episodes_of(tmp_path / "a.arrow") == []
+    rest, begun = episodes_of(tmp_path / "a.arrow", unfinished=True)
+    assert rest.frames.step.tolist() == [2, 3] and not rest.is_whole
+    assert rest.frames.returns(1.0).tolist() == [2, 1]  # what is still to come is known nevertheless
+    assert begun.frames.step.tolist() == [0] and not begun.is_whole
+
+
+def test_an_episode_may_span_chunks(tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), *[Moment([1], actors=1, reward=k) for k in (1, 2, 4)]]
+    moments.append(Moment([1], actors=1, reward=8, end="terminated"))
+    collector = scripted(tmp_path / "a.arrow", moments, steps=1)
+    collector.collect(2)
+    collector.collect(2)
+    assert [len(chunk) for chunk in read_frames(tmp_path / "a.arrow")] == [1, 2, 2]
+    (episode,) = episodes_of(tmp_path / "a.arrow")
+    assert episode.frames.rewards.tolist() == [1, 2, 4, 8]
+
+
+def test_episodes_of_several_files_have_different_numbers(tmp_path: Path) -> None:
+    files = [tmp_path / "a.arrow", tmp_path / "b.arrow"]
+    for file in files:
+        scripted(file, TERMINATES)
+    assert read_all(files).episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [episode.reward for episode in read_episodes(files)] == [30, 30]
+
+
+# --- Appending and resuming ---
+
+
+def test_a_file_that_exists_is_appended_to_with_new_episodes(tmp_path: Path) -> None:
+    for _ in range(2):
+        scripted(tmp_path / "a.arrow", TERMINATES).recorder.close()  # type: ignore[union-attr]
+    frames = read_all(tmp_path / "a.arrow")
+    assert frames.episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [episode.reward for episode in read_episodes(tmp_path / "a.arrow")] == [30, 30]
+
+
+@pytest.mark.parametrize("create", [small_board, Menagerie])
+def test_a_resumed_recording_is_cut_to_where_the_run_was_saved_and_equals_the_uninterrupted_one(
+    create: Any, tmp_path: Path
+) -> None:
+    whole, resumed = tmp_path / "whole.arrow", tmp_path / "resumed.arrow"
+    record(whole, create, rollouts=5)
+
+    first = collector_of(create, 3)
+    first.recorder = recorder_for(resumed, create())
+    for _ in range(2):
+        first.collect(5)
+    saved, recording, noise = first.state(), first.recorder.state(), first.generator.get_state()
+    first.collect(5)  # after the checkpoint: lost, and played again
+    first.collect(3)
+    first.recorder.close()
+    assert resumed.stat().st_size > recording["position"]
+
+    second = collector_of(create, 3)
+    assert second.load_state(saved) is None
+    second.generator.set_state(noise)
+    second.recorder = recorder_for(resumed, create(), state=recording)
+    assert resumed.stat().st_size == recording["position"]
+    for _ in range(3):
+        second.collect(5)
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_whose_environments_start_anew_records_new_episodes(tmp_path: Path) -> None:
+    collector = scripted(tmp_path / "a.arrow", [Moment([1], actors=1), *[Moment([1], actors=1, reward=1)] * 9])
+    state = collector.recorder.state()  # type: ignore[union-attr]
+    collector.recorder.close()  # type: ignore[union-attr]
+    collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted([]), state=state)
+    collector.reset()
+    collector.collect(1)
+    frames = read_all(tmp_path / "a.arrow")
+    assert frames.episode.tolist() == [0, 0, 0, 0, 1]
+    assert frames.step.tolist() == [0, 1, 2, 3, 0]
+
+
+def test_what_was_saved_of_another_file_is_no_matter(tmp_path: Path) -> None:
+    spaces = Copycat().obs_space(), Copycat().action_space()
+    first = open_recorder(str(tmp_path / "a.arrow"), *spaces, logits=False)
+    assert first is not None
+    saved = first.state() | {"position": 10**9}
+    first.close()
+    second = open_recorder(str(tmp_path / "b.arrow"), *spaces, logits=False, saved=saved)
+    assert second is not None and second.num_frames == 0
+    assert open_recorder(None, *spaces, logits=False, saved=saved) is None
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_file_that_is_shorter_than_the_run_remembers_is_not_resumed(left: int, tmp_path: Path) -> None:
+    collector = scripted(tmp_path / "a.arrow", TERMINATES)
+    state = collector.recorder.state()  # type: ignore[union-attr]
+    collector.recorder.close()  # type: ignore[union-attr]
+    os.truncate(tmp_path / "a.arrow", left)
+    with pytest.raises(
+        ValueError, match=rf"a.arrow has {left} bytes, and had {state['position']} when the run was saved"
+    ):
+        recorder_for(tmp_path / "a.arrow", Scripted([]), state=state)
+    assert (tmp_path / "a.arrow").stat().st_size == left
+
+
+# --- Faults ---
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.enn_ppo.recordings import Menagerie, collector_of, recorder_for
+
+collector = collector_of(Menagerie, 3)
+collector.recorder = recorder_for(Path(sys.argv[1]), Menagerie())
+collector.collect(5)
+collector.collect(5)
+
+def write_half(file, data):
+    really_write(file, data[: len(data) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+really_write, os.write = os.write, write_half
+collector.collect(5)
+"""
+
+
+def test_a_recording_killed_in_the_middle_of_a_chunk_reads_up_to_the_last_whole_one_and_goes_on(tmp_path: Path) -> None:
+    path, whole = tmp_path / "killed.arrow", tmp_path / "whole.arrow"
+    record(whole, Menagerie)
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, path], env=environment, cwd=REPOSITORY, timeout=120, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    torn = path.stat().st_size - whole.stat().st_size
+    assert torn > 100
+
+    with pytest.warns(UserWarning, match=f"killed.arrow: the last {torn:,} bytes are not a whole chunk"):
+        assert_same_frames(read_all(path), read_all(whole))
+    taken = int(read_all(whole).episode.max())
+    record(path, Menagerie)
+    frames = read_all(path)  # without a warning
+    assert len(frames) == 60
+    assert_same_frames(frames.gather(torch.arange(30)), read_all(whole))
+    assert int(frames.episode[30:].min()) == taken + 1
+
+
+@pytest.fixture(scope="module")
+def three_chunks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A recording of three chunks, and where each ends."""
+    path = tmp_path_factory.mktemp("recordings") / "three.arrow"
+    collector = collector_of(Menagerie, 3)
+    collector.recorder = recorder_for(path, Menagerie())
+    ends = []
+    for _ in range(3):
+        collector.collect(5)
+        ends.append(path.stat().st_size)
+    return path, ends
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_cut_anywhere_a_recording_reads_up_to_the_last_whole_chunk(
+    data: st.DataObject, three_chunks: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    path, ends = three_chunks
+    end = data.draw(st.one_of(st.sampled_from(ends), st.integers(ends[0], ends[2])))
+    whole = sum(each <= end for each in ends)
+    missing = ends[min(whole, 2)] - end  # bytes of the next chunk
+    tail = data.draw(st.sampled_from([b"", b"\0" * min(7, missing), b"\0" * min(64, missing // 2)]))
+    cut = tmp_path / "cut.arrow"
+    cut.write_bytes(path.read_bytes()[:end] + tail)
+    rest = end + len(tail) - ends[whole - 1]
+    if rest:
+        with pytest.warns(UserWarning, match=f"the last {rest:,} bytes"):
+            found = read_all(cut)
+    else:
+        found = read_all(cut)
+    assert len(found) == 15 * whole
+    recorder_for(cut, Menagerie()).close()
+    assert cut.read_bytes() == path.read_bytes()[: ends[whole - 1]]  # what an appended chunk will stand behind
+
+
+@pytest.mark.parametrize("left", [0, 1, 7, 100])
+def test_a_file_that_was_cut_off_in_its_header_is_begun_anew(
+    left: int, three_chunks: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    path = tmp_path / "cut.arrow"
+    path.write_bytes(three_chunks[0].read_bytes()[:left])
+    record(path, Menagerie)
+    assert len(read_all(path)) == 30
+
+
+def test_a_full_disk_ends_the_recording_with_what_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    collector = collector_of(Menagerie, 3)
+    collector.recorder = recorder_for(path, Menagerie())
+    collector.collect(5)
+    whole = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 1000, limits[1]))  # in the middle of the next chunk
+    try:
+        with pytest.raises(
+            RecordingError, match=r"recording into .*a.arrow failed: File too large; it holds 15 whole frames"
+        ):
+            collector.collect(5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == whole
+    collector.recorder.close()  # has nothing more to say
+    assert path.read_bytes() == whole
+    record(path, Menagerie)
+    assert len(read_all(path)) == 45
+
+
+def test_a_disk_that_is_full_from_the_start_says_so(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(RecordingError, match="File too large; it holds 0 whole frames"):
+            recorder_for(tmp_path / "a.arrow", Menagerie())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(ValueError, match="a.arrow is empty"):
+        read_all(tmp_path / "a.arrow")
+
+
+# --- Mistakes ---
+
+
+def test_a_file_that_somebody_records_into_is_refused(tmp_path: Path) -> None:
+    first = recorder_for(tmp_path / "a.arrow", Copycat())
+    with pytest.raises(ValueError, match="another process is recording into .*a.arrow: give each run its own file"):
+        recorder_for(tmp_path / "a.arrow", Copycat())
+    first.close()
+    recorder_for(tmp_path / "a.arrow", Copycat()).close()
+
+
+def test_a_recording_of_another_world_is_not_appended_to(tmp_path: Path) -> None:
+    record(tmp_path / "a.arrow", Menagerie)
+    before = (tmp_path / "a.arrow").read_bytes()
+    with pytest.raises(ValueError, match=r"other spaces than what would be recorded: entities\['Lamp'\]"):
+        recorder_for(tmp_path / "a.arrow", Copycat())
+    with pytest.raises(ValueError, match="has no logits, and cannot be appended to with them.*record_logits=false"):
+        recorder_for(tmp_path / "a.arrow", Menagerie(), logits=True)
+    assert (tmp_path / "a.arrow").read_bytes() == before
+    record(tmp_path / "b.arrow", Copycat)
+    with pytest.raises(ValueError, match="b.arrow has other spaces than .*a.arrow"):
+        read_all([tmp_path / "a.arrow", tmp_path / "b.arrow"])
+
+
+def test_what_is_no_recording_is_neither_read_nor_written_over(tmp_path: Path) -> None:
+    text, table = tmp_path / "notes.txt", tmp_path / "table.arrow"
+    text.write_text("my notes about this and that, and much more " * 20)
+    columns = pa.record_batch({"height": pa.array([1.0])})
+    with pa.ipc.new_stream(str(table), columns.schema) as writer:
+        writer.write_batch(columns)
+    for path, message in (
+        (text, "notes.txt is not a recording"),
+        (table, "not a recording: it holds the columns height"),
+    ):
+        before = path.read_bytes()
+        with pytest.raises(ValueError, match=message):
+            read_all(path)
+        with pytest.raises(ValueError, match=message):
+            recorder_for(path, Copycat())
+        assert path.read_bytes() == before
+
+
+def test_a_file_that_is_not_there_or_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="recording .*none.arrow cannot be read: there is no such file"):
+        read_all(tmp_path / "none.arrow")
+    with pytest.raises(ValueError, match="recording .* cannot be opened: Is a directory"):
+        recorder_for(tmp_path, Copycat())
+
+
+def test_a_recording_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enn_ppo.recording_columns.FORMAT", 2)
+    record(tmp_path / "a.arrow", Copycat)
+    monkeypatch.undo()
+    with pytest.raises(
+        ValueError, match="a.arrow is a recording of format 2, and this version of enn-ppo reads up to 1"
+    ):
+        read_all(tmp_path / "a.arrow")
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r'pip install "enn-ppo\[record\]"'):
+        recorder_for(tmp_path / "a.arrow", Copycat())

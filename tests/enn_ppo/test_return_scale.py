@@ -1,0 +1,98 @@
+"""Rewards and returns brought to about 1: by hand, and as exact as one pass over everything would be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_ppo.return_scale import MIN_DEVIATION, ReturnScale, RewardScale
+from rogue_net.heads import ValueHead
+
+NEVER = torch.zeros(2, 1, dtype=torch.bool)
+
+
+def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None:
+    # sums: 4, then 2 + 4/2 = 4, then 10 + 4/2 = 12, then 0 + 12/2 = 6
+    scale = RewardScale(1)
+    scaled = scale(torch.tensor([[4.0], [2.0]]), NEVER, 0.5)
+    assert not scaled.isfinite().all() or scaled.max() > 1e6  # all sums are the same so far: nothing to divide by
+    scaled = scale(torch.tensor([[10.0], [0.0]]), NEVER, 0.5)
+    deviation = torch.tensor([4.0, 4.0, 12.0, 6.0]).std(correction=0)
+    torch.testing.assert_close(scaled.flatten(), torch.tensor([10.0, 0.0]) / deviation)
+
+
+def test_a_sum_starts_anew_with_every_episode() -> None:
+    # sums: 4, then 2 alone
+    scaled = RewardScale(1)(torch.tensor([[4.0], [2.0]]), torch.tensor([[True], [False]]), 0.5)
+    torch.testing.assert_close(scaled.flatten(), torch.tensor([4.0, 2.0]))  # their deviation is 1
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.floats(0, 1), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_the_statistics_do_not_depend_on_how_steps_are_cut_into_rollouts(
+    cuts: list[int], gamma: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(sum(cuts), 3, generator=generator) * 100 + 50
+    ended = torch.rand(sum(cuts), 3, generator=generator) < 0.3
+    whole, pieces = RewardScale(3), RewardScale(3)
+    expected = whole(rewards, ended, gamma)
+    for part, ends in zip(rewards.split(cuts), ended.split(cuts), strict=True):
+        last = pieces(part, ends, gamma)
+    torch.testing.assert_close(last, expected[-len(last) :])
+
+
+def test_a_saved_scale_goes_on_as_if_it_had_not_been() -> None:
+    rewards, ended = torch.randn(4, 3), torch.rand(4, 3) < 0.3
+    scale, restored = RewardScale(3), RewardScale(3)
+    scale(rewards, ended, 0.9)
+    restored.load_state(scale.state())
+    assert torch.equal(scale(rewards, ended, 0.9), restored(rewards, ended, 0.9))
+
+
+def head_of(seed: int) -> ValueHead:
+    head = ValueHead(4)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        torch.nn.init.normal_(head.project.weight)
+        torch.nn.init.normal_(head.project.bias)
+    return head
+
+
+def test_rescaling_a_value_head_changes_no_value() -> None:
+    head, means = head_of(1), torch.randn(10, 4)
+    before = head(means)
+    head.rescale(torch.tensor(100.0), torch.tensor(20.0))
+    torch.testing.assert_close(head(means), before)
+    head.rescale(torch.tensor(-3.0), torch.tensor(0.5))
+    torch.testing.assert_close(head(means), before)
+
+
+def test_a_head_gets_the_mean_and_deviation_of_the_returns() -> None:
+    scale, head = ReturnScale(decay=0.5), head_of(1)
+    scale(torch.tensor([[90.0], [110.0]]), head)
+    assert (float(head.mean), float(head.deviation)) == pytest.approx((100, 10))
+    # the first rollout weighs 1/4, the second 1/2: first moments 100 and 200, second ones 10,100 and 40,000
+    scale(torch.tensor([[200.0], [200.0]]), head)
+    mean = (100 / 4 + 200 / 2) / 0.75
+    second = (10_100 / 4 + 40_000 / 2) / 0.75
+    assert (float(head.mean), float(head.deviation)) == pytest.approx((mean, (second - mean**2) ** 0.5))
+
+
+def test_returns_that_are_all_the_same_are_not_blown_up() -> None:
+    scale, head = ReturnScale(), head_of(1)
+    scale(torch.zeros(3, 2), head)
+    assert float(head.deviation) == pytest.approx(MIN_DEVIATION)
+
+
+def test_a_saved_return_scale_goes_on_as_if_it_had_not_been() -> None:
+    scale, restored, heads = ReturnScale(), ReturnScale(), (head_of(1), head_of(1))
+    scale(torch.tensor([[1.0], [5.0]]), heads[0])
+    heads[1].load_state_dict(heads[0].state_dict())
+    restored.load_state(scale.state())
+    for each, head in zip((scale, restored), heads, strict=True):
+        each(torch.tensor([[7.0], [9.0]]), head)
+    assert heads[0].state_dict().keys() == {"project.weight", "project.bias", "mean", "deviation"}
+    assert all(torch.equal(a, b) for a, b in zip(heads[0].state_dict().values(), heads[1].state_dict().values()))

@@ -1,0 +1,186 @@
+"""Settings that change during training: what a text means at each moment, and what is said about one that means nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enn_ppo.config import PPOConfig
+from enn_ppo.learning_config import ValueOptimConfig
+from enn_ppo.schedule import Schedule, at_progress, check_scheduled, decayed, parse_schedule
+
+VALUES = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
+PROGRESS = st.floats(0, 1)
+SHAPES = st.sampled_from(["->", "cos", "step"])
+
+
+@st.composite
+def schedules(draw: st.DrawFn, shapes: st.SearchStrategy[str] = SHAPES) -> tuple[str, Schedule]:
+    """A text, and the schedule that it writes."""
+    times = sorted(draw(st.sets(st.integers(0, 100), min_size=1, max_size=5)))
+    points = tuple((time / 100, draw(VALUES)) for time in times)
+    joints = tuple(draw(shapes) for _ in times[1:])
+    text = f"{points[0][1]!r}@{points[0][0]!r}"
+    for joint, (time, value) in zip(joints, points[1:], strict=True):
+        text += f" {joint} {value!r}@{time!r}"
+    return text, Schedule(points, joints)  # type: ignore[arg-type]
+
+
+def value(text: str | float, progress: float) -> float:
+    return parse_schedule("optim.lr", text)(progress)
+
+
+# --- What a text means ---
+
+
+@pytest.mark.parametrize(
+    ("text", "golden"),
+    [
+        ("0.001@0 -> 0@1", {0: 0.001, 0.25: 0.00075, 0.5: 0.0005, 1: 0}),
+        ("1@0.2 -> 3@0.6", {0: 1, 0.2: 1, 0.3: 1.5, 0.4: 2, 0.6: 3, 0.9: 3}),
+        ("0@0 -> 1@0.5 -> 0@1", {0: 0, 0.25: 0.5, 0.5: 1, 0.75: 0.5, 1: 0}),
+        ("4@0 step 8@0.5", {0: 4, 0.499: 4, 0.5: 8, 1: 8}),
+        ("4@0 cos 0@1", {0: 4, 1 / 3: 3, 0.5: 2, 2 / 3: 1, 1: 0}),  # 2 + 2 cos(60°) = 3
+        ("1@0 -> 2@0.5 step 5@0.75 cos 3@1", {0.25: 1.5, 0.6: 2, 0.75: 5, 0.875: 4, 1: 3}),
+        ("7@0.5", {0: 7, 0.5: 7, 1: 7}),
+        ("-1@0 -> -2@1", {0: -1, 0.5: -1.5, 1: -2}),
+        ("1e-3@0->2E-3@1", {0: 0.001, 1: 0.002}),
+        ("  .5 @ 0  ->  1. @ 1.0  ", {0: 0.5, 1: 1}),
+    ],
+)
+def test_a_schedule_moves_between_its_points_as_the_word_between_them_says(
+    text: str, golden: dict[float, float]
+) -> None:
+    for progress, expected in golden.items():
+        assert value(text, progress) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("number", [0.3, 5, 0, -1.5])
+def test_a_number_stays(number: float) -> None:
+    assert {value(number, progress) for progress in (0, 0.3, 1)} == {number}
+
+
+@given(schedules())
+def test_a_text_is_read_as_the_schedule_that_it_writes(written: tuple[str, Schedule]) -> None:
+    text, schedule = written
+    assert parse_schedule("x", text) == schedule
+    assert parse_schedule("x", text.replace(" -> ", "->").replace(" cos ", "  cos ")) == schedule
+
+
+@given(schedules())
+def test_at_its_points_a_schedule_has_their_values_and_beyond_the_ends_theirs(written: tuple[str, Schedule]) -> None:
+    _, schedule = written
+    for time, expected in schedule.points:
+        assert schedule(time) == expected
+    assert schedule(0.0) == schedule.points[0][1] and schedule(1.0) == schedule.points[-1][1]
+
+
+@given(schedules(), PROGRESS)
+def test_a_schedule_stays_between_the_smallest_and_the_largest_of_its_values(
+    written: tuple[str, Schedule], progress: float
+) -> None:
+    _, schedule = written
+    values = [value for _, value in schedule.points]
+    rounding = 1e-12 * max(map(abs, values))
+    assert min(values) - rounding <= schedule(progress) <= max(values) + rounding
+
+
+@given(schedules(st.sampled_from(["->", "cos"])), PROGRESS)
+def test_lines_and_cosines_do_not_jump(written: tuple[str, Schedule], progress: float) -> None:
+    _, schedule = written
+    near = progress + (1e-9 if progress < 0.5 else -1e-9)
+    # The steepest that there is: 2,000 over 0.01 of the progress, and π/2 of that in the middle of a cosine.
+    assert abs(schedule(near) - schedule(progress)) <= math.pi / 2 * 2000 / 0.01 * 1e-9 + 1e-9
+
+
+@given(schedules(st.just("step")), PROGRESS)
+def test_steps_take_only_the_values_that_are_written(written: tuple[str, Schedule], progress: float) -> None:
+    _, schedule = written
+    passed = [value for time, value in schedule.points if time <= progress]
+    assert schedule(progress) == (passed[-1] if passed else schedule.points[0][1])
+
+
+# --- Mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("fast", "'fast' is no point"),
+        ("0.1", "'0.1' is no point"),
+        ("", "'' is no point"),
+        ("0.1@0 ->", "'' is no point"),
+        ("-> 0@1", "'' is no point"),
+        ("0.1@0 -> 0", "'0' is no point"),
+        ("0.1@0 0@1", "'0.1@0 0@1' is no point"),
+        ("0.1@0 cosine 0@1", "'0.1@0 cosine 0@1' is no point"),
+        ("a@0 -> 0@1", "'a@0' is no point"),
+        ("0.1@start -> 0@1", "'0.1@start' is no point"),
+        ("0.1@0@1", "'0.1@0@1' is no point"),
+        ("nan@0 -> 0@1", "'nan@0' is no point"),
+        ("1e400@0 -> 0@1", "'1e400@0' is no point"),
+        ("0@0 -> 1@nan", "'1@nan' is no point"),
+        ("0.1@0 -> 0@2", "progress rising within [0, 1]"),
+        ("0.1@-0.5 -> 0@1", "progress rising within [0, 1]"),
+        ("0.1@1 -> 0@0", "progress rising within [0, 1]"),
+        ("0.1@0 -> 1@0.5 -> 0@0.5", "progress rising within [0, 1]"),
+    ],
+)
+def test_a_text_that_is_no_schedule_is_refused_with_the_setting_the_text_and_how_to_write_one(
+    text: str, reason: str
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_schedule("optim.lr", text)
+    message = str(refused.value)
+    assert message.startswith("optim.lr must be ") and "`0.001@0 -> 0@1`" in message
+    assert f"got {text!r}" in message and reason in message
+
+
+@pytest.mark.parametrize("given_", [True, None, [0.1], math.nan, math.inf, -math.inf])
+def test_what_is_neither_a_number_nor_a_text_is_refused(given_: object) -> None:
+    with pytest.raises(ValueError, match=rf"^ppo\.clip must be a number or .*, got {re.escape(repr(given_))}$"):
+        parse_schedule("ppo.clip", given_)
+
+
+def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole_text() -> None:
+    check_scheduled("ppo.gamma", "0@0 -> 1@1", 0, 1)
+    with pytest.raises(ValueError, match=r"ppo\.gamma must be .* at most 1, got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"):
+        check_scheduled("ppo.gamma", "0.9@0 -> 1.1@1", 0, 1)
+    with pytest.raises(
+        ValueError, match=r"ppo\.clip must be a number greater than 0.*, got 0\.0 \(in '0\.2@0 -> 0@1'\)"
+    ):
+        PPOConfig(clip="0.2@0 -> 0@1")
+
+
+# --- In settings ---
+
+
+def test_at_a_moment_every_scheduled_setting_is_a_number_and_the_others_are_as_they_were() -> None:
+    config = PPOConfig(gamma="0.9@0 -> 1@1", clip="0.2@0 step 0.1@0.5", ent_coef=0.01, ratio="joint")
+    assert at_progress(config, 0.5) == dataclasses.replace(config, gamma=0.95, clip=0.1)
+    assert at_progress(ValueOptimConfig(lr="2@0 -> 0@1"), 0.25).lr == 1.5
+
+
+def test_settings_without_schedules_stay_the_same_object() -> None:
+    config = PPOConfig()
+    assert at_progress(config, 0.5) is config
+
+
+@pytest.mark.parametrize("setting", ["gamma", "gae_lambda", "clip", "ent_coef", "vf_coef"])
+def test_these_settings_of_the_loss_take_schedules(setting: str) -> None:
+    changed: Any = PPOConfig(**{setting: "0.2@0 -> 0.4@1"})
+    assert getattr(at_progress(changed, 0.5), setting) == pytest.approx(0.3)
+
+
+def test_a_plain_number_that_decays_falls_in_a_line_to_0_and_a_schedule_stands_as_it_was_written() -> None:
+    assert [value(decayed(0.004, True), progress) for progress in (0, 0.5, 0.75, 1)] == [0.004, 0.002, 0.001, 0]
+    assert value(decayed(np.float64(1e-5), True), 0.5) == 5e-6
+    assert decayed(0.004, False) == 0.004
+    assert decayed("1@0 -> 2@1", True) == "1@0 -> 2@1"

@@ -1,0 +1,66 @@
+"""docs/options.md says what the settings' docstrings say, and leaves no option out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enn_ppo.config import EvalConfig, TrainConfig
+from enn_ppo.options import sections_of
+from enn_ppo.settings import flatten, setting_names, to_dict
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "options.md"
+CHAPTERS = {"train": TrainConfig, "eval": EvalConfig}
+
+
+def regenerate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "scripts" / "options_page.py"
+    return subprocess.run([sys.executable, script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def chapter(name: str) -> str:
+    (found,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def test_the_page_is_what_the_docstrings_say() -> None:
+    result = regenerate("--check")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_stale_page_is_noticed_and_mended(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    copy = tmp_path / "page.md"
+    copy.write_text(page.replace("| `128` | at least 1 |", "| `256` | at least 1 |"), encoding="utf-8")
+    assert copy.read_text(encoding="utf-8") != page
+
+    result = regenerate("--check", "--page", str(copy))
+    assert result.returncode == 1
+    assert "stale" in result.stderr
+    assert regenerate("--page", str(copy)).returncode == 0
+    assert copy.read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_every_option_stands_on_the_page_once(name: str) -> None:
+    text = chapter(name)
+    sections = {section.path for section in sections_of(CHAPTERS[name])}
+    options = [option for option in setting_names(CHAPTERS[name]) if option not in sections]
+    assert len(options) >= 15
+    # As the name of a line of a table, or in the list of those that are as in another section.
+    named = re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE) + re.findall(r"[:,] `([\w.]+)`(?=[,.])", text)
+    assert sorted(option for option in named if option in options) == sorted(options)
+
+
+def test_the_page_has_the_defaults_that_the_classes_have() -> None:
+    text = chapter("train")
+    for option, default in flatten(to_dict(TrainConfig())).items():
+        written = {None: "null", True: "true", False: "false"}.get(default, default) if not default else default
+        written = {True: "true"}.get(written, written) if isinstance(written, bool) else written
+        if option != "value_net":
+            assert re.search(rf"^\| `{re.escape(option)}` \| [^|]+ \| `{re.escape(str(written))}` \|", text, re.MULTILINE)
