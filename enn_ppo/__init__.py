@@ -10,9 +10,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # `python -m enn_ppo.train` runs a module that this package imports too; runpy warns of that, and it does no harm here
-warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval)' found in sys.modules", category=RuntimeWarning)
+warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval|clone)' found in sys.modules", category=RuntimeWarning)
 
 from enn_ppo.callbacks import Callback, Update  # noqa: E402
+from enn_ppo.clone import CloneResult, clone  # noqa: E402
+from enn_ppo.clone_config import CloneConfig, CloningConfig  # noqa: E402
 from enn_ppo.config import (  # noqa: E402
     EnvConfig,
     EvalConfig,
@@ -32,6 +34,9 @@ from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig  # 
 
 __all__ = [
     "Callback",
+    "CloneConfig",
+    "CloneResult",
+    "CloningConfig",
     "EnvConfig",
     "EvalConfig",
     "EvalResult",
@@ -49,6 +54,7 @@ __all__ = [
     "TranslationConfig",
     "Update",
     "ValueOptimConfig",
+    "clone",
     "evaluate",
     "train",
 ]

@@ -74,9 +74,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     }
     summary = _read_file(folder / SUMMARY, _read_summary) if (folder / SUMMARY).is_file() else Summary()
     contents = upgrade(saved.format, Contents(policy, config, saved.trainer))
-    return Checkpoint(
-        folder, saved.step, contents.policy, contents.config, spaces, contents.trainer, more, *summary
-    )
+    return Checkpoint(folder, saved.step, contents.policy, contents.config, spaces, contents.trainer, more, *summary)
 
 
 def read_summary(folder: Path) -> Summary:

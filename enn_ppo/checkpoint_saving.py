@@ -155,7 +155,9 @@ def _at_least(name: str, value: int, minimum: int) -> int:
 
 def _weights_file(name: str) -> str:
     if not re.fullmatch(r"\w+", name) or name + WEIGHTS == POLICY:
-        raise CheckpointError(f"more_weights has {name!r}: a network's name is made of letters, digits and _, and not 'policy'")
+        raise CheckpointError(
+            f"more_weights has {name!r}: a network's name is made of letters, digits and _, and not 'policy'"
+        )
     return name + WEIGHTS
 
 
@@ -164,7 +166,9 @@ def _weights_bytes(network: str, weights: Mapping[str, Tensor]) -> bytes:
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{network}[{name!r}] is {type(tensor).__name__}: it must be a tensor")
     # clones, because safetensors refuses tensors that share memory (tied weights)
-    return safetensors.torch.save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()})
+    return safetensors.torch.save(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+    )
 
 
 def _plain_bytes(name: str, value: Mapping[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from enn_ppo.clone_config import CloneConfig
 from enn_ppo.composition import Composed, Job, compose, config_directory, load_choice, plain_values
 from enn_ppo.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.help_page import asks_for_help, help_page
@@ -27,7 +28,7 @@ from enn_ppo.resuming import resolve_train_config
 from enn_ppo.run_table import RunSummary, check_run_dirs, format_table, summarize_run
 from enn_ppo.settings import from_dict, unknown_setting
 
-__all__ = ["config_directory", "run_eval", "run_train"]
+__all__ = ["config_directory", "run_clone", "run_eval", "run_train", "train_job"]
 
 
 class Settings(Protocol):
@@ -50,12 +51,18 @@ def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None =
         argv: arguments without the program's name; None takes the process's own.
     """
     started = datetime.now()
-    return _main("train", lambda composed: _train_job(composed, started), run, argv, TrainConfig)
+    return _main("train", lambda composed: train_job(composed, started), run, argv, TrainConfig)
 
 
 def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, evaluate, and return the exit code. As `run_train`."""
     return _main("eval", _eval_job, run, argv, EvalConfig)
+
+
+def run_clone(run: Callable[[CloneConfig], object], argv: Sequence[str] | None = None) -> int:
+    """Compose the settings, clone, and return the exit code. As `run_train`."""
+    started = datetime.now()
+    return _main("clone", lambda composed: _clone_job(composed, started), run, argv, CloneConfig)
 
 
 def _main(
@@ -108,7 +115,8 @@ def _eval_job(composed: Composed) -> Job[EvalConfig]:
     return Job(from_dict(EvalConfig, plain_values(composed.config)), composed.typed, composed.job, note="")
 
 
-def _train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
+def train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
+    """A job of training, with its run directory; `started` names that where it has no name."""
     config, note = resolve_train_config(composed.config, composed.typed)
     _check_env_kwargs(config, composed.opened)
     run_dir = config.run_dir
@@ -123,6 +131,15 @@ def _train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
     return Job(dataclasses.replace(config, run_dir=run_dir), composed.typed, composed.job, note)
 
 
+def _clone_job(composed: Composed, started: datetime) -> Job[CloneConfig]:
+    config = from_dict(CloneConfig, plain_values(composed.config))
+    _check_env_kwargs(config, composed.opened)
+    run_dir = config.run_dir or default_run_dir(config.env.id, started)
+    if composed.job is not None:
+        run_dir = str(Path(run_dir) / str(composed.job))
+    return Job(dataclasses.replace(config, run_dir=run_dir), composed.typed, composed.job, note="")
+
+
 def _check_env_kwargs(config: TrainConfig, opened: frozenset[str]) -> None:
     """Where a file of configs/env lists a world's arguments, a name typed without a plus sign must be among them."""
     loader = GlobalHydra.instance().config_loader()
@@ -131,7 +148,10 @@ def _check_env_kwargs(config: TrainConfig, opened: frozenset[str]) -> None:
         if source is None:
             continue
         values = OmegaConf.to_container(source.config)
-        if isinstance(values, dict) and values.get("id") == config.env.id and values.get("kwargs"):
+        values = (
+            values.get("env", values) if isinstance(values, dict) else {}
+        )  # a preset of everything, or a world alone
+        if values.get("id") == config.env.id and values.get("kwargs"):
             for name in sorted(opened):
                 section = name.rpartition(".")[0]
                 known = [f"{section}.{argument}" for argument in values["kwargs"]]

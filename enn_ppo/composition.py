@@ -29,6 +29,7 @@ _OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs)"  # mappings tha
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
+    "data": "data=<recorded file>",
 }
 
 

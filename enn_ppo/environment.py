@@ -103,7 +103,7 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
 class AdaptedSpaces(NamedTuple):
     """How a checkpoint's policy fits into an environment."""
 
-    obs_space: ObsSpace  # what a network sees there: the features that the checkpoint knows, of more types if there are any
+    obs_space: ObsSpace  # what a network sees there: the features that the checkpoint knows, and new types as they are
     action_space: dict[str, ActionSpace]  # what it does there
     untrained: list[str]  # entity types that the checkpoint does not know; hidden from the others
     adaptor: ObsAdaptor  # shows a network of these spaces what the environment shows

@@ -11,6 +11,7 @@ Whatever goes wrong with an evaluation is said in a line, and training goes on.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ from enn_ppo.evaluation import (
 from enn_ppo.evaluation_process import EvaluationProcess, ProcessDied
 from enn_ppo.opponents import load_opponent
 from enn_ppo.policy import select_device
+from enn_ppo.run_output import METRICS
 from enn_ppo.video import Camera, check_film
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.process_pickling import ErrorReport, pickled_for_worker
@@ -64,11 +66,13 @@ class EvalTask:
     env: EnvFactory | None
     device: str
     film: Path | None
+    deterministic: bool  # whether torch may only use algorithms that give the same result every time
 
     def __call__(self) -> EvalRow:
         """Evaluate, with one thread."""
         started = time.perf_counter()
         outputs = Outputs(film=self.film, num_filmed=self.config.video, filmed_by=f"eval.video={self.config.video}")
+        torch.use_deterministic_algorithms(self.deterministic)
         with _one_thread():
             checkpoint = load_checkpoint(self.checkpoint)
             result = evaluate_checkpoint(checkpoint, self.config, self.env, select_device(self.device), outputs)
@@ -114,15 +118,24 @@ class Evaluator:
         """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""
         name = f"step_{step:012d}.{self.config.video_format}"
         film = self._run_dir / "videos" / name if self.config.video else None
-        self._waiting.append(EvalTask(checkpoint, step, self.config, self._env, self._device, film))
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        self._waiting.append(EvalTask(checkpoint, step, self.config, self._env, self._device, film, deterministic))
         if self.config.process:
             self._advance()
         else:
             self._run_in_line()
 
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
-        """Submit what `pending_steps` was when a checkpoint was saved; for what was not kept, a line says so."""
+        """Submit what `pending_steps` was when a checkpoint was saved, unless evaluation has been turned off since.
+
+        What the run's metrics tell already is left out; for a checkpoint that was not kept, a line says so.
+        """
+        if self.config.interval is None:
+            return
+        told = evaluated_steps(self._run_dir / METRICS)
         for step in steps:
+            if step in told:
+                continue
             checkpoint = checkpoints / f"step_{step:012d}"
             if checkpoint.is_dir():
                 self.submit(checkpoint, step)
@@ -265,6 +278,14 @@ def check_evaluation(
         if config.env_kwargs:
             error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
         raise
+
+
+def evaluated_steps(metrics: Path) -> set[int]:
+    """The steps whose evaluations stand in a run's metrics."""
+    if not metrics.is_file():
+        return set()
+    rows = [json.loads(line) for line in metrics.read_text().splitlines() if '"eval/step"' in line]
+    return {int(row["eval/step"]) for row in rows}
 
 
 def as_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:

@@ -6,7 +6,7 @@ Shapes: B frames (one environment at one step each), A actors of an action in al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -42,6 +42,11 @@ class Frames:
     def gather(self, frames: Tensor) -> Self:
         """The frames numbered `frames` (int64), in that order."""
         return replace(self, **{each.name: _gather(getattr(self, each.name), frames) for each in fields(self)})
+
+    def to(self, device: torch.device) -> Self:
+        """The same frames on another device."""
+        moved: Self = _to(self, device)
+        return moved
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -104,3 +109,15 @@ def _cat(values: Sequence[Any]) -> Any:
     if isinstance(first, dict):
         return {name: cat_ragged([value[name] for value in values]) for name in first}
     return ObsBatch.cat(values) if isinstance(first, ObsBatch) else torch.cat(list(values))
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, RaggedTensor):
+        return RaggedTensor(*(each.to(device) for each in value))
+    if isinstance(value, dict):
+        return {name: _to(each, device) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _to(getattr(value, each.name), device) for each in fields(value)})
+    return value

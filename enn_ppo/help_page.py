@@ -13,12 +13,20 @@ from enn_ppo.options import help_text
 
 _HELP = {"--help", "-h"}
 _EXAMPLES = {
+    "sweep": (
+        "sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2    # + any argument of enn_ppo.train",
+        "sweep=my_sweep.yaml sweep.minutes=60 sweep.seeds=3 run_dir=outputs/my_sweep    # the same again goes on",
+    ),
     "train": (
         "env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines",
         "env=custom env.id=my_pkg.my_env:MyEnv env.kwargs.size=8",
         "'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [",
         "--multirun env=Xor,Count seed=1,2,3    # every combination; jobs=2: two at a time",
         "resume=outputs/mines total_timesteps=2e6",
+    ),
+    "clone": (
+        "data=expert.arrow env=MineSweeper run_dir=outputs/clone",
+        "'data=[a.arrow,b.arrow]' env=MineSweeper clone.loss=kl clone.patience=3",
     ),
     "eval": (
         "checkpoint=outputs/mines episodes=1000 output=result.json",

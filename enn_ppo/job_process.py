@@ -144,6 +144,20 @@ def _end_without(parent: int) -> None:
     os._exit(INTERRUPTED)
 
 
+def shared_cores(processes: int) -> dict[str, str]:
+    """Environment variables with which `processes` processes share the cores instead of fighting for them.
+
+    OpenMP's idle threads wait without spinning, and unless the user has said how many there are, each process has its
+    share of them.
+    """
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, _cores() // processes))}
+    return {"OMP_WAIT_POLICY": "PASSIVE", **threads} if processes > 1 else {}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class StopSignals:
     """Counts Ctrl-C and SIGTERM instead of dying of them, while the context lasts; the third one interrupts as ever.
 

@@ -20,11 +20,19 @@ USER_ERROR, INTERRUPTED = 2, 130
 
 
 class JobFailed(Exception):  # noqa: N818 - says what happened
-    """A job of a sweep ended with an error that was reported where it happened, perhaps in another process."""
+    """A job of a sweep ended with an error, perhaps in another process.
 
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
+    Attributes:
+        text: what the user reads.
+        exit_code: what that means for the command.
+    """
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text, exit_code)
+        self.text, self.exit_code = text, exit_code
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug: Callable[[], bool]) -> int:
@@ -48,7 +56,8 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except JobFailed as failed:  # reported where it happened
+    except JobFailed as failed:
+        print(f"error: {failed}", file=sys.stderr)
         return failed.exit_code
     except Exception as error:
         return report(error, schema(), debug())
@@ -57,14 +66,19 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
 
 def report(error: Exception, schema: type[Any], debug: bool) -> int:
     """Print an error for whoever can mend it, and return the exit code."""
-    message = explain(error, schema)
-    if message is None or debug:
+    paragraph = told(error, schema)
+    if paragraph is None or debug:
         traceback.print_exception(error, file=sys.stderr)
-    if message is None:
+    if paragraph is None:
         return 1
-    paragraph = re.sub(r"\s*\n\s*", " ", message).strip()
     print(f"error: {paragraph}", file=sys.stderr)
     return 1 if isinstance(error, WorkerDied) else USER_ERROR
+
+
+def told(error: Exception, schema: type[Any]) -> str | None:
+    """What the user reads of an error, in one paragraph; None if it is a bug, of which the traceback tells more."""
+    message = explain(error, schema)
+    return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
 
 
 def explain(error: Exception, schema: type[Any]) -> str | None:
@@ -72,6 +86,8 @@ def explain(error: Exception, schema: type[Any]) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""
+        if group == "sweep":
+            hint = "; for a file of your own: sweep=my_sweep.yaml"
         if group.startswith("hydra/"):
             hint = '; plugins come with pip install "enn-ppo[hydra-sweep]"'
         return f"{group}={choice} is not a choice; {nearest(choice, error.options)}{hint}"

@@ -215,6 +215,7 @@ class PolicyOpponents:
             "faces": self.faces.copy(),
             "random": self._rng.bit_generator.state,
             "num_acts": self._num_acts,
+            "seed": self._seed,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -229,7 +230,7 @@ class PolicyOpponents:
                 raise ValueError(f"an environment faces the policy {name_of(number)}, which is not there any more")
         self.faces = faces
         self._rng.bit_generator.state = state["random"]
-        self._num_acts = int(state["num_acts"])
+        self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
 
     def _begin(self, env_id: NDArray[np.int64]) -> None:
         """Episodes begin in some environments, with opponents that are drawn now."""

@@ -104,7 +104,8 @@ def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Se
     for section in sections_of(cls):
         now = _look_up(values, section.path)
         if isinstance(now, Mapping) or (section.optional and now is None):
-            lines += ["", f"{section.path or 'top level'}: {section.summary}".replace("`", "")]
+            heading = f"{section.path or 'top level'}: {section.summary}".replace("`", "")
+            lines += ["", *textwrap.wrap(heading, _WIDTH)]
         if isinstance(now, Mapping):
             for option in section.options:
                 lines += _entries(option, _look_up(values, option.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from enn_ppo.composition import Job
-from enn_ppo.job_process import JobProcess, StopSignals
+from enn_ppo.job_process import JobProcess, StopSignals, shared_cores
 from enn_ppo.run_table import RunSummary, summarize_run
 
 C = TypeVar("C")
@@ -64,20 +63,6 @@ def run_parallel(run: Callable[[C], object], jobs: Sequence[Job[C]], at_once: in
             process.kill()
         finished += [summarize_run(jobs[number].typed, _run_dir(jobs[number])) for number in sorted(done)]
     return code
-
-
-def shared_cores(processes: int) -> dict[str, str]:
-    """Environment variables with which `processes` processes share the cores instead of fighting for them.
-
-    OpenMP's idle threads wait without spinning, and unless the user has said how many there are, each process has its
-    share of them.
-    """
-    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, _cores() // processes))}
-    return {"OMP_WAIT_POLICY": "PASSIVE", **threads} if processes > 1 else {}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_dir(job: Job[C]) -> str:

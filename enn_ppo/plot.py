@@ -7,6 +7,7 @@ Exit codes: 0 done, 2 a mistake of the user.
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from enn_ppo.curve import new_figure, save_figure
 from enn_ppo.logger import read_metrics
 from enn_ppo.settings import flatten, from_dict
-from entity_gym.errors import nearest
 from rogue_net.checks import check_choice, check_float
 
 __all__ = ["PlotConfig", "plot"]
@@ -181,15 +181,15 @@ def points(run: Run, x: XAxis, y: str) -> Points:
     """
     names = dict.fromkeys(name for row in run.rows for name in row)
     if y not in names:
-        raise ValueError(f"y={y} is no metric of {run.path}; {nearest(y, list(names))}")
+        near = ", ".join(difflib.get_close_matches(y, names, n=5, cutoff=0.0))
+        raise ValueError(f"y={y} is no metric of {run.path}; the nearest of its {len(names)} are {near}")
     found = [row for row in run.rows if row.get(y) is not None]
     if not found:
         raise ValueError(f"{run.path} has no value of {y} yet")
     key = "eval/step" if y.startswith("eval/") else "step"
-    steps = np.array([row.get(key, row["step"]) for row in found], np.float64)
-    values = np.array([row[y] for row in found], np.float64)
-    order = np.argsort(steps, kind="stable")
-    return Points(_along(run, x, steps)[order], values[order])
+    by_step = {row.get(key, row["step"]): row[y] for row in found}  # a resumed run may evaluate a policy again
+    steps = sorted(by_step)
+    return Points(_along(run, x, np.array(steps, np.float64)), np.array([by_step[step] for step in steps], np.float64))
 
 
 def smoothed(values: Array, weight: float) -> Array:
@@ -260,7 +260,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(f"wrote {plot(parse(arguments))}")
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        paragraph = " ".join(str(error).split())
+        print(f"error: {paragraph}", file=sys.stderr)
         return 2
     return 0
 

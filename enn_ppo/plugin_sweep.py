@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +20,9 @@ from omegaconf import DictConfig
 
 from enn_ppo.composition import Composed, Job, composed_job, enter_hydra, noted, opened_names
 from enn_ppo.config import Interrupted, TrainConfig
-from enn_ppo.mistakes import JobFailed, report
+from enn_ppo.mistakes import USER_ERROR, JobFailed, told
 from enn_ppo.run_table import RunSummary, summarize_run
+from entity_gym.process_handle import WorkerDied
 
 _RESULTS = "optimization_results.yaml"  # what the Optuna sweeper writes at its end
 
@@ -94,7 +96,7 @@ def run_inside_hydra(
                 print(interrupted, file=sys.stderr)
                 raise KeyboardInterrupt from interrupted
             except Exception as error:
-                raise JobFailed(report(noted(error, composed), TrainConfig, composed.config.debug is True)) from None
+                raise _failed(noted(error, composed), composed.config.debug is True) from None
             (Path(scratch) / f"job_{composed.job or 0:06d}.json").write_text(json.dumps(summary))
             assert summary.reward is not None
             return summary.reward
@@ -106,6 +108,16 @@ def run_inside_hydra(
                 overrides, *rest = json.loads(file.read_text())
                 finished.append(RunSummary(tuple(overrides), *rest))
             _keep_results(Path(scratch) / _RESULTS, finished)
+
+
+def _failed(error: Exception, debug: bool) -> JobFailed:
+    """An error as it travels between processes. Its traceback does not: that is printed here, where it is wanted."""
+    paragraph = told(error, TrainConfig)
+    if paragraph is None or debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if paragraph is None:
+        return JobFailed(f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}", 1)
+    return JobFailed(paragraph, 1 if isinstance(error, WorkerDied) else USER_ERROR)
 
 
 def _run_job(job: Job[TrainConfig], run: Callable[[TrainConfig], object]) -> RunSummary:

@@ -84,6 +84,8 @@ def _touched(override: Override) -> list[str]:
     package = (source.header or {}).get("package") or key.replace("/", ".")
     prefix = "" if package == "_global_" else f"{package}."
     names = flatten(plain_values(source.config, allow_missing=True))
+    if key == "env" and not prefix:  # the rest of a preset is for runs that begin
+        names = {name: value for name, value in names.items() if name.startswith("env.")}
     if prefix and "defaults" in names:  # made of other files: all of it
         return [package]
     return [prefix + name for name in names if name != "defaults"]

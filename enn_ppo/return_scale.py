@@ -44,9 +44,13 @@ class RewardScale:
             sums[t] = self._running = reward + gamma * self._running
             self._running = self._running.masked_fill(end, 0.0)
         self._take_in(sums)
-        deviation = (self._squares / self._count) ** 0.5
-        scaled: Tensor = rewards / (deviation + 1e-8)
+        scaled: Tensor = rewards / self.deviation
         return scaled
+
+    @property
+    def deviation(self) -> float:
+        """What rewards are divided by; 1 before the first."""
+        return float((self._squares / self._count) ** 0.5 + 1e-8) if self._count else 1.0
 
     def _take_in(self, sums: Tensor) -> None:
         count, mean = sums.numel(), float(sums.mean())

@@ -62,6 +62,7 @@ class Collector:
         self.generator = generator
         self.tracker = EpisodeTracker(len(vec_env))
         self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
+        self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
         self._obs: VecObs | None = None
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> None:
@@ -129,7 +130,7 @@ class Collector:
             act_seconds=act_seconds,
         )
         if self.recorder is not None:
-            self.recorder.add(_frames(rollout, seen[:-1], results))
+            self.recorder.add(_frames(rollout, seen[:-1], results, self.value_unit))
             self.recorder.flush()
         return rollout
 
@@ -170,7 +171,7 @@ class Collector:
         return values
 
 
-def _frames(rollout: Rollout, seen: list[VecObs], results: list[ActResult]) -> Frames:
+def _frames(rollout: Rollout, seen: list[VecObs], results: list[ActResult], value_unit: float) -> Frames:
     """The rollout as frames to record, with the logits that `results` have."""
     logits = [result.logits for result in results if result.logits is not None]
     return Frames(
@@ -180,9 +181,9 @@ def _frames(rollout: Rollout, seen: list[VecObs], results: list[ActResult]) -> F
         actions=rollout.actions,
         log_probs=rollout.log_probs,
         logits={name: cat_ragged([each[name] for each in logits]) for name in logits[0]} if logits else None,
-        values=rollout.values.flatten(),
+        values=rollout.values.flatten() * value_unit,
         rewards=rollout.rewards.flatten(),
         terminated=rollout.terminated.flatten(),
         truncated=rollout.truncated.flatten(),
-        final_values=rollout.final_values.flatten(),
+        final_values=rollout.final_values.flatten() * value_unit,
     )

@@ -10,13 +10,31 @@ from pathlib import Path
 
 import yaml
 
-__all__ = ["CHECKPOINTS", "CONFIG", "LEARNING_CURVE", "METRICS", "prepare_run_dir"]
+from enn_ppo.checkpoint_layout import BEST, LATEST
+
+__all__ = [
+    "CHECKPOINTS",
+    "CONFIG",
+    "LEARNING_CURVE",
+    "METRICS",
+    "POOL",
+    "RATINGS",
+    "TENSORBOARD",
+    "VIDEOS",
+    "WANDB",
+    "prepare_run_dir",
+]
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 LEARNING_CURVE = "learning_curve.png"
 CHECKPOINTS = "checkpoints"
-_WANDB = "wandb"
+RATINGS = "ratings.json"
+VIDEOS = "videos"
+POOL = "pool"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
+_FOLDERS = (CHECKPOINTS, POOL, VIDEOS, TENSORBOARD, WANDB)
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # any of them: a run was here
 
 
@@ -26,7 +44,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
     Args:
         path: the directory; parents are created.
         resume: a run that is there is continued, nothing is removed.
-        overwrite: a run that is there is removed: only the five things that a run writes, and only if each of them
+        overwrite: a run that is there is removed: only the things that a run writes, and only if each of them
             looks as a run leaves it. Everything else in the directory stays.
 
     Returns:
@@ -80,7 +98,7 @@ def _remove_run(path: Path) -> None:
 
 def _written_by_a_run(path: Path) -> list[Path]:
     # checkpoints first and config.yaml last: cut short anywhere, what is left still counts as a run
-    names = (CHECKPOINTS, _WANDB, LEARNING_CURVE, METRICS, CONFIG)
+    names = (*_FOLDERS, LEARNING_CURVE, RATINGS, METRICS, CONFIG)
     return [path / name for name in names if os.path.lexists(path / name)]
 
 
@@ -88,10 +106,10 @@ def _doubt(entry: Path) -> str | None:
     """Return why a run cannot have written `entry`, or None if it can."""
     if entry.is_symlink():
         return f"{entry.name} is a link"
-    if entry.is_dir() != (entry.name in (CHECKPOINTS, _WANDB)):
+    if entry.is_dir() != (entry.name in _FOLDERS):
         return f"{entry.name} is {'a directory' if entry.is_dir() else 'not a directory'}"
     if entry.name == CHECKPOINTS:
-        strangers = sorted(n for n in os.listdir(entry) if not n.startswith(("step_", ".saving_")) and n != "latest")
+        strangers = sorted(n for n in os.listdir(entry) if not n.startswith(("step_", ".saving_")) and n not in (LATEST, BEST))
         return f"{entry.name} holds {strangers[0]}" if strangers else None
     if entry.name == CONFIG and not _is_training_config(entry):
         return f"{entry.name} has no total_timesteps"

@@ -36,7 +36,12 @@ def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
         hint = hints[name]
         section = section_of(hint)
         if section is not None and not (value is None and section != hint):
-            values[name] = from_dict(section, value, dotted)
+            try:
+                values[name] = from_dict(section, value, dotted)
+            except ValueError as error:
+                if section != hint and dotted not in str(error):  # `value_net`, whose class knows itself as `net`
+                    error.add_note(f"(in {dotted})")
+                raise
         else:
             values[name] = _convert(value, hint)
     for known in dataclasses.fields(cls):  # type: ignore[arg-type]

@@ -77,7 +77,8 @@ def read_snapshot(path: Path, device: torch.device) -> RogueNet:
             header = file.metadata()
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
         config = from_dict(RogueNetConfig, json.loads(header["net"]), "net")
-        net = RogueNet(config, *spaces_from_dict(json.loads(header["spaces"])))
+        with torch.random.fork_rng(devices=[]):  # what it starts as is replaced, and draws from nobody's numbers
+            net = RogueNet(config, *spaces_from_dict(json.loads(header["spaces"])))
         net.load_state_dict(weights)
     except FileNotFoundError:
         raise ValueError(f"there is no snapshot {path}") from None

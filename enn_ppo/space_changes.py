@@ -21,7 +21,7 @@ def gained_features(before: ObsSpace, now: ObsSpace) -> list[str]:
     Raises:
         ValueError: something that they showed is gone, or is of another kind; names it.
     """
-    lines = []
+    lines: list[str] = []
     for name in before.entities:
         if name not in now.entities:
             raise ValueError(f"the entity type {name!r} is gone; {nearest(name, now.entities)}")
@@ -65,7 +65,7 @@ def gained_actions(before: Mapping[str, ActionSpace], now: Mapping[str, ActionSp
     Raises:
         ValueError: something that could be done is gone, or is of another kind; names it.
     """
-    lines = []
+    lines: list[str] = []
     for name in before:
         if name not in now:
             raise ValueError(f"the action {name!r} is gone; {nearest(name, now)}")
@@ -94,7 +94,9 @@ def _options(action: str, before: ActionSpace, now: ActionSpace) -> Iterator[str
         assert not isinstance(now, SelectEntityActionSpace | ContinuousActionSpace)
         for choice in before.choices:
             if choice not in now.choices:
-                raise ValueError(f"the choice {choice!r} of the action {action!r} is gone; {nearest(choice, now.choices)}")
+                raise ValueError(
+                    f"the choice {choice!r} of the action {action!r} is gone; {nearest(choice, now.choices)}"
+                )
         for choice in now.choices:
             if choice not in before.choices:
                 yield f"choice {choice!r} of action {action!r} is new: at first as likely as the others are on average"
@@ -111,7 +113,9 @@ def _numbers(action: str, before: ContinuousActionSpace, now: ContinuousActionSp
         if number not in bounds_now:
             raise ValueError(f"{number} of the action {action!r} is gone; {nearest(number, bounds_now)}")
         if bounds != bounds_now[number]:
-            raise ValueError(f"{number} of the action {action!r} was within {bounds} and is within {bounds_now[number]}")
+            raise ValueError(
+                f"{number} of the action {action!r} was within {bounds} and is within {bounds_now[number]}"
+            )
     for number in bounds_now:
         if number not in bounds_before:
             yield f"{number} of action {action!r} is new: untrained"

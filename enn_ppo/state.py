@@ -24,6 +24,7 @@ from enn_ppo.recording import open_recorder
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Collector, Rollout
 from enn_ppo.schedule import Scheduled, at_progress, decayed, parse_schedule
+from enn_ppo.self_play import SelfPlay
 from enn_ppo.settings import to_dict
 from enn_ppo.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from entity_gym.saving import spaces_to_dict
@@ -62,6 +63,10 @@ class TrainState:
         self.callback = callback
         self.vec_env = env.make_vec_env(config.rollout, config.seed)
         self.model = self._make_model().to(device)
+        self.self_play: SelfPlay | None = None
+        if config.self_play.enabled:
+            self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
+            self.vec_env = self.self_play.seat(self.vec_env, env.source, self.env_name)
         self.optimizer = make_optimizer(self.model, config)
         self.shuffling = torch.Generator()
         self.collector = Collector(self.vec_env, self.model, device, torch.Generator(device))
@@ -90,11 +95,16 @@ class TrainState:
 
     def start(self) -> None:
         """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
-        self.seed_generators()
-        info = self._draw_env_info() or None
-        self.collector.reset(self.config.seed, info)
+        if self.self_play:
+            self.self_play.add(0)
+        self.reset()
         self.model.update_normalization(self.collector.collect(self.config.rollout.steps).obs)
-        self.collector.reset(self.config.seed, info)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start the environments as a new run does."""
+        self.seed_generators()
+        self.collector.reset(self.config.seed, self._draw_env_info() or None)
 
     def seed_generators(self) -> None:
         """Key the random numbers of the next update by the seed and the step, so that no generator needs saving."""
@@ -120,6 +130,8 @@ class TrainState:
         self.seed_generators()
         if info := self._draw_env_info():
             self.vec_env.configure(info)
+        if self.reward_scale:
+            self.collector.value_unit = self.reward_scale.deviation
         config, progress = self.config, self.progress()
         rates = [self._learning_rate(config.optim.lr), self._learning_rate(config.value_optim.lr or config.optim.lr)]
         for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
@@ -165,8 +177,8 @@ class TrainState:
             self.model.update_normalization(obs)
 
     def metrics(self) -> Row:
-        """What there is to tell beside rollout and update: the parameters that environments got."""
-        return env_info_row(self.env_info)
+        """What there is to tell beside rollout and update: the parameters that environments got, and ratings."""
+        return env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
 
     def recent_reward(self) -> float | None:
         """The mean reward of the last episodes, up to `RECENT_EPISODES`; None before the first."""
@@ -178,6 +190,8 @@ class TrainState:
         self.recent_rewards.extend(episode.reward for episode in rollout.episodes)
         self.num_updates += 1
         self.seconds += seconds
+        if self.self_play:
+            self.self_play.update(rollout.episodes, self.step)
 
     def checkpoint_is_due(self) -> bool:
         """Whether to save now: every `checkpoint_interval` updates, and at the end."""
@@ -192,8 +206,10 @@ class TrainState:
             score: how good the policy is, where that is known already.
         """
         scale = self.reward_scale or self.return_scale
-        value_net, recorder = self.model.value_net, self.collector.recorder
-        return save_checkpoint(
+        value_net, recorder, self_play = self.model.value_net, self.collector.recorder, self.self_play
+        if self_play:  # first what the checkpoint needs
+            self_play.write(run_dir)
+        saved = save_checkpoint(
             run_dir / "checkpoints",
             self.step,
             policy=self.net.state_dict(),
@@ -209,6 +225,7 @@ class TrainState:
                 "recorder": recorder.state() if recorder else None,
                 "recent_rewards": list(self.recent_rewards),
                 "evaluations": list(evaluations),
+                "self_play": self_play.state() if self_play else None,
             },
             retention=Retention(
                 keep_last=self.config.keep_last,
@@ -220,6 +237,9 @@ class TrainState:
             seconds=self.seconds,
             score=score,
         )
+        if self_play:
+            self_play.clean(run_dir, self.step)
+        return saved
 
     def restore(self, checkpoint: Checkpoint) -> Restored:
         """Continue where `checkpoint` was written. What the environment has gained since is found by its name.
@@ -243,11 +263,20 @@ class TrainState:
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
         self.recent_rewards.extend(saved["recent_rewards"])
         self.evaluations = saved["evaluations"]
+        if self.self_play:
+            self._restore_self_play(saved["self_play"], checkpoint.path.parent.parent)
         problem = networks[0].changed or self.collector.load_state(saved["collector"])
         if problem:
             self.collector.reset(env_info=self._draw_env_info() or None)
         self._measure_what_is_new(networks)
         return Restored(problem, networks[0].news)
+
+    def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
+        assert self.self_play is not None
+        if saved is None:  # the run has played without until now
+            self.self_play.add(self.step)
+        else:
+            self.self_play.load_state(saved, run_dir)
 
     def record(self, saved: Mapping[str, Any] | None) -> None:
         """Record from now on, if the settings say so.

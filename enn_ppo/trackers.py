@@ -23,6 +23,7 @@ TENSORBOARD = "tensorboard"  # folders of the run directory
 WANDB = "wandb"
 _RUN_ID = "run_id"  # in wandb's folder: the id that a resumed run goes on under
 _FINISH_SECONDS = 120.0  # that the end of a run waits for an upload; what is then left, `wandb sync` sends
+_FLUSH_SECONDS = 5.0  # that wandb's process has to bring its file to the disk after that
 _SILENT_BYTES = 2**18  # of rows after which wandb's file must have grown; it is written in blocks of 2^15
 
 
@@ -226,6 +227,9 @@ class WandbLogger:
         if not self._closed:
             self._closed = True
             self._run.finish()
+            deadline = time.monotonic() + _FLUSH_SECONDS  # wandb's process may still be at it
+            while self._file.stat().st_size <= self._size and time.monotonic() < deadline:
+                time.sleep(0.02)
             self._check_file(0)
 
     def _check_file(self, limit: int) -> None:

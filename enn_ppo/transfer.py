@@ -167,14 +167,16 @@ def transfer_optimizer(
 
 def _moved_average(kind: str, value: Any, move: Move, parameter: Tensor) -> Any:
     if not isinstance(value, Tensor) or value.dim() == 0:  # the number of steps
-        return value
+        return copy.deepcopy(value)
     background = torch.zeros(parameter.shape, dtype=value.dtype)
     return move(value, background + value.mean() if kind == "exp_avg_sq" else background)
 
 
 def _news(saved: RogueNet, net: RogueNet) -> list[str]:
     lines = gained_features(saved.obs_space, net.obs_space)
-    if has_global_entity(net.obs_space, net.action_space) and not has_global_entity(saved.obs_space, saved.action_space):
+    if has_global_entity(net.obs_space, net.action_space) and not has_global_entity(
+        saved.obs_space, saved.action_space
+    ):
         lines.append("the whole frame is now an entity of its own: untrained, and seen by all others")
     return lines + gained_actions(saved.action_space, net.action_space)
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from entity_gym.episode_env import EpisodeStep, EpisodeVecEnv, Running
 from entity_gym.obs_rows import CRASHED, Shown
-from entity_gym.players import PLAYER_REWARD, Opponents, Part, PlayerMapping, Seating
+from entity_gym.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.slots import EnvIds, check_state
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
-from entity_gym.vec_obs import VecAction, VecObs
+from entity_gym.vec_obs import PLAYER_REWARD, VecAction, VecObs
 
 TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 

@@ -7,11 +7,23 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from entity_gym import Action, Observation
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+)
 from tests.enn_ppo.worlds import Clock
 
 
@@ -43,13 +55,59 @@ class Careless(Clock):
 
 
 class Fused(Clock):
-    """A clock that breaks at its first step where it is told to."""
+    """A clock whose steps fail as long as there is a file."""
 
-    def __init__(self, short: int = 1, long: int = 12, broken: bool = False) -> None:
+    def __init__(self, short: int = 1, long: int = 12, broken_by: str = "") -> None:
         super().__init__(short, long)
-        self.broken = broken
+        self.broken_by = broken_by
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        if self.broken:
+        if self.broken_by and Path(self.broken_by).exists():
             raise ValueError("the fuse is blown")
         return super().act(actions)
+
+
+class Duel(Environment):
+    """Two players pick low or high at the same time, once; whoever picks higher gets 1, and of equals each gets 0.5.
+
+    With `handicap` player 0 wins whatever is picked.
+    """
+
+    def __init__(self, handicap: bool = False) -> None:
+        self.handicap = handicap
+        self.picked = np.zeros(2, np.int64)
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Player": Entity(["number"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"Pick": CategoricalActionSpace(("low", "high"))}
+
+    def reset(self) -> Observation:
+        return self._observation()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        pick = actions["Pick"]
+        assert isinstance(pick, CategoricalAction) and list(pick.actors) == [0, 1]
+        self.picked = np.array(pick.actions)
+        first = 1.0 if self.handicap else 0.5 + 0.5 * float(np.sign(self.picked[0] - self.picked[1]))
+        return self._observation(reward=1.0, player_rewards=(first, 1 - first), done=True)
+
+    def _observation(self, **ending: Any) -> Observation:
+        return Observation(
+            features={"Player": [[0], [1]]}, ids={"Player": [0, 1]}, actions={"Pick": CategoricalActionMask()}, **ending
+        )
+
+    @staticmethod
+    def num_players(values: Mapping[str, Any]) -> int:
+        return 2
+
+    @staticmethod
+    def players(values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        return rows[:, 0].astype(np.int64)
+
+    @staticmethod
+    def seen_by(
+        values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        return (rows - player[:, None]) % 2

@@ -524,7 +524,8 @@ torch.set_num_threads(1)
 def save(count):
     policy = {"w": torch.full((1000,), float(count))}
     step = 7 if steps == "same" else count
-    save_checkpoint(directory, step, policy=policy, config={}, spaces={}, trainer={"count": count}, retention=Retention(keep_last=2))
+    trainer, retention = {"count": count}, Retention(keep_last=2)
+    save_checkpoint(directory, step, policy=policy, config={}, spaces={}, trainer=trainer, retention=retention)
 
 def save_forever(count, announce):
     while True:

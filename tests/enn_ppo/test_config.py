@@ -8,11 +8,12 @@ import inspect
 import math
 import re
 from datetime import datetime
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from enn_ppo import config as config_module
+from enn_ppo import config, evaluation_config, learning_config, settings, world_config
 from enn_ppo.config import (
     EnvConfig,
     EvalConfig,
@@ -20,13 +21,15 @@ from enn_ppo.config import (
     OptimConfig,
     PPOConfig,
     RolloutConfig,
+    SelfPlayConfig,
     TrainConfig,
+    TrainEvalConfig,
+    ValueOptimConfig,
     default_run_dir,
 )
 from enn_ppo.settings import from_dict, setting_names, to_dict, unknown_setting
+from rogue_net import config as net_config
 from rogue_net.config import RogueNetConfig
-
-SECTIONS = [EnvConfig, RolloutConfig, RogueNetConfig, OptimConfig, PPOConfig, LoggerConfig, TrainConfig, EvalConfig]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,28 @@ SECTIONS = [EnvConfig, RolloutConfig, RogueNetConfig, OptimConfig, PPOConfig, Lo
         (EvalConfig, {"checkpoint": "a", "episodes": 0}, "episodes", "0"),
         (EvalConfig, {"checkpoint": "a", "num_envs": 0}, "num_envs", "0"),
         (EvalConfig, {"checkpoint": "a", "max_episode_steps": 0}, "max_episode_steps", "0"),
-        (EvalConfig, {"checkpoint": "a", "render": "a.mp4"}, "render", "'a.mp4'"),
+        (EvalConfig, {"checkpoint": "a", "render": "a.avi"}, "render", "'a.avi'"),
+        (EvalConfig, {"checkpoint": "a", "video": 101}, "video", "101"),
+        (EvalConfig, {"checkpoint": "a", "env_kwargs": [1]}, "env_kwargs", "[1]"),
+        (TrainEvalConfig, {"episodes": 0}, "eval.episodes", "0"),
+        (TrainEvalConfig, {"interval": 0}, "eval.interval", "0"),
+        (TrainEvalConfig, {"process": 1}, "eval.process", "1"),
+        (SelfPlayConfig, {"latest": 1.5}, "self_play.latest", "1.5"),
+        (SelfPlayConfig, {"pool_size": 0}, "self_play.pool_size", "0"),
+        (ValueOptimConfig, {"lr": 0}, "value_optim.lr", "0"),
+        (ValueOptimConfig, {"lr": "-1@0 -> 0@1"}, "value_optim.lr", "-1.0 (in '-1@0 -> 0@1')"),
+        (ValueOptimConfig, {"max_grad_norm": 0}, "value_optim.max_grad_norm", "0"),
+        (TrainConfig, {"max_train_seconds": 0}, "max_train_seconds", "0"),
+        (TrainConfig, {"keep_best": -1}, "keep_best", "-1"),
+        (TrainConfig, {"keep_every_minutes": 0}, "keep_every_minutes", "0"),
+        (TrainConfig, {"value_net": 3}, "value_net", "3"),
+        (RolloutConfig, {"num_threads": 0}, "rollout.num_threads", "0"),
+        (RolloutConfig, {"num_envs": 2, "num_processes": 3}, "rollout.num_processes", "3"),
+        (RolloutConfig, {"freeze_normalization_after": -1}, "rollout.freeze_normalization_after", "-1"),
+        (PPOConfig, {"target_kl": 0}, "ppo.target_kl", "0"),
+        (PPOConfig, {"advantages": "n_step", "n_steps": 0}, "ppo.n_steps", "0"),
+        (PPOConfig, {"clip_value": "no"}, "ppo.clip_value", "'no'"),
+        (OptimConfig, {"warmup_steps": -1}, "optim.warmup_steps", "-1"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_dotted_field(
@@ -93,6 +117,10 @@ def test_a_bad_value_is_refused_with_its_dotted_field(
         ),
         (PPOConfig, {"weighting": "frames"}, r"ppo\.weighting is 'frames'.* did you mean 'frame'\?"),
         (LoggerConfig, {"wandb": "ofline"}, r"logger\.wandb is 'ofline'.* did you mean 'offline'\?"),
+        (PPOConfig, {"normalize": "return"}, r"ppo\.normalize is 'return'.* did you mean 'returns'\?"),
+        (PPOConfig, {"advantages": "nstep"}, r"ppo\.advantages is 'nstep'.* did you mean 'n_step'\?"),
+        (SelfPlayConfig, {"sampling": "prioritised"}, r"self_play\.sampling is .* did you mean 'prioritized'\?"),
+        (TrainEvalConfig, {"video_format": "mp3"}, r"eval\.video_format is 'mp3'.* did you mean 'mp4'\?"),
         (TrainConfig, {"device": "gpu"}, r"device is 'gpu'; allowed: 'auto', 'cpu', 'cuda'"),
         (EvalConfig, {"checkpoint": "a", "device": "CUDA"}, r"device is 'CUDA'.* did you mean 'cuda'\?"),
         (
@@ -145,8 +173,13 @@ def test_settings_cannot_be_changed_or_given_by_position() -> None:
 def test_dictionaries_round_trip() -> None:
     config = TrainConfig(env=EnvConfig(id="a:B", kwargs={"sizes": (1, 2), "deep": {"x": None}}), seed=7)
     plain = to_dict(config)
-    assert plain["env"] == {"id": "a:B", "kwargs": {"sizes": [1, 2], "deep": {"x": None}}}
+    assert plain["env"] == {"id": "a:B", "kwargs": {"sizes": [1, 2], "deep": {"x": None}}, "info": {}}
     assert from_dict(TrainConfig, plain) == config
+    assert plain["value_net"] is None
+    apart = TrainConfig(
+        value_net=RogueNetConfig(d_model=8), env=EnvConfig(info={"x": [1, 2], "y": {"low": 0, "high": 1}})
+    )
+    assert from_dict(TrainConfig, to_dict(apart)) == apart
     assert from_dict(EvalConfig, to_dict(EvalConfig(checkpoint="a"))) == EvalConfig(checkpoint="a")
 
 
@@ -170,11 +203,12 @@ def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read:
         ({"optim": {"lrr": 1}}, r"optim\.lrr is not a setting; allowed: 'optim\.lr', .*; did you mean 'optim\.lr'\?"),
         ({"sed": 1}, r"^sed is not a setting.*did you mean 'seed'\?"),
         ({"optim": 3}, r"optim must be a mapping of settings, got 3"),
-        ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number greater than 0, got 'fast'"),
+        ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number or a schedule .*, got 'fast': 'fast' is no point"),
         ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer of at least 1, got '3'"),
         ({"optim": {"epochs": True}}, r"optim\.epochs must be an integer of at least 1, got True"),
-        ({"optim": {"lr": True}}, r"optim\.lr must be a number greater than 0, got True"),
-        ({"optim": {"lr": None}}, r"optim\.lr must be a number greater than 0, got None"),
+        ({"optim": {"lr": True}}, r"optim\.lr must be a number or a schedule .*, got True"),
+        ({"optim": {"lr": None}}, r"optim\.lr must be a number or a schedule .*, got None"),
+        ({"value_net": {"d_modl": 8}}, r"value_net\.d_modl is not a setting.*did you mean 'value_net\.d_model'\?"),
         ({"net": {"n_layer": 2.5}}, r"net\.n_layer must be an integer of at least 0, got 2\.5"),
     ],
 )
@@ -217,18 +251,20 @@ def test_the_default_run_directory_is_a_safe_name() -> None:
     assert default_run_dir("../a/b", when) == "outputs/.._a_b/2030-01-02_03-04-05"
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_field_is_followed_by_a_docstring(section: type[Any]) -> None:
-    (body,) = [node.body for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef)]
-    for node, following in zip(body, body[1:], strict=False):
-        if isinstance(node, ast.AnnAssign):
-            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant), ast.unparse(node)
+def test_settings_that_contradict_each_other_are_refused_with_both() -> None:
+    with pytest.raises(ValueError, match=r"rollout\.num_processes=2 and rollout\.num_threads=2: use one of them"):
+        RolloutConfig(num_processes=2, num_threads=2)
+    with pytest.raises(ValueError, match=r"ppo\.n_steps=3 needs ppo\.advantages=n_step, got 'gae'"):
+        PPOConfig(n_steps=3)
+    with pytest.raises(ValueError, match=r"video=1 needs a file: render=<name>\.gif or \.mp4"):
+        EvalConfig(checkpoint="a", video=1)
 
 
-def test_the_settings_do_not_know_hydra() -> None:
+@pytest.mark.parametrize("module", [config, world_config, learning_config, evaluation_config, settings, net_config])
+def test_the_settings_do_not_know_hydra(module: ModuleType) -> None:
     imported = {
         name.split(".")[0]
-        for node in ast.walk(ast.parse(inspect.getsource(config_module)))
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
         for name in (
             [alias.name for alias in node.names]
             if isinstance(node, ast.Import)

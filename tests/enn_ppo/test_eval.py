@@ -12,9 +12,11 @@ from typing import Any
 
 import imageio.v3 as imageio
 import pytest
+import torch
 
 from enn_ppo import EnvConfig, EvalConfig, evaluate, train
 from enn_ppo.evaluation import Estimate, summarize
+from enn_ppo.recorded import read_episodes
 from entity_gym import (
     Action,
     ActionSpace,
@@ -159,6 +161,13 @@ def test_an_output_that_cannot_be_written_is_named(clock: str, tmp_path: Path) -
         evaluate(EvalConfig(checkpoint=clock, episodes=1, output=str(tmp_path / "file/eval.json")))
 
 
+def test_nan_tells_nothing() -> None:
+    infos: list[Mapping[str, Any]] = [{"score": math.nan, "lap": math.nan}, {"score": 4.0, "lap": math.nan}]
+    estimates = summarize([Episode(0, 0.0, 1, False, info) for info in infos])
+    assert estimates["score"] == Estimate(4.0, None, 1)
+    assert "lap" not in estimates
+
+
 # --- How it plays ---
 
 
@@ -175,6 +184,38 @@ def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(ballo
 
     assert len(votes(greedy=True)) == 1
     assert votes(greedy=False) == {0, 1, 2}
+
+
+def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:
+    result = evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"short": 3, "long": 3}), env=Clock)
+    assert {episode.length for episode in result.episodes} == {3}
+    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} do not fit .*Clock"):
+        evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"size": 3}), env=Clock)
+
+
+def test_an_evaluation_leaves_the_random_numbers_of_whoever_asks_for_it_alone(clock: str) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(1)
+    first = float(torch.rand(()))
+    evaluate(EvalConfig(checkpoint=clock, episodes=2), env=Clock)
+    assert [first, float(torch.rand(()))] == expected
+
+
+# --- The recording ---
+
+
+@pytest.mark.parametrize("logits", [False, True])
+def test_the_episodes_that_are_evaluated_are_recorded(logits: bool, clock: str, tmp_path: Path) -> None:
+    file = tmp_path / "new/clock.arrow"
+    config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4, record=str(file), record_logits=logits)
+    played = evaluate(config, env=Clock).episodes
+    assert played == evaluate(replace(config, record=None), env=Clock).episodes  # which changes nothing
+    recorded = list(read_episodes(file))
+    assert Counter((each.env_id, len(each), each.reward) for each in recorded) == Counter(
+        (each.env_id, each.length, each.reward) for each in played
+    )
+    assert all((each.frames.logits is not None) == logits for each in recorded)
 
 
 # --- Mistakes ---
@@ -213,9 +254,7 @@ def test_a_policy_ignores_what_it_did_not_see_in_training(clock: str, capsys: py
     config = EvalConfig(checkpoint=clock, episodes=5, num_envs=5)
     result = evaluate(config, env=Watched)
     assert len(result.episodes) == 5
-    told = (
-        "the environment is not as it was in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
-    )
+    told = "the environment is not as it was in training; ignored: feature 'colour' of 'Hand', global feature 'weather'"
     assert told in capsys.readouterr().out
     evaluate(config)
     assert "observations" not in capsys.readouterr().out
@@ -251,6 +290,22 @@ def test_the_picture_shows_an_episode_from_its_first_to_its_last_step(tmp_path: 
     frames = imageio.imread(file, index=None)
     # brightness 20 per step; the first picture of the next episode would be black again
     assert [round(float(frame.mean())) for frame in frames] == pytest.approx([0, 20, 40, 60, 80], abs=2)
+
+
+def test_the_first_episodes_are_filmed_one_after_the_other(clock: str, tmp_path: Path) -> None:
+    file = tmp_path / "episodes.gif"
+    played = evaluate(
+        EvalConfig(checkpoint=clock, episodes=9, num_envs=4, video=6, render=str(file)), env=Clock
+    ).episodes
+    rounds = [
+        played[:4],
+        played[4:8],
+    ]  # of an episode in each environment; the film has one, and of the next the first two
+    lengths = [each.length for each in sorted(rounds[0], key=lambda each: each.env_id)]
+    lengths += [each.length for each in sorted(rounds[1], key=lambda each: each.env_id)][:2]
+    expected = [20 * step for length in lengths for step in range(length + 1)]
+    pictures = imageio.imread(file, index=None)
+    assert [float(picture.mean()) for picture in pictures] == pytest.approx(expected, abs=2)
 
 
 def test_an_environment_that_cannot_be_drawn_is_named(ballot: str, tmp_path: Path) -> None:

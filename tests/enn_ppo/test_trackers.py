@@ -279,7 +279,10 @@ def test_a_file_of_wandb_that_does_not_grow_is_noticed(fake: FakeWandb, run_dir:
     assert len(read_metrics(run_dir / "metrics.jsonl")) == 40
 
 
-def test_a_file_of_wandb_that_has_not_grown_by_the_end_is_noticed_too(fake: FakeWandb, run_dir: Path) -> None:
+def test_a_file_of_wandb_that_has_not_grown_by_the_end_is_noticed_too(
+    fake: FakeWandb, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.trackers._FLUSH_SECONDS", 0.1)
     warnings: list[str] = []
     logger = make(run_dir, warn=warnings.append, wandb="offline")
     logger.log(ROWS[0])
@@ -290,70 +293,81 @@ def test_a_file_of_wandb_that_has_not_grown_by_the_end_is_noticed_too(fake: Fake
 
 # --- The real wandb, offline ---
 
+PROGRAM = """
+import os, resource, signal, sys
+from pathlib import Path
+from tests.enn_ppo.test_trackers import ROWS, log_all, make
 
-def apart(tmp_path: Path, program: str) -> list[str]:
-    """Run a program where nothing of the user's wandb is known; returns the lines that it prints."""
+def service():
+    tasks = Path("/proc/self/task").iterdir()
+    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return next(pid for pid in pids if "wandb-core" in Path(f"/proc/{pid}/comm").read_text())
+
+def start(name, resume_step=None):
+    run_dir = Path(name)
+    run_dir.mkdir(exist_ok=True)
+    return make(run_dir, resume_step, lambda text: print(f"{name}: {text}"), wandb="offline")
+
+log_all(start("resumed"), ROWS[:2])
+log_all(start("resumed", resume_step=200), ROWS[2:])
+
+logger = start("full")
+resource.prlimit(service(), resource.RLIMIT_FSIZE, (1000, 1000))
+log_all(logger, [{"step": step} | {f"metric_{k}": 0.5 for k in range(100)} for step in range(300)])
+
+logger = start("killed")
+logger.log(ROWS[0])
+os.kill(service(), signal.SIGKILL)
+log_all(logger, ROWS[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of three runs, and what was printed. One process runs them all, for it is slow to start."""
     pytest.importorskip("wandb")
-    head = f"from pathlib import Path\nfrom tests.enn_ppo.test_trackers import *\nrun_dir = Path({str(tmp_path)!r})\n"
+    if not Path("/proc/self/task").exists():
+        pytest.skip("needs Linux")
+    folder = tmp_path_factory.mktemp("offline")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    (tmp_path / "home").mkdir(exist_ok=True)
+    own = {"HOME": str(folder), "WANDB_ERROR_REPORTING": "false", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", head + program],
-        cwd=Path(__file__).parents[2],
-        env=environment | {"HOME": str(tmp_path / "home"), "WANDB_ERROR_REPORTING": "false"},
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder,
+        env=environment | own,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return folder, done.stdout.splitlines()
 
 
-def test_offline_a_resumed_run_continues_under_the_same_id_in_the_run_directory(tmp_path: Path) -> None:
-    printed = apart(
-        tmp_path,
-        """
-log_all(make(run_dir, wandb="offline"), ROWS[:2])
-log_all(make(run_dir, resume_step=200, wandb="offline"), ROWS[2:])
-""",
-    )
-    assert printed == []  # wandb keeps quiet
-    run_id = (tmp_path / "wandb" / "run_id").read_text().strip()
-    files = list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-    assert [file.name for file in files] == [f"run-{run_id}.wandb"] * 2
-    assert read_metrics(tmp_path / "metrics.jsonl") == ROWS
+def test_offline_a_resumed_run_continues_under_the_same_id_in_the_run_directory(
+    offline: tuple[Path, list[str]],
+) -> None:
+    run_dir, printed = offline[0] / "resumed", offline[1]
+    run_id = (run_dir / "wandb" / "run_id").read_text().strip()
+    files = [file.name for file in run_dir.glob("wandb/offline-run-*/*.wandb")]
+    assert set(files) == {f"run-{run_id}.wandb"}
+    assert read_metrics(run_dir / "metrics.jsonl") == ROWS
+    assert not any(line.startswith("resumed") for line in printed)
 
 
-def test_a_killed_process_of_wandb_costs_one_warning(tmp_path: Path) -> None:
-    printed = apart(
-        tmp_path,
-        """
-logger = make(run_dir, warn=print, wandb="offline")
-logger.log(ROWS[0])
-for process in psutil.Process().children(recursive=True):
-    process.kill()
-    process.wait()
-log_all(logger, ROWS[1:])
-""",
-    )
-    assert len(printed) == 1 and printed[0].startswith("wandb failed and gets no more metrics"), printed
-    assert read_metrics(tmp_path / "metrics.jsonl") == ROWS
+def test_a_process_of_wandb_that_cannot_write_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
+    folder, printed = offline
+    (warning,) = [line for line in printed if line.startswith("full: ")]
+    assert warning.endswith(".wandb does not grow any more; is the disk full?")
+    assert len(read_metrics(folder / "full" / "metrics.jsonl")) == 300
 
 
-def test_a_process_of_wandb_that_cannot_write_costs_one_warning(tmp_path: Path) -> None:
-    printed = apart(
-        tmp_path,
-        """
-logger = make(run_dir, warn=print, wandb="offline")
-for process in psutil.Process().children(recursive=True):
-    if process.name() == "wandb-core":
-        process.rlimit(psutil.RLIMIT_FSIZE, (1000, 1000))
-log_all(logger, [{"step": step} | {f"metric_{k}": 0.5 for k in range(100)} for step in range(300)])
-""",
-    )
-    assert len(printed) == 1 and "does not grow any more; is the disk full?" in printed[0], printed
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 300
+def test_a_killed_process_of_wandb_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
+    folder, printed = offline
+    (warning,) = [line for line in printed if line.startswith("killed: ")]
+    assert warning.startswith("killed: wandb failed and gets no more metrics, metrics.jsonl does: ")
+    assert read_metrics(folder / "killed" / "metrics.jsonl") == ROWS
+    assert len(printed) == 2  # nothing but this and the warning above
 
 
 def test_a_folder_of_wandb_that_is_none_is_an_error_before_anything_starts(tmp_path: Path) -> None:

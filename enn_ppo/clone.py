@@ -1,0 +1,80 @@
+"""Behavioural cloning: a policy learns from recordings to do what was done, and its values what came of it.
+
+python -m enn_ppo.clone data=expert.arrow env=MineSweeper
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from enn_ppo.callbacks import Callbacks
+from enn_ppo.clone_config import CloneConfig
+from enn_ppo.clone_output import CloneOutput, Row
+from enn_ppo.cloning import learn, match_scales
+from enn_ppo.config import Interrupted, default_run_dir
+from enn_ppo.environment import EnvFactory, bind_environment
+from enn_ppo.examples import hold_out, load_examples
+from enn_ppo.interrupt import finish_on_interrupt
+from enn_ppo.policy import select_device
+from enn_ppo.state import TrainState
+from rogue_net import RogueNet
+
+
+class CloneResult(NamedTuple):
+    """A finished clone."""
+
+    run_dir: Path
+    metrics: Row  # of the pass that was kept
+    policy: RogueNet
+
+
+def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
+    """Learn a policy from recordings, and save it as a run that has trained for 0 steps: evaluate it, or resume it.
+
+    Args:
+        config: every setting.
+        env: the environment, as in `train`.
+
+    Raises:
+        ValueError: a setting, a recording, the environment or the run directory is not as it must be.
+        Interrupted: after Ctrl-C or SIGTERM; the clone was saved as it was after the last pass.
+    """
+    device = select_device(config.device)
+    bound = bind_environment(config.env, env)
+    run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())
+    config = replace(config, env=bound.config, run_dir=run_dir)
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    torch.use_deterministic_algorithms(config.torch_deterministic)
+
+    state = TrainState(config.training, bound, device, Callbacks(()))
+    with closing(state):
+        spaces = state.vec_env.obs_space(), state.vec_env.action_space()
+        examples = load_examples(config, *spaces, bound.config.id)
+        split = match_scales(state, hold_out(examples, config.clone.holdout, config.seed))
+        state.reset()
+        output = CloneOutput(config)
+        output.say(
+            f"cloning {len(split.learned):,} frames of {split.learned.num_episodes:,} episodes into {run_dir}; "
+            f"{split.held_out.num_episodes:,} episodes are held out"
+        )
+        with finish_on_interrupt(output.say) as interrupted:
+            row = learn(state.model, split, config, output.log, lambda: bool(interrupted()))
+            saved = state.save(Path(run_dir))
+            if how := interrupted():
+                code = 143 if how == "terminated" else 130
+                raise Interrupted(f"{how} after pass {row['epoch']} of {config.clone.epochs}; saved {saved}", code)
+        output.say(f"done: {run_dir}; to go on from it: python -m enn_ppo.train resume={run_dir}")
+    return CloneResult(Path(run_dir), row, state.net)
+
+
+if __name__ == "__main__":
+    from enn_ppo.cli import run_clone
+
+    raise SystemExit(run_clone(clone))

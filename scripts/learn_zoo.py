@@ -1,0 +1,297 @@
+"""Learn the whole zoo: every world with its preset and several seeds, evaluated, as a table.
+
+python scripts/learn_zoo.py                              # everything that is not done yet, into outputs/zoo
+python scripts/learn_zoo.py --envs Xor CherryPick --seeds 1
+python scripts/learn_zoo.py --report docs/learning.md    # the same, and the table goes into the page
+
+Each seed is trained by `python -m enn_ppo.train` and scored by `python -m enn_ppo.eval`, in processes of their own, with
+seeds that training has not seen, acting as the preset says (`eval.greedy`). What is done is not done again: a run that was
+cut short goes on from its last checkpoint, and one whose settings have changed since begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from enn_ppo.logger import read_metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+EPISODES, EVAL_SEED = 500, 2_000_000
+WINDOW = 5  # rows over which the learning curve is averaged
+BEGIN, END = "<!-- table: scripts/learn_zoo.py -->", "<!-- end of table -->"
+
+
+@dataclass(frozen=True)
+class World:
+    """A row of the table."""
+
+    name: str
+    overrides: tuple[str, ...]  # of the training command
+    score: float  # the mean over the seeds must be at least this,
+    minutes: float  # and training take no longer than this
+    most: float | None = None  # and the score be at most this, where more would mean that something leaks
+    ancestor: str = "-"  # steps that enn-trainer 0.1.16 needs with its own tuned settings, and what it reaches
+
+
+ZOO = (
+    World("MultiArmedBandit", ("env=MultiArmedBandit",), 0.99, 1, ancestor="32,768: 1.0"),
+    World("NotHotdog", ("env=NotHotdog",), 0.99, 1, ancestor="32,768: 1.0"),
+    World("Count", ("env=Count", "env.kwargs.masked_choices=2"), 0.99, 1, ancestor="2,000: 1.0"),
+    World("Xor", ("env=Xor",), 0.99, 1, ancestor="500,000: 1.0 with 2 of 3 seeds, 0.75 with the other"),
+    World("RockPaperScissors", ("env=RockPaperScissors",), 0.9, 1, most=1.1, ancestor="4,000: 0.8 to 1.2"),
+    World(
+        "RockPaperScissors, cheating",
+        ("env=RockPaperScissors", "env.kwargs.cheat=true"),
+        1.9,
+        1,
+        ancestor="4,000: over 1.9",
+    ),
+    World("FloorIsLava", ("env=FloorIsLava",), 0.99, 1, ancestor="32,768: 0.997"),
+    World("CartPole-v1", ("env=CartPole-v1",), 475, 1),
+    World("MineSweeper", ("env=MineSweeper",), 0.97, 2, ancestor="400,000 to 530,000: 0.987"),
+    World("MoveToOrigin", ("env=MoveToOrigin",), 0.99, 5, ancestor="1,000,000: 0.9905"),
+    World("CherryPick", ("env=CherryPick",), 0.99, 10, ancestor="over 0.99, steps not known"),
+    World(
+        "PickMatchingBalls",
+        ("env=PickMatchingBalls", "env.kwargs.one_hot=true", "env.kwargs.randomize=true"),
+        0.99,
+        10,
+        ancestor="over 0.995, steps not known",
+    ),
+    World("TreasureHunt", ("env=TreasureHunt",), 4.5, 10),
+    World("Minefield", ("env=Minefield",), 0.97, 15, ancestor="3,000,000: over 0.99"),
+    World(
+        "MultiSnake, 1 snake",
+        ("env=MultiSnake", "env.kwargs.num_snakes=1"),
+        0.95,
+        30,
+        ancestor="over 0.99, steps not known",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One seed, trained and scored."""
+
+    world: str
+    seed: int
+    score: float
+    ci95: float  # of the score
+    greedy: bool
+    steps: int
+    seconds: float  # of training, as the run counts them
+    steps_to_score: int | None  # of the learning curve; None where it never got there
+    seconds_to_score: float | None
+
+
+# --- Pure parts ---
+
+
+def select(names: Sequence[str] | None) -> list[World]:
+    """The worlds with these names, or all.
+
+    Raises:
+        ValueError: there is no such world.
+    """
+    if not names:
+        return list(ZOO)
+    known = {world.name: world for world in ZOO}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--envs {name!r} is no row of the table; allowed: {', '.join(map(repr, known))}")
+    return [known[name] for name in names]
+
+
+def reached(rows: Sequence[Mapping[str, Any]], score: float) -> tuple[int, float] | None:
+    """Where a learning curve first gets to a score.
+
+    Args:
+        rows: of metrics.jsonl.
+        score: what the mean reward of `WINDOW` rows in a row must be at least; rows in which no episode ended are left out.
+
+    Returns:
+        Environment steps and seconds of training at the last of these rows, or None.
+    """
+    told = [row for row in rows if row["episodic_reward"] is not None]
+    for end in range(WINDOW, len(told) + 1):
+        if statistics.fmean(row["episodic_reward"] for row in told[end - WINDOW : end]) >= score:
+            return int(told[end - 1]["step"]), float(told[end - 1]["seconds"])
+    return None
+
+
+def is_met(world: World, learned: Sequence[Learned]) -> bool:
+    """Whether the mean of the seeds has the score, and the slowest of them the time."""
+    mean = statistics.fmean(each.score for each in learned)
+    in_time = max(each.seconds for each in learned) <= 60 * world.minutes
+    return world.score <= mean <= (world.most or float("inf")) and in_time
+
+
+def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
+    """The results as Markdown; worlds without any are left out. What a row has not met is in bold."""
+    lines = [
+        "| world | asked | score of each seed | mean ± deviation | acting | steps | to the score: steps | seconds | whole run, s "
+        "| at most, s | ancestor's steps: score |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for world in worlds:
+        seeds = sorted((each for each in learned if each.world == world.name), key=lambda each: each.seed)
+        if seeds:
+            lines.append(_row(world, seeds))
+    return "\n".join(lines)
+
+
+def _row(world: World, seeds: Sequence[Learned]) -> str:
+    digits = 1 if world.score >= 100 else 3
+    scores = [each.score for each in seeds]
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    mean = f"{statistics.fmean(scores):.{digits}f} ± {spread:.{digits}f}"
+    asked = f"≥ {world.score:g}" if world.most is None else f"{world.score:g} to {world.most:g}"
+    cells = [
+        world.name,
+        asked,
+        ", ".join(f"{score:.{digits}f}" for score in scores),
+        mean if is_met(world, seeds) else f"**{mean}**",
+        "greedy" if seeds[0].greedy else "sampled",
+        f"{max(each.steps for each in seeds):,}",
+        ", ".join("never" if each.steps_to_score is None else f"{each.steps_to_score:,}" for each in seeds),
+        ", ".join("never" if each.seconds_to_score is None else f"{each.seconds_to_score:.0f}" for each in seeds),
+        ", ".join(f"{each.seconds:.0f}" for each in seeds),
+        f"{60 * world.minutes:.0f}",
+        world.ancestor,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def replace_table(page: str, new: str) -> str:
+    """The page with another table between its two marks.
+
+    Raises:
+        ValueError: the marks are not there, once each and in order.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page needs a line {BEGIN} and after it a line {END}: the table goes between them")
+    return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"
+
+
+# --- Training and scoring ---
+
+
+def learn(world: World, seed: int, folder: Path, threads: int) -> Learned:
+    """Train and score one seed, or read what was done before.
+
+    Beside the run directory stand `.yaml`, the settings that it was begun with, and in the end `.json`, the result.
+
+    Raises:
+        RuntimeError: a command failed; with the end of its output.
+    """
+    run_dir = folder / re.sub(r"\W+", "_", world.name) / f"seed_{seed}"
+    begun, done = run_dir.with_suffix(".yaml"), run_dir.with_suffix(".json")
+    train = ["enn_ppo.train", *world.overrides, f"seed={seed}", f"num_threads={threads}", f"run_dir={run_dir}"]
+    settings = _command([*train, "--cfg", "job"], threads)
+    same = begun.exists() and begun.read_text() == settings
+    if same and done.exists():
+        return Learned(**json.loads(done.read_text()))
+
+    if same and (run_dir / "checkpoints/latest").exists():
+        _command(["enn_ppo.train", f"resume={run_dir}"], threads)
+    else:
+        begun.parent.mkdir(parents=True, exist_ok=True)
+        done.unlink(missing_ok=True)
+        begun.write_text(settings)
+        _command([*train, "overwrite=true"], threads)
+
+    greedy = bool(yaml.safe_load(settings)["eval"]["greedy"])
+    output = run_dir / "score.json"
+    how = [f"episodes={EPISODES}", f"seed={EVAL_SEED + seed}", f"greedy={str(greedy).lower()}", f"output={output}"]
+    _command(["enn_ppo.eval", f"checkpoint={run_dir}", *how], threads)
+    estimate = json.loads(output.read_text())["episodic_reward"]
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    steps_to_score, seconds_to_score = reached(rows, world.score) or (None, None)
+    learned = Learned(
+        world=world.name,
+        seed=seed,
+        score=estimate["mean"],
+        ci95=estimate["ci95"],
+        greedy=greedy,
+        steps=int(rows[-1]["step"]),
+        seconds=float(rows[-1]["seconds"]),
+        steps_to_score=steps_to_score,
+        seconds_to_score=seconds_to_score,
+    )
+    aside = done.with_suffix(".aside")
+    aside.write_text(json.dumps(vars(learned), indent=2) + "\n")
+    aside.replace(done)  # in one move: it is there whole, or not
+    return learned
+
+
+def _command(arguments: Sequence[str], threads: int) -> str:
+    """Run a module in a process of its own, and return what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
+        raise RuntimeError(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+def main() -> int:
+    given = _arguments()
+    worlds = select(given.envs)
+    learned: list[Learned] = []
+    failed = False
+    with ThreadPoolExecutor(given.jobs) as pool:
+        tasks = [
+            (world, seed, pool.submit(learn, world, seed, given.folder, given.threads))
+            for world in worlds
+            for seed in given.seeds
+        ]
+        for world, seed, task in tasks:
+            try:
+                learned.append(task.result())
+                one = learned[-1]
+                print(f"{world.name}, seed {seed}: {one.score:.3f} in {one.seconds:.0f} s", flush=True)
+            except RuntimeError as error:
+                failed = True
+                print(f"{world.name}, seed {seed}: {error}", file=sys.stderr, flush=True)
+    (given.folder / "results.json").write_text(json.dumps([vars(each) for each in learned], indent=2) + "\n")
+    print("\n" + table(worlds, learned))
+    if given.report:
+        given.report.write_text(replace_table(given.report.read_text(), table(worlds, learned)))
+    return int(failed)
+
+
+def _arguments() -> Namespace:
+    parser = ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--envs", nargs="+", metavar="ROW", help="rows of the table; all, where not given")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; more than one makes their seconds longer")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, in each run")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"), help="of the runs and results.json")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="a page whose table is replaced: docs/learning.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

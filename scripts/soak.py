@@ -1,0 +1,99 @@
+"""Whether memory stays where it is: a long run with recording and evaluation, whose memory is looked at every few seconds.
+
+python scripts/soak.py --minutes 20
+
+Fails with exit code 1 if at the end the training process holds over 5 % more memory than at minute 3, or its evaluation
+process does. Memory is what is resident (RSS), libraries included; a median over a minute, half a minute before the end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+SETTLED = 180.0  # seconds: compiled, cached, all buffers as large as they get
+LIMIT = 1.05
+WINDOW = 30.0  # seconds around a moment over which the median counts
+
+
+class Look(NamedTuple):
+    """What was seen at a moment."""
+
+    seconds: float
+    training: float  # MiB
+    evaluation: float  # MiB, 0 while there is no such process
+
+
+def main() -> int:
+    given = _arguments().parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        command = [
+            *(sys.executable, "-m", "enn_ppo.train", f"env={given.env}", f"run_dir={run_dir}"),
+            *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.anneal_lr=false"),
+            *(f"record={folder}/samples.arrow", "eval.interval=100000", "eval.episodes=100", *given.settings),
+        ]
+        looks = watch(command, given.every)
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    found = {"minutes": looks[-1].seconds / 60, "written_mib": size / 2**20}
+    good = True
+    for who in ("training", "evaluation"):
+        early, late = (_around(looks, moment, who) for moment in (SETTLED, looks[-1].seconds - WINDOW))
+        found |= {f"{who}_mib_at_minute_3": early, f"{who}_mib_at_the_end": late, f"{who}_growth": late / early}
+        good = good and late <= LIMIT * early
+    print(json.dumps(found, indent=2))
+    return 0 if good else 1
+
+
+def watch(command: list[str], every: float) -> list[Look]:
+    """Run the command, and look at it until it ends."""
+    started = time.monotonic()
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL)
+    looks = []
+    while process.poll() is None:
+        time.sleep(every)
+        try:
+            children = sum((_mib(child) for child in process.children(recursive=True)), 0.0)
+            looks.append(Look(time.monotonic() - started, _mib(process), children))
+        except psutil.NoSuchProcess:
+            break
+        if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
+            print(f"{looks[-1].seconds:6.0f} s  {looks[-1].training:8.1f}  {looks[-1].evaluation:8.1f} MiB", flush=True)
+    if process.wait() != 0:
+        raise SystemExit(f"the run ended with exit code {process.returncode}")
+    return looks
+
+
+def _mib(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_info().rss / 2**20)
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _around(looks: list[Look], moment: float, who: str) -> float:
+    near = [getattr(look, who) for look in looks if abs(look.seconds - moment) <= WINDOW and getattr(look, who) > 0]
+    if not near:
+        raise SystemExit(f"nothing was seen of {who} around second {moment:.0f}: the run was too short")
+    return float(sorted(near)[len(near) // 2])
+
+
+def _arguments() -> ArgumentParser:
+    parser = ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=20, help="how long (20)")
+    parser.add_argument("--every", type=float, default=5, help="seconds between two looks (5)")
+    parser.add_argument("--env", default="MineSweeper")
+    parser.add_argument("settings", nargs="*", help="more settings, as for training")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

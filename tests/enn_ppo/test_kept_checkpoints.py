@@ -1,0 +1,189 @@
+"""Which checkpoints a run directory holds: scores, seconds and `best` are on the disk, so that they outlive the run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_ppo.checkpoint import (
+    CheckpointError,
+    Retention,
+    load_checkpoint,
+    record_score,
+    resolve_checkpoint,
+    save_checkpoint,
+)
+
+LAST = Retention(keep_last=1)
+BEST = Retention(keep_last=1, keep_best=1)
+
+
+def save(directory: Path, step: int, retention: Retention = LAST, **other: Any) -> Path:
+    parts: dict[str, Any] = {"policy": {}, "config": {}, "spaces": {}, "trainer": {}}
+    return save_checkpoint(directory, step, retention=retention, **(parts | other))
+
+
+def steps(directory: Path) -> list[int]:
+    return sorted(int(name.removeprefix("step_")) for name in os.listdir(directory) if name.startswith("step_"))
+
+
+def best(directory: Path) -> int | None:
+    link = directory / "best"
+    assert link.is_dir() or not link.is_symlink(), "never dangling"
+    return int(os.readlink(link).removeprefix("step_")) if link.is_symlink() else None
+
+
+def test_seconds_and_score_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    folder = save(tmp_path, 100, seconds=1.5, score=0.25)
+    assert json.loads((folder / "summary.json").read_text()) == {"seconds": 1.5, "score": 0.25}
+    loaded = load_checkpoint(folder)
+    assert (loaded.seconds, loaded.score) == (1.5, 0.25)
+
+
+@pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_not_known(tmp_path: Path, score: float | None) -> None:
+    assert load_checkpoint(save(tmp_path, 100, score=score)).score is None
+    assert best(tmp_path) is None
+
+
+def test_the_best_stays_and_a_link_leads_to_it(tmp_path: Path) -> None:
+    for step, score in ((100, 0.5), (200, 0.9), (300, 0.7), (400, 0.9), (500, 0.1), (600, None)):
+        save(tmp_path, step, BEST, score=score)
+    assert (steps(tmp_path), best(tmp_path)) == ([400, 600], 400)
+    assert resolve_checkpoint(tmp_path / "best") == tmp_path / "step_000000000400"
+    assert load_checkpoint(tmp_path / "best").score == 0.9
+    assert load_checkpoint(tmp_path).step == 600
+
+
+def test_where_none_is_kept_for_being_the_best_the_link_leads_to_the_best_that_is_there(tmp_path: Path) -> None:
+    for step, score in ((100, 0.9), (200, 0.5), (300, 0.7)):
+        save(tmp_path, step, Retention(keep_last=2), score=score)
+    assert (steps(tmp_path), best(tmp_path)) == ([200, 300], 300)
+    save(tmp_path, 400, LAST)
+    assert (steps(tmp_path), best(tmp_path)) == ([400], None)
+
+
+def test_the_first_checkpoints_after_so_many_minutes_stay(tmp_path: Path) -> None:
+    for step, seconds in ((0, 0.0), (100, 50.0), (200, 70.0), (300, 110.0), (400, 130.0), (500, 140.0)):
+        save(tmp_path, step, Retention(keep_last=1, keep_every_minutes=1), seconds=seconds)
+    assert steps(tmp_path) == [200, 400, 500]
+
+
+def test_a_checkpoint_that_is_read_right_now_stays_until_it_is_not(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    save(tmp_path, 200, Retention(keep_last=1, protected=[100]))
+    assert steps(tmp_path) == [100, 200]
+    save(tmp_path, 300)
+    assert steps(tmp_path) == [300]
+
+
+# --- Scores that come later ---
+
+
+def test_a_score_may_come_later_and_counts_from_then_on(tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        save(tmp_path, step, Retention(keep_last=9), seconds=step / 10)
+    record_score(tmp_path, 200, 0.5)
+    assert best(tmp_path) == 200
+    record_score(tmp_path, 100, 0.7)
+    assert best(tmp_path) == 100
+    record_score(tmp_path, 300, 0.6)
+    assert best(tmp_path) == 100
+    save(tmp_path, 400, BEST)
+    assert steps(tmp_path) == [100, 400]
+    loaded = load_checkpoint(tmp_path / "best")
+    assert (loaded.seconds, loaded.score) == (10.0, 0.7)
+    assert sorted(os.listdir(tmp_path)) == ["best", "latest", "step_000000000100", "step_000000000400"]
+
+
+def test_a_score_of_a_checkpoint_that_is_gone_is_of_no_effect(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    record_score(tmp_path, 50, 0.5)
+    record_score(tmp_path / "nowhere", 50, 0.5)
+    assert (steps(tmp_path), best(tmp_path)) == ([100], None)
+
+
+def test_after_going_back_what_was_abandoned_is_not_the_best(tmp_path: Path) -> None:
+    for step, score in ((100, 0.1), (200, 0.9), (300, 0.5)):
+        save(tmp_path, step, Retention(keep_last=9), score=score)
+    save(tmp_path, 150, Retention(keep_last=3, keep_best=1), score=0.3)
+    assert (steps(tmp_path), best(tmp_path)) == ([100, 150, 300], 150)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"score": "high"}'])
+def test_a_damaged_summary_stops_no_save_and_is_told_on_loading(tmp_path: Path, content: str) -> None:
+    folder = save(tmp_path, 100, score=0.5)
+    (folder / "summary.json").write_text(content)
+    save(tmp_path, 200, Retention(keep_last=2, keep_best=1), score=0.1)
+    assert (steps(tmp_path), best(tmp_path)) == ([100, 200], 200)
+    with pytest.raises(CheckpointError, match="step_0*100 is damaged: summary.json: "):
+        load_checkpoint(folder)
+
+
+def test_a_checkpoint_without_a_summary_has_no_score_and_no_seconds(tmp_path: Path) -> None:
+    folder = save(tmp_path, 100, score=0.5, seconds=9.0)
+    (folder / "summary.json").unlink()
+    assert (load_checkpoint(folder).score, load_checkpoint(folder).seconds) == (None, None)
+    save(tmp_path, 200, Retention(keep_last=1, keep_best=5, keep_every_minutes=0.1))
+    assert steps(tmp_path) == [200]
+
+
+def test_where_nothing_has_a_score_best_says_so(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    with pytest.raises(
+        CheckpointError, match="there is no best in .*; the newest checkpoint .*; none of them has a score"
+    ):
+        load_checkpoint(tmp_path / "best")
+
+
+def test_a_score_that_cannot_be_written_leaves_the_checkpoint_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(tmp_path / "checkpoints", 100, score=0.5)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = (
+        r"the score of checkpoint .*step_0*100 cannot be written: No space left on device; "
+        rf"`latest` is step_0*100, and resume={tmp_path} goes on from there"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        record_score(tmp_path / "checkpoints", 100, 0.9)
+    assert load_checkpoint(folder).score == 0.5
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["best", "latest", "step_000000000100"]
+
+
+# --- Further networks ---
+
+
+def test_weights_of_further_networks_have_files_of_their_own(tmp_path: Path) -> None:
+    weights = {"head.weight": torch.arange(3.0)}
+    folder = save(tmp_path, 100, more_weights={"value_net": weights, "critic": {}})
+    assert {"value_net.safetensors", "critic.safetensors"} < set(os.listdir(folder))
+    loaded = load_checkpoint(folder).more_weights
+    assert loaded["value_net"]["head.weight"].equal(weights["head.weight"])
+    assert loaded["critic"] == {}
+
+
+def test_without_further_networks_there_are_none(tmp_path: Path) -> None:
+    assert load_checkpoint(save(tmp_path, 100)).more_weights == {}
+
+
+@pytest.mark.parametrize("name", ["policy", "../value", "", "a b"])
+def test_a_name_that_is_no_name_of_a_network_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match="more_weights has .*: a network's name is made of letters, digits and _"):
+        save(tmp_path, 100, more_weights={name: {}})
+
+
+def test_a_damaged_file_of_a_further_network_is_named(tmp_path: Path) -> None:
+    folder = save(tmp_path, 100, more_weights={"value_net": {"w": torch.ones(9)}})
+    (folder / "value_net.safetensors").write_bytes(b"half")
+    with pytest.raises(CheckpointError, match="step_0*100 is damaged: value_net.safetensors: "):
+        load_checkpoint(folder)

@@ -1,0 +1,298 @@
+"""Rows of metrics by hand: what is counted, of what, and what is None."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo.counts import count
+from enn_ppo.metrics import Timing, env_info_row, metrics_row
+from enn_ppo.rollout import Rollout
+from enn_ppo.update import UpdateStats
+from entity_gym import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.episodes import Episode
+from entity_gym.vec_obs import Metric
+from rogue_net import ObsBatch, RaggedTensor
+from rogue_net.obs_batch import ContinuousMask
+
+STATS = UpdateStats(*range(1, len(UpdateStats._fields) + 1))
+TIMING = Timing(run=60.0, total=2.0, env=0.5, act=1.0)
+
+SPACES: dict[str, ActionSpace] = {
+    "walk": CategoricalActionSpace(["stay", "go", "fly"]),
+    "weather": GlobalCategoricalActionSpace(["sun", "rain"]),
+    "chase": SelectEntityActionSpace(),
+    "steer": ContinuousActionSpace([-1, -1], [1, 1], names=["left", "up"]),
+    "push": ContinuousActionSpace([-1], [1]),
+}
+
+
+def ragged(lengths: list[int], width: int = 1, values: list[Any] | None = None) -> RaggedTensor:
+    offsets = torch.tensor([0, *np.cumsum(lengths).tolist()])
+    rows = torch.zeros(sum(lengths), width) if values is None else torch.tensor(values)
+    return RaggedTensor(rows, offsets)
+
+
+def rollout(**changes: Any) -> Rollout:
+    """Two steps of two environments: four frames. Cats: 2, 0, 1, 1. Dogs: 1, 1, 0, 2. And the global entity in each."""
+    features = {
+        "Cat": ragged([2, 0, 1, 1], 2),
+        "Stone": ragged([0, 0, 0, 0], 0),
+        "Dog": ragged([1, 1, 0, 2], 3),
+        "__global__": ragged([1, 1, 1, 1], 1),
+    }
+    actions = {
+        "walk": ragged([2, 0, 1, 1], values=[[0], [1], [1], [1]]),
+        "weather": ragged([1, 1, 1, 1], values=[[0], [0], [1], [0]]),
+        # frame 0: cat, cat, dog, global; frame 1: dog, global; frame 2: cat, global; frame 3: cat, dog, dog, global
+        "chase": ragged([2, 1, 1, 2], values=[[1], [2], [0], [0], [2], [-1]]),
+        "steer": ragged([1, 1, 0, 0], values=[[-0.5, 0.25], [0.5, 0.75]]),
+        "push": RaggedTensor(torch.zeros(0, 1), torch.zeros(5, dtype=torch.int64)),
+    }
+    masks = {name: ContinuousMask(action) for name, action in actions.items()}
+    nothing = torch.zeros(2, 2)
+    values: dict[str, Any] = {
+        "obs": ObsBatch(4, features, masks),
+        "actions": actions,
+        "log_probs": {},
+        "values": nothing,
+        "rewards": torch.tensor([[1.0, -2.0], [0.0, 3.0]]),
+        "terminated": nothing.bool(),
+        "truncated": nothing.bool(),
+        "final_values": nothing,
+        "last_values": torch.zeros(2),
+        "elapsed_steps": np.array([[0, 4], [1, 0]]),
+        "episodes": [],
+        "metrics": {},
+        "env_seconds": 0.5,
+        "act_seconds": 1.0,
+    }
+    return Rollout(**(values | changes))
+
+
+def row(played: Rollout, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"learning_rate": 0.001, "ent_coef": 0.25, "timing": TIMING, "action_space": SPACES}
+    return dict(metrics_row(64, played, STATS, **(settings | more)))
+
+
+def part(values: dict[str, Any], start: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name.startswith(start)}
+
+
+def test_speeds_and_shares_of_an_update() -> None:
+    values = row(rollout())
+    assert (values["step"], values["seconds"], values["frames"]) == (64, 60.0, 4)
+    assert values["steps_per_second"] == 4 / 2.0
+    assert values["entities_per_second"] == (4 + 4 + 4) / 2.0  # cats, dogs and global entities
+    assert (values["share_env"], values["share_act"], values["share_update"]) == (0.25, 0.5, 0.25)
+    assert (values["learning_rate"], values["entropy_coefficient"]) == (0.001, 0.25)
+
+
+def test_all_that_the_update_tells_is_in_the_row_under_its_name() -> None:
+    values = row(rollout())
+    assert {name: values[name] for name in UpdateStats._fields} == STATS._asdict()
+
+
+def test_rewards_and_elapsed_steps_are_of_all_frames() -> None:
+    values = row(rollout())
+    assert part(values, "reward") == {"reward": 0.5, "reward_min": -2.0, "reward_max": 3.0}
+    assert part(values, "elapsed") == {"elapsed_steps": 1.25, "elapsed_steps_min": 0.0, "elapsed_steps_max": 4.0}
+
+
+def test_entities_are_counted_by_frame_and_type() -> None:
+    assert part(row(rollout()), "entities") == {
+        "entities_per_second": 6.0,
+        "entities": 3.0,  # 4, 2, 2 and 4 of them
+        "entities_min": 2.0,
+        "entities_max": 4.0,
+        "entities/Cat": 1.0,
+        "entities/Cat_min": 0.0,
+        "entities/Cat_max": 2.0,
+        "entities/Stone": 0.0,
+        "entities/Stone_min": 0.0,
+        "entities/Stone_max": 0.0,
+        "entities/Dog": 1.0,
+        "entities/Dog_min": 0.0,
+        "entities/Dog_max": 2.0,
+        "entities/__global__": 1.0,
+        "entities/__global___min": 1.0,
+        "entities/__global___max": 1.0,
+    }
+
+
+def test_a_world_without_entities_has_none_in_its_frames() -> None:
+    played = rollout()
+    obs = dataclasses.replace(played.obs, features={})
+    counted = count(dataclasses.replace(played, obs=obs), {"walk": SPACES["walk"]})
+    assert part(counted, "entities") == {"entities": 0.0, "entities_min": 0.0, "entities_max": 0.0}
+
+
+def test_every_choice_has_its_share_of_the_actors() -> None:
+    values = row(rollout())
+    assert part(values, "actions/walk") == {
+        "actions/walk/stay": 0.25,
+        "actions/walk/go": 0.75,
+        "actions/walk/fly": 0.0,
+    }
+    assert part(values, "actions/weather") == {"actions/weather/sun": 0.75, "actions/weather/rain": 0.25}
+    assert values["actors/walk"] == 4 and values["actors/weather"] == 4
+
+
+def test_selected_entities_are_counted_by_their_type() -> None:
+    # cat 1 and dog 2 of frame 0, the dog of frame 1, the cat of frame 2, the second dog of frame 3, and nobody
+    assert part(row(rollout()), "actions/chase") == {
+        "actions/chase/Cat": pytest.approx(2 / 6),
+        "actions/chase/Stone": 0.0,
+        "actions/chase/Dog": pytest.approx(3 / 6),
+        "actions/chase/__nobody__": pytest.approx(1 / 6),
+    }
+
+
+def test_numbers_that_are_picked_have_a_mean_and_extremes() -> None:
+    assert part(row(rollout()), "actions/steer") == {
+        "actions/steer/left": 0.0,
+        "actions/steer/left_min": -0.5,
+        "actions/steer/left_max": 0.5,
+        "actions/steer/up": 0.5,
+        "actions/steer/up_min": 0.25,
+        "actions/steer/up_max": 0.75,
+    }
+
+
+def test_choices_that_nobody_made_have_no_shares() -> None:
+    assert part(row(rollout()), "actions/push") == {"actions/push/0": None, "actions/push/0_min": None} | {
+        "actions/push/0_max": None
+    }
+    nobody = ragged([0, 0, 0, 0], values=[]).values.reshape(0, 1).long()
+    for name in ("walk", "chase"):
+        played = rollout()
+        played.actions[name] = RaggedTensor(nobody, torch.zeros(5, dtype=torch.int64))
+        assert set(part(row(played), f"actions/{name}").values()) == {None}
+        assert row(played)[f"actors/{name}"] == 0
+
+
+def test_an_action_of_the_space_that_was_not_played_is_left_out() -> None:
+    spaces = {**SPACES, "sing": CategoricalActionSpace(["high", "low"])}
+    assert row(rollout(), action_space=spaces).keys() == row(rollout()).keys()
+
+
+def test_episodes_have_mean_and_extremes_and_what_they_say() -> None:
+    episodes = [
+        Episode(0, reward=1.0, length=4, truncated=False, info={"won": True, "mood": "fine", "score_max": 2}),
+        Episode(1, reward=4.0, length=9, truncated=True, info={"won": False, "score": 5}),
+    ]
+    values = row(rollout(episodes=episodes))
+    assert part(values, "episod") == {
+        "episodic_reward": 2.5,
+        "episodic_reward_min": 1.0,
+        "episodic_reward_max": 4.0,
+        "episode_length": 6.5,
+        "episode_length_min": 4.0,
+        "episode_length_max": 9.0,
+        "episodes": 2,
+        "episodes_truncated": 1,
+        "episode/won": 0.5,
+        "episode/won_min": 0.0,
+        "episode/won_max": 1.0,
+        "episode/won_count": 2,
+        "episode/score": 5.0,
+        "episode/score_min": 5.0,
+        "episode/score_max": 2.0,  # the environment's own name stands in place of the largest score
+        "episode/score_count": 1,
+        "episode/score_max_min": 2.0,
+        "episode/score_max_max": 2.0,
+        "episode/score_max_count": 1,
+    }
+
+
+def test_without_a_finished_episode_there_is_nothing_to_tell_of_them() -> None:
+    values = part(row(rollout()), "episod")
+    assert values.pop("episodes") == values.pop("episodes_truncated") == 0
+    assert len(values) == 6 and set(values.values()) == {None}
+
+
+def test_what_environments_report_has_mean_extremes_and_count() -> None:
+    metrics = {"gold": Metric(count=4, sum=6.0, min=0.0, max=3.0), "lost": Metric()}
+    assert part(row(rollout(metrics=metrics)), "env/") == {
+        "env/gold": 1.5,
+        "env/gold_min": 0.0,
+        "env/gold_max": 3.0,
+        "env/gold_count": 4,
+        "env/lost": None,
+        "env/lost_min": None,
+        "env/lost_max": None,
+        "env/lost_count": 0,
+    }
+
+
+def test_metrics_of_others_join_the_row_but_may_not_change_it() -> None:
+    assert row(rollout(), extra={"eval/episodic_reward": 0.5})["eval/episodic_reward"] == 0.5
+    with pytest.raises(AssertionError, match="frames"):
+        row(rollout(), extra={"frames": 5})
+
+
+def test_drawn_parameters_have_mean_and_extremes_or_shares() -> None:
+    assert env_info_row({"mines": [1, 2, 6], "hard": [True, False, True], "map": ["b", "a", "b"]}) == {
+        "env_info/mines": 3.0,
+        "env_info/mines_min": 1.0,
+        "env_info/mines_max": 6.0,
+        "env_info/hard": pytest.approx(2 / 3),
+        "env_info/hard_min": 0.0,
+        "env_info/hard_max": 1.0,
+        "env_info/map/a": pytest.approx(1 / 3),
+        "env_info/map/b": pytest.approx(2 / 3),
+    }
+
+
+def test_a_row_can_be_written_as_json() -> None:
+    assert json.loads(json.dumps(row(rollout()), allow_nan=False)) == row(rollout())
+
+
+def on(device: str) -> Rollout:
+    """The rollout on another device."""
+
+    def move(ragged: RaggedTensor) -> RaggedTensor:
+        return RaggedTensor(ragged.values.to(device), ragged.offsets.to(device))
+
+    played = rollout()
+    features = {name: move(each) for name, each in played.obs.features.items()}
+    actions = {name: move(each) for name, each in played.actions.items()}
+    obs = ObsBatch(4, features, {name: ContinuousMask(each) for name, each in actions.items()})
+    return dataclasses.replace(played, obs=obs, actions=actions, rewards=played.rewards.to(device))
+
+
+def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that has no numbers, every other way of asking for one fails."""
+    asked = []
+
+    def tolist(tensor: torch.Tensor) -> list[float]:
+        asked.append(tensor)
+        return [0.0] * len(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", tolist)
+    assert count(on("meta"), SPACES).keys() == count(rollout(), SPACES).keys()
+    assert [tensor.device.type for tensor in asked] == ["meta", "cpu"]
+
+
+@pytest.mark.gpu
+def test_counting_on_a_gpu_gives_the_same_and_synchronises_once() -> None:
+    played = on("cuda")
+    assert count(played, SPACES) == pytest.approx(count(rollout(), SPACES))
+    with pytest.warns(UserWarning) as warned:
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            count(played, SPACES)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert sum("synchroniz" in str(warning.message) for warning in warned) == 1

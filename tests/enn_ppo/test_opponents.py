@@ -1,0 +1,209 @@
+"""Chance, a policy, or several past ones as the other players."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
+from enn_ppo.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
+from enn_ppo.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.players import players_of, split
+from entity_gym.sampling import random_actions
+from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.vec_obs import VecObs
+from rogue_net import RogueNet
+from tests.enn_ppo.players_worlds import CPU, DOWN, LEFT, SNAKES, UP, always, snake_net, snake_pool
+from tests.enn_ppo.worlds import tiny_config
+
+
+def theirs(num_envs: int = 6) -> VecObs:
+    """First frames, as the second player sees them."""
+    mapping = players_of(SNAKES)
+    assert mapping is not None
+    return split(snake_pool(num_envs).reset(), mapping, 1)
+
+
+def opponents(nets: dict[int, RogueNet], drawn: list[int], **kwargs: Any) -> PolicyOpponents:
+    """Environments face `drawn`, one after the other."""
+    source = iter(drawn)
+    return PolicyOpponents(nets, lambda n, rng: np.array([next(source) for _ in range(n)]), SNAKES, CPU, **kwargs)
+
+
+def test_every_environment_is_played_by_the_policy_that_it_faces() -> None:
+    nets = {LATEST: always(UP), 100: always(DOWN), 200: always(LEFT)}
+    who = opponents(nets, [100, LATEST, 200, 100, 200, LATEST])
+    obs = theirs()
+    assert who.act(obs, obs.env_id)["move"].values[:, 0].tolist() == [DOWN, UP, LEFT, DOWN, LEFT, UP]
+    named = who.faced(np.array([0, 1, 5]))
+    assert named == ["step_000000000100", "latest", "latest"]
+
+
+def test_whom_an_environment_faces_changes_when_an_episode_begins_and_only_then() -> None:
+    nets = {0: always(UP), 1: always(DOWN)}
+    who = opponents(nets, [0, 0, 1, 1])
+    obs = theirs(2)
+    assert who.act(obs, obs.env_id)["move"].values[:, 0].tolist() == [UP, UP]
+    obs.elapsed_step[:] = [1, 5]
+    assert who.act(obs, obs.env_id)["move"].values[:, 0].tolist() == [UP, UP]
+    obs.elapsed_step[:] = [0, 6]
+    assert who.act(obs, obs.env_id)["move"].values[:, 0].tolist() == [DOWN, UP]
+
+
+def test_a_policy_plays_its_frames_as_it_would_alone() -> None:
+    nets = {0: snake_net(0), 1: snake_net(1)}
+    obs = theirs(8)
+    mixed = opponents(nets, [0, 1] * 4, greedy=True).act(obs, obs.env_id)["move"].values[:, 0]
+    alone = [opponents(nets, [k] * 8, greedy=True).act(obs, obs.env_id)["move"].values[:, 0] for k in (0, 1)]
+    assert mixed.tolist() == [int(alone[i % 2][i]) for i in range(8)]
+
+
+@pytest.mark.parametrize("kind", ["policies", "random"])
+def test_saved_opponents_go_on_in_the_same_way(kind: str) -> None:
+    def make(seed: int) -> Any:
+        if kind == "random":
+            return RandomOpponent(SNAKES.action_space(), seed)
+        nets = {0: snake_net(0), 1: snake_net(1)}
+        return PolicyOpponents(nets, lambda n, rng: rng.integers(2, size=n), SNAKES, CPU, seed=seed)
+
+    first, second = make(3), make(4)
+    obs = theirs()
+    first.act(obs, obs.env_id)
+    state = first.state()
+    expected = [(first.act(obs, obs.env_id)["move"].to_list(), first.faced(obs.env_id)) for _ in range(5)]
+    assert [(second.act(obs, obs.env_id)["move"].to_list()) for _ in range(5)] != [moves for moves, _ in expected]
+    second.load_state(state)
+    assert [(second.act(obs, obs.env_id)["move"].to_list(), second.faced(obs.env_id)) for _ in range(5)] == expected
+
+
+def test_a_state_that_faces_a_policy_which_is_gone_is_refused() -> None:
+    who = opponents({0: snake_net(), 50: snake_net()}, [50] * 6)
+    obs = theirs()
+    who.act(obs, obs.env_id)
+    with pytest.raises(ValueError, match="an environment faces the policy step_000000000050, which is not there"):
+        opponents({0: snake_net()}, []).load_state(who.state())
+
+
+def test_a_policy_of_another_world_is_refused() -> None:
+    mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
+    with pytest.raises(ValueError, match="a past policy does not fit the environment: .*'Mine'"):
+        PolicyOpponents({0: snake_net()}, lambda n, rng: np.zeros(n, np.int64), mines, CPU)
+
+
+# --- By name
+
+
+def test_random_picks_what_is_open() -> None:
+    who = load_opponent("random", None, SNAKES, CPU, seed=5)
+    obs = theirs()
+    rng = np.random.default_rng(5)
+    expected = random_actions(obs, rng, SNAKES.action_space())
+    assert who.act(obs, obs.env_id) == expected
+    assert who.faced(np.arange(2)) == ["random", "random"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("run") / "a"
+    train(
+        tiny_config(
+            run_dir,
+            env=EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
+            net=RogueNetConfig(d_model=8, n_layer=1, n_head=1),
+            rollout=RolloutConfig(num_envs=4, steps=8),
+            optim=OptimConfig(batch_size=32, epochs=1, lr=1e-9),
+            total_timesteps=64,
+            checkpoint_interval=1,
+            keep_last=5,
+        )
+    )
+    return run_dir
+
+
+def test_a_run_or_checkpoint_plays_itself(run: Path) -> None:
+    who = load_opponent(str(run), None, SNAKES, CPU)
+    obs = theirs()
+    who.act(obs, obs.env_id)
+    assert set(who.faced(obs.env_id)) == {"step_000000000064"}
+    who = load_opponent(str(run / "checkpoints/step_000000000032"), None, SNAKES, CPU)
+    who.act(obs, obs.env_id)
+    assert set(who.faced(obs.env_id)) == {"step_000000000032"}
+
+
+def faced_over_time(who: Any) -> set[str]:
+    obs = theirs()
+    for _ in range(20):  # every frame begins an episode
+        who.act(obs, obs.env_id)
+        names = who.faced(obs.env_id)
+    return set(names) | {name for _ in range(20) for name in (who.act(obs, obs.env_id), who.faced(obs.env_id))[1]}
+
+
+def test_the_past_of_a_run_are_its_checkpoints(run: Path) -> None:
+    who = load_opponent("past", run, SNAKES, CPU)
+    assert faced_over_time(who) == {f"step_{step:012d}" for step in (0, 32, 64)}
+    who = load_opponent("past", run, SNAKES, CPU, before=64)
+    assert faced_over_time(who) == {f"step_{step:012d}" for step in (0, 32)}
+    who = load_opponent("past", run, SNAKES, CPU, before=0)
+    assert "step_000000000064" in faced_over_time(who)  # nothing is earlier than the first
+
+
+def test_the_past_of_a_self_play_run_are_its_snapshots(run: Path, tmp_path: Path) -> None:
+    for step in (0, 7):
+        write_snapshot(tmp_path, step, snake_net())
+    (tmp_path / "checkpoints").symlink_to(run / "checkpoints")
+    assert faced_over_time(load_opponent("past", tmp_path, SNAKES, CPU)) == {
+        "step_000000000000",
+        "step_000000000007",
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [("past", "has neither snapshots nor checkpoints"), ("rendom", "no checkpoint rendom")],
+)
+def test_an_opponent_that_is_not_there_is_named(spec: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_opponent(spec, tmp_path, SNAKES, CPU)
+    with pytest.raises(ValueError, match="opponent=past needs a run directory"):
+        load_opponent("past", None, SNAKES, CPU)
+
+
+def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
+    mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
+    with pytest.raises(ValueError, match=r"the opponent .*step_000000000064 does not fit the environment"):
+        load_opponent(str(run), None, mines, CPU)
+
+
+# --- Snapshots on the disk
+
+
+def test_a_snapshot_comes_back_whole_and_draws_no_random_numbers(tmp_path: Path) -> None:
+    net = snake_net(3)
+    write_snapshot(tmp_path, 12, net)
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    again = read_snapshot(snapshot_path(tmp_path, 12), CPU)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in net.state_dict().items())
+    assert again.config == net.config and again.obs_space == net.obs_space
+    assert snapshots_of(tmp_path) == [12]
+    assert [path.name for path in (tmp_path / "pool").iterdir()] == ["step_000000000012.safetensors"]
+
+
+def test_snapshots_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no snapshot .*step_000000000003"):
+        read_snapshot(snapshot_path(tmp_path, 3), CPU)
+    write_snapshot(tmp_path, 3, snake_net())
+    path = snapshot_path(tmp_path, 3)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="step_000000000003.safetensors is damaged"):
+        read_snapshot(path, CPU)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="snapshot .* cannot be written"):
+        write_snapshot(tmp_path / "file", 3, snake_net())

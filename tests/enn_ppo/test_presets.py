@@ -1,0 +1,94 @@
+"""The presets in configs/env: a world chosen by name brings its settings of everything, and whatever else is said wins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from enn_ppo.checkpoint import Retention, save_checkpoint
+from enn_ppo.cli import config_directory, run_train
+from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
+from enn_ppo.settings import flatten, to_dict
+from entity_gym.registry import list_envs
+
+FILES = sorted(path for path in (config_directory() / "env").glob("*.yaml") if path.stem != "custom")
+
+
+def composed(*arguments: str) -> TrainConfig:
+    configs: list[TrainConfig] = []
+    assert run_train(configs.append, [*arguments, "run_dir=a"]) == 0
+    return configs[0]
+
+
+def test_every_world_of_the_zoo_has_a_preset() -> None:
+    assert {path.stem for path in FILES} == set(list_envs())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_preset_says_only_what_differs_from_the_defaults(path: Path) -> None:
+    preset = yaml.safe_load(path.read_text())
+    assert preset.pop("env")["id"] == path.stem
+    defaults = flatten(to_dict(TrainConfig()))
+    repeated = {name: value for name, value in flatten(preset).items() if defaults.get(name, "unset") == value}
+    assert repeated == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_name_of_a_world_chooses_all_that_its_preset_says(path: Path) -> None:
+    said = flatten(yaml.safe_load(path.read_text()))
+    chosen = flatten(to_dict(composed(f"env={path.stem}")))
+    assert {name: chosen[name] for name in said if name in chosen} == {
+        name: value for name, value in said.items() if name in chosen
+    }
+    assert {name for name in said if name not in chosen} <= {"env.info"}
+
+
+def test_what_is_typed_wins_over_a_preset_whatever_comes_first() -> None:
+    for arguments in (["env=Xor", "ppo.ent_coef=0.3"], ["ppo.ent_coef=0.3", "env=Xor"]):
+        assert composed(*arguments).ppo == PPOConfig(ent_coef=0.3, normalize_advantages=False)
+
+
+def test_an_experiment_wins_over_a_preset_and_keeps_the_rest_of_it() -> None:
+    config = composed("env=FloorIsLava", "experiment=quick")
+    assert (config.total_timesteps, config.rollout.num_envs, config.optim.epochs) == (8192, 32, 1)
+    assert (config.optim.lr, config.net.relpos.extent) == (0.003, (1, 1))
+
+
+def test_a_world_of_ones_own_has_the_defaults_of_everything(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/Maze.yaml").write_text("id: maze:Maze\nkwargs: {size: 3}\n")
+    config = composed("--config-dir", str(tmp_path), "env=Maze", "env.kwargs.size=4")
+    assert config == TrainConfig(env=EnvConfig(id="maze:Maze", kwargs={"size": 4}), run_dir="a")
+
+
+def test_a_preset_of_ones_own_is_a_file_of_the_same_form(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    text = "# @package _global_\nenv: {id: 'maze:Maze', kwargs: {size: 3}}\nnet: {d_model: 64}\n"
+    (tmp_path / "env/Maze.yaml").write_text(text)
+    config = composed("--config-dir", str(tmp_path), "env=Maze")
+    assert (config.env.kwargs, config.net.d_model) == ({"size": 3}, 64)
+
+
+def test_an_argument_that_the_world_of_a_preset_does_not_have_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(print, ["env=Count", "env.kwargs.masked_choice=2"]) == 2
+    message = r"did you mean 'env\.kwargs\.masked_choices'\?.*\+env\.kwargs\.masked_choice="
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_resuming_takes_the_world_of_a_preset_and_nothing_else_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = TrainConfig(
+        env=EnvConfig(id="FloorIsLava"), net=RogueNetConfig(d_model=16), optim=OptimConfig(lr=1e-4), total_timesteps=640
+    )
+    directory = tmp_path / "out/checkpoints"
+    what = {"policy": {}, "config": to_dict(saved), "spaces": {}, "trainer": {}}
+    save_checkpoint(directory, 64, **what, retention=Retention(keep_last=1))
+    configs: list[TrainConfig] = []
+    assert run_train(configs.append, ["resume=out", "env=FloorIsLava"]) == 0
+    assert (configs[0].net, configs[0].optim, configs[0].total_timesteps) == (saved.net, saved.optim, 640)
+    assert configs[0].env.kwargs == {"max_steps": None}

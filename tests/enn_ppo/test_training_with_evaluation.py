@@ -1,0 +1,161 @@
+"""Training that is evaluated: it learns exactly what it would learn unevaluated, whatever becomes of the evaluations."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
+from enn_ppo.callbacks import Update
+from tests.enn_ppo.evaluation_worlds import Careless, Duel, Gated
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+
+TOTAL = 160  # five updates
+DUE = [64, 128, 160]  # of an evaluation every 50 steps: what passes a multiple of 50, and the end
+
+
+def evaluation(**settings: Any) -> TrainEvalConfig:
+    return TrainEvalConfig(**{"interval": 50, "episodes": 8, "num_envs": 8, "process": False, **settings})
+
+
+def run(run_dir: Path, env: Any, **changes: Any) -> None:
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    callbacks = changes.pop("callbacks", ())
+    train(
+        tiny_config(run_dir, **{"env": EnvConfig(), "total_timesteps": TOTAL, **changes}), env=env, callbacks=callbacks
+    )
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Of the last policy, with the statistics that normalize its inputs."""
+    return safetensors.torch.load_file(run_dir / "checkpoints/latest/policy.safetensors")
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def evaluations(run_dir: Path) -> dict[int, dict[str, Any]]:
+    """Step -> what was measured, without how long it took."""
+    found = {}
+    for row in rows(run_dir):
+        if "eval/step" in row:
+            assert row["step"] >= row["eval/step"] and row["eval/step"] not in found
+            found[int(row["eval/step"])] = {
+                name: value for name, value in row.items() if name.startswith("eval/") and name != "eval/seconds"
+            }
+    return found
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_evaluating_changes_nothing_about_what_is_learned(process: bool, tmp_path: Path) -> None:
+    run(tmp_path / "without", Careless)  # draws from everybody's random numbers
+    run(tmp_path / "with", Careless, eval=evaluation(process=process))
+    without, with_ = weights(tmp_path / "without"), weights(tmp_path / "with")
+    assert without.keys() == with_.keys()
+    for name, tensor in without.items():
+        torch.testing.assert_close(with_[name], tensor, rtol=0, atol=0)
+    assert sorted(evaluations(tmp_path / "with")) == DUE
+    assert not evaluations(tmp_path / "without")
+
+
+class StopAt(Callback):
+    """Presses Ctrl-C after the update that ends at `step`."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update(self, update: Update) -> None:
+        if update.step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("stopped_at", [96, 128])
+def test_an_interrupted_run_is_evaluated_as_the_uninterrupted_one(stopped_at: int, tmp_path: Path) -> None:
+    run(tmp_path / "whole", Clock, eval=evaluation())
+    with pytest.raises(Interrupted):
+        run(tmp_path / "halves", Clock, eval=evaluation(), callbacks=[StopAt(stopped_at)])
+    run(tmp_path / "halves", Clock, eval=evaluation(), resume=str(tmp_path / "halves"))
+    assert evaluations(tmp_path / "halves") == evaluations(tmp_path / "whole")
+    assert sorted(evaluations(tmp_path / "whole")) == DUE
+
+
+def test_what_was_evaluated_at_the_end_is_not_evaluated_again_when_the_run_goes_on(tmp_path: Path) -> None:
+    run(tmp_path, Clock, eval=evaluation())
+    run(tmp_path, Clock, eval=evaluation(), resume=str(tmp_path), total_timesteps=TOTAL + 32)
+    assert sorted(evaluations(tmp_path)) == [*DUE, TOTAL + 32]
+
+
+class Assassin(threading.Thread):
+    """Kills the first process that waits at a gate, and opens the gate."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__(daemon=True)
+        self.gate = gate
+
+    def run(self) -> None:
+        told = Path(f"{self.gate}.pid")
+        while not told.exists():
+            time.sleep(0.01)
+        os.kill(int(told.read_text()), signal.SIGKILL)
+        self.gate.write_text("")
+
+
+@pytest.fixture
+def assassin(tmp_path: Path) -> Iterator[Assassin]:
+    thread = Assassin(tmp_path / "gate")
+    thread.start()
+    yield thread
+    thread.join()
+
+
+def test_training_survives_the_death_of_its_evaluation_process(
+    assassin: Assassin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", Gated, eval=evaluation(process=True, env_kwargs={"gate": str(assassin.gate)}))
+    assert sorted(evaluations(tmp_path / "a")) == DUE
+    out = "".join(capsys.readouterr())
+    assert (
+        "the evaluation process was killed by SIGKILL (signal 9); it is started again, and with it the evaluation"
+        in out
+    )
+    run(tmp_path / "b", Gated, eval=evaluation(env_kwargs={"gate": str(assassin.gate)}))
+    assert evaluations(tmp_path / "a") == evaluations(tmp_path / "b")
+
+
+def test_every_evaluation_has_its_film(tmp_path: Path) -> None:
+    run(tmp_path, Clock, eval=evaluation(video=2))
+    films = sorted((tmp_path / "videos").iterdir())
+    assert [film.name for film in films] == [f"step_{step:012d}.gif" for step in DUE]
+    assert all(len(imageio.imread(film, index=None)) >= 4 for film in films)
+
+
+def test_a_world_that_cannot_be_drawn_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"eval\.video=2 was asked for, but Copycat does not implement render\(\)"):
+        run(tmp_path / "run", Copycat, eval=evaluation(video=2))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("opponent", ["random", "past"])
+def test_the_policy_is_evaluated_against_opponents(opponent: str, tmp_path: Path) -> None:
+    run(tmp_path, Duel, eval=evaluation(opponent=opponent))
+    measured = evaluations(tmp_path)
+    assert sorted(measured) == DUE
+    assert all(
+        {"eval/win_rate", "eval/win_rate_ci95", "eval/opponent_reward"} <= row.keys() for row in measured.values()
+    )
