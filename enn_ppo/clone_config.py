@@ -66,7 +66,8 @@ class CloneConfig(TrainConfig):
         super().__post_init__()
         if not isinstance(self.clone, CloningConfig):
             raise ValueError(f"clone must be a CloningConfig, got {self.clone!r}")
-        if not self.files or not all(isinstance(file, str) and file.strip() for file in self.files):
+        files = self.files
+        if not (isinstance(files, list) and files and all(isinstance(file, str) and file.strip() for file in files)):
             raise ValueError(f"data must name a recorded file, or a list of some, got {self.data!r}")
         if self.resume is not None:
             raise ValueError(f"resume={self.resume} is for training: cloning always starts anew")
@@ -74,7 +75,7 @@ class CloneConfig(TrainConfig):
     @property
     def files(self) -> list[str]:
         """The recorded files."""
-        return [self.data] if isinstance(self.data, str) else list(self.data)
+        return [self.data] if isinstance(self.data, str) else self.data
 
     @property
     def training(self) -> TrainConfig:

@@ -80,10 +80,12 @@ def _figure(rows: Sequence[dict[str, Any]]) -> Any:
 
 def _draw_evaluations(axes: Any, rows: Sequence[dict[str, Any]], key: str) -> None:
     """Each evaluation stands at the step of its policy; one without an interval has a bar of no height."""
+    by_step = {row.get("eval/step", row["step"]): row for row in rows}  # a resumed run may evaluate a policy again
+    steps = sorted(by_step)
     axes.errorbar(
-        [row.get("eval/step", row["step"]) for row in rows],
-        [row[key] for row in rows],
-        yerr=[row.get(f"{key}_ci95") or 0.0 for row in rows],
+        steps,
+        [by_step[step][key] for step in steps],
+        yerr=[by_step[step].get(f"{key}_ci95") or 0.0 for step in steps],
         fmt="o-",
         capsize=3,
         label="evaluation, 95 %",

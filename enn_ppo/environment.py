@@ -115,7 +115,7 @@ def adapt_spaces(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     *,
-    checkpoint: object,
+    name: str,
     env: str,
 ) -> AdaptedSpaces:
     """Fit a checkpoint's policy into an environment with these spaces, which may have gained something since.
@@ -124,8 +124,8 @@ def adapt_spaces(
         saved: the checkpoint's spaces.
         obs_space: what the environment shows.
         action_space: what can be done in it.
-        checkpoint: its name, for messages.
-        env: the environment's.
+        name: what messages call the policy, such as "checkpoint out/a/checkpoints/step_000000000100".
+        env: the environment's name, for messages.
 
     Raises:
         ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
@@ -143,7 +143,7 @@ def adapt_spaces(
         news = gained_features(known, ObsSpace(of_known, seen.global_features, seen.global_kinds))
         news += gained_actions(known_actions, action_space)
     except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint} belongs to another environment than {env}: {error}") from None
+        raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
     return AdaptedSpaces(seen, dict(action_space), untrained, adaptor, news)
 
 

@@ -40,6 +40,8 @@ from rogue_net.adaptor import ObsAdaptor
 #: Episodes side by side, seen by all players at once or by one of them.
 EpisodePool: TypeAlias = EpisodeVecEnv | SeatedEpisodeVecEnv
 
+OPPONENTS = "an opponent is random, past, or a run directory or checkpoint"  # for messages
+
 _COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
 
 
@@ -127,9 +129,13 @@ def evaluate_checkpoint(
         fitted = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id)
         recorder = None
         if outputs.record:
-            recorder = Recorder(outputs.record, fitted.net.obs_space, fitted.net.action_space, logits=outputs.record_logits)
+            recorder = Recorder(
+                outputs.record, fitted.net.obs_space, fitted.net.action_space, logits=outputs.record_logits
+            )
             stack.enter_context(contextlib.closing(recorder))
-        pilot = Pilot(fitted.net, fitted.adaptor, device, config.greedy, torch.Generator(device).manual_seed(config.seed))
+        pilot = Pilot(
+            fitted.net, fitted.adaptor, device, config.greedy, torch.Generator(device).manual_seed(config.seed)
+        )
         episodes = play_episodes(pilot, pool, config, camera, recorder, progress=progress)
     if outputs.film:
         camera.write(outputs.film)
@@ -164,8 +170,9 @@ def make_pool(
             config.opponent, run_dir, pool, device, before=before, greedy=config.greedy, seed=config.seed
         )
         return SeatedEpisodeVecEnv(pool, mapping, opponent)
-    except BaseException:
+    except BaseException as error:
         pool.close()
+        error.add_note(f"(with opponent={config.opponent}; {OPPONENTS})")
         raise
 
 

@@ -26,6 +26,7 @@ from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.config import EnvConfig, TrainEvalConfig
 from enn_ppo.environment import EnvFactory, adapt_spaces
 from enn_ppo.evaluation import (
+    OPPONENTS,
     Estimate,
     Outputs,
     bind_evaluation,
@@ -36,7 +37,7 @@ from enn_ppo.evaluation import (
 from enn_ppo.evaluation_process import EvaluationProcess, ProcessDied
 from enn_ppo.opponents import load_opponent
 from enn_ppo.policy import select_device
-from enn_ppo.run_output import METRICS
+from enn_ppo.run_dir import METRICS
 from enn_ppo.video import Camera, check_film
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.process_pickling import ErrorReport, pickled_for_worker
@@ -268,13 +269,17 @@ def check_evaluation(
         check_players(bound, config)
         with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, 1, seed=config.seed)) as pool:
             saved = spaces_to_dict(obs_space, action_space)
-            adapt_spaces(saved, pool.obs_space(), pool.action_space(), checkpoint="of this run", env=bound.config.id)
+            adapt_spaces(
+                saved, pool.obs_space(), pool.action_space(), name="the policy of this run", env=bound.config.id
+            )
             if config.opponent not in (None, "past"):  # the past has still to come
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if config.video:
                 _, running = pool.reset()
                 Camera(1, f"eval.video={config.video}").start(pool, running)
     except ValueError as error:
+        if config.opponent:
+            error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")
         if config.env_kwargs:
             error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
         raise

@@ -10,8 +10,9 @@ import torch
 
 from enn_ppo.checkpoint import Checkpoint
 from enn_ppo.environment import adapt_spaces
-from enn_ppo.policy import saved_config
-from enn_ppo.transfer import transfer_weights
+from enn_ppo.policy import load_net
+from enn_ppo.transfer import transfer_from
+from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.adaptor import ObsAdaptor
@@ -47,14 +48,28 @@ def fit_policy(
     Raises:
         ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
     """
-    spaces = adapt_spaces(checkpoint.spaces, obs_space, action_space, checkpoint=checkpoint.path, env=env)
-    config = _without_positions_of(spaces.untrained, saved_config(checkpoint).net)
+    return fit_net(load_net(checkpoint), obs_space, action_space, device, f"checkpoint {checkpoint.path}", env)
+
+
+def fit_net(
+    saved: RogueNet,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    name: str,
+    env: str,
+) -> FittedPolicy:
+    """The same of a network that is called `name` in messages. Where nothing has changed, it is that network itself."""
+    saved_spaces = spaces_to_dict(saved.obs_space, saved.action_space)
+    spaces = adapt_spaces(saved_spaces, obs_space, action_space, name=name, env=env)
+    news = "; ".join(line for line in (spaces.adaptor.describe(), *spaces.news) if line)
+    if spaces_difference(saved_spaces, spaces_to_dict(spaces.obs_space, spaces.action_space)) is None:
+        return FittedPolicy(saved.to(device), spaces.adaptor, news)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = RogueNet(config, spaces.obs_space, spaces.action_space)
-    transfer_weights(net, checkpoint, env)
-    told = [spaces.adaptor.describe(), *spaces.news]
-    return FittedPolicy(net.to(device), spaces.adaptor, "; ".join(line for line in told if line))
+        net = RogueNet(_without_positions_of(spaces.untrained, saved.config), spaces.obs_space, spaces.action_space)
+    transfer_from(saved, net, name, env)
+    return FittedPolicy(net.to(device), spaces.adaptor, news)
 
 
 def _without_positions_of(untrained: list[str], config: RogueNetConfig) -> RogueNetConfig:

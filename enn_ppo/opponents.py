@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.checkpoint_layout import step_folders
+from enn_ppo.fit import FittedPolicy, fit_net
 from enn_ppo.policy import load_policy
 from enn_ppo.run_dir import CHECKPOINTS
 from enn_ppo.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.players import Opponents
 from entity_gym.sampling import random_actions
-from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecAction, VecObs
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.adaptor import ObsAdaptor
 
 #: The number that stands for the policy as it is now, where those of past ones are their steps.
 LATEST = -1
@@ -177,9 +176,9 @@ class PolicyOpponents:
         self._rng = np.random.default_rng(np.random.SeedSequence((seed, 0)))
         self._generator = torch.Generator(device)
         self._num_acts = 0
-        self._adaptors: dict[int, tuple[RogueNet, ObsAdaptor]] = {}
+        self._fits: dict[int, tuple[RogueNet, FittedPolicy]] = {}
         for number in nets:
-            self._adaptor(number)
+            self._fitted(number)
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `Opponents`."""
@@ -242,25 +241,17 @@ class PolicyOpponents:
         self.faces[env_id] = self._draw(len(env_id), self._rng)
 
     def _chosen(self, number: int, batch: ObsBatch) -> dict[str, VecAction]:
-        adapted = self._adaptor(number)(batch)
-        return self.nets[number].act(adapted, greedy=self._greedy, generator=self._generator).to_buffers()
+        fitted = self._fitted(number)
+        return fitted.net.act(fitted.adaptor(batch), greedy=self._greedy, generator=self._generator).to_buffers()
 
-    def _adaptor(self, number: int) -> ObsAdaptor:
-        """What shows a policy the observations as it knows them."""
+    def _fitted(self, number: int) -> FittedPolicy:
+        """A policy as it acts in these environments, which may have gained something since it was trained."""
         net = self.nets[number]
-        known = self._adaptors.get(number)
+        known = self._fits.get(number)
         if known is None or known[0] is not net:
-            try:
-                adaptor = ObsAdaptor(net.obs_space, self._obs_space, self._action_space)
-            except ValueError as error:
-                raise ValueError(f"{self._where} does not fit the environment: {error}") from None
-            difference = spaces_difference(
-                spaces_to_dict(net.obs_space, net.action_space), spaces_to_dict(net.obs_space, self._action_space)
-            )
-            if difference:
-                raise ValueError(f"{self._where} does not fit the environment: {difference}")
-            self._adaptors = {n: those for n, those in self._adaptors.items() if n in self.nets}
-            self._adaptors[number] = known = net, adaptor
+            fitted = fit_net(net, self._obs_space, self._action_space, self._device, self._where, "this one")
+            self._fits = {n: those for n, those in self._fits.items() if n in self.nets}
+            self._fits[number] = known = net, fitted
         return known[1]
 
 

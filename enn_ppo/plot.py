@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from enn_ppo.curve import new_figure, save_figure
 from enn_ppo.logger import read_metrics
+from enn_ppo.run_dir import CONFIG, METRICS
 from enn_ppo.settings import flatten, from_dict
 from rogue_net.checks import check_choice, check_float
 
@@ -58,7 +59,7 @@ class PlotConfig:
     """What is drawn."""
 
     runs: tuple[str, ...]
-    """Run directories, or files of metrics. At least one."""
+    """Run directories, or files of metrics; at least one. Required."""
     x: XAxis = "step"
     """What runs to the right: environment steps, seconds of training, or updates. Default `step`."""
     y: tuple[str, ...] = ("episodic_reward",)
@@ -140,15 +141,15 @@ def read_run(path: Path) -> Run:
     Raises:
         ValueError: there is no such run; names the runs that are inside the folder.
     """
-    file = path / "metrics.jsonl" if path.is_dir() else path
+    file = path / METRICS if path.is_dir() else path
     if not file.exists():
-        inside = sorted(str(each.parent) for each in path.glob("*/metrics.jsonl")) if path.is_dir() else []
+        inside = sorted(str(each.parent) for each in path.glob(f"*/{METRICS}")) if path.is_dir() else []
         hint = f"; the runs inside are {' '.join(inside)}" if inside else ""
         raise ValueError(f"{path} is no run directory: there is no {file}{hint}")
     rows = read_metrics(file)
     if not rows:
         raise ValueError(f"{file} has no rows yet")
-    return Run(file.parent, rows, _settings(file.with_name("config.yaml")))
+    return Run(file.parent, rows, _settings(file.with_name(CONFIG)))
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -122,7 +122,8 @@ def read_all(paths: Paths) -> RecordedFrames:
     """
     chunks = list(read_frames(paths))
     if not chunks:
-        raise ValueError(f"{paths} holds no frames: nothing was recorded up to the end of a chunk")
+        names = paths if isinstance(paths, Path | str) else ", ".join(map(str, paths))
+        raise ValueError(f"{names} holds no frames: nothing was recorded up to the end of a chunk")
     return RecordedFrames.cat(chunks)
 
 

@@ -75,7 +75,8 @@ class ReturnScale:
     """Keeps a value head's mean and deviation those of the returns.
 
     Both are moving averages over updates, in which an update weighs 1 - `decay`, corrected for their start at 0 (Kingma & Ba
-    2015, section 3). The head is rescaled so that its values stay what they were: PopArt, see `ValueHead.rescale`.
+    2015, section 3). The head is rescaled so that its values stay what they were: PopArt, see `ValueHead.rescale`. Only a new
+    head, which tells no frames apart, says the mean from then on: to learn it step by step would take long where it is large.
     """
 
     def __init__(self, decay: float = 0.9) -> None:
@@ -86,6 +87,7 @@ class ReturnScale:
 
     def __call__(self, returns: Tensor, head: ValueHead) -> None:
         """Take in the (T, N) returns of a rollout."""
+        is_new = self._weight == 0 and not bool(head.project.weight.any())
         keep, take = self._decay, 1 - self._decay
         self._weight = keep * self._weight + take
         self._first = keep * self._first + take * float(returns.double().mean())
@@ -94,6 +96,8 @@ class ReturnScale:
         variance = self._second / self._weight - mean**2
         deviation = max(variance**0.5 if variance > 0 else 0.0, MIN_DEVIATION)
         head.rescale(head.mean.new_tensor(mean), head.mean.new_tensor(deviation))
+        if is_new:
+            torch.nn.init.zeros_(head.project.bias)
 
     def state(self) -> dict[str, Any]:
         """For `load_state`."""

@@ -69,7 +69,7 @@ class Run:
         """
         state, step = self.state, self.state.step
         last = self.stopped or state.next_steps() == 0
-        evaluate = self.evaluator.is_due(self._evaluated_until, step, last) and not interrupted
+        evaluate = self.evaluator.is_due(self._evaluated_until, step, last)
         if not (interrupted or last or evaluate or state.checkpoint_is_due()):
             return
         pending = [*self.evaluator.pending_steps, *([step] if evaluate else [])]

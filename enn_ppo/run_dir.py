@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -14,6 +15,8 @@ from enn_ppo.checkpoint_layout import BEST, LATEST
 
 __all__ = [
     "CHECKPOINTS",
+    "CLONE_ROWS",
+    "CLONE_SETTINGS",
     "CONFIG",
     "LEARNING_CURVE",
     "METRICS",
@@ -34,7 +37,15 @@ VIDEOS = "videos"
 POOL = "pool"
 TENSORBOARD = "tensorboard"
 WANDB = "wandb"
+CLONE_SETTINGS = "clone.yaml"
+CLONE_ROWS = "clone.jsonl"
 _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, TENSORBOARD, WANDB)
+#: What a run leaves in its folders; those of trackers hold what they like.
+_LEAVES = {
+    CHECKPOINTS: rf"step_\d{{12,}}|{LATEST}|{BEST}|\.saving_\w+",
+    POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
+    VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
+}
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # any of them: a run was here
 
 
@@ -98,7 +109,7 @@ def _remove_run(path: Path) -> None:
 
 def _written_by_a_run(path: Path) -> list[Path]:
     # checkpoints first and config.yaml last: cut short anywhere, what is left still counts as a run
-    names = (*_FOLDERS, LEARNING_CURVE, RATINGS, METRICS, CONFIG)
+    names = (*_FOLDERS, LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
     return [path / name for name in names if os.path.lexists(path / name)]
 
 
@@ -108,8 +119,8 @@ def _doubt(entry: Path) -> str | None:
         return f"{entry.name} is a link"
     if entry.is_dir() != (entry.name in _FOLDERS):
         return f"{entry.name} is {'a directory' if entry.is_dir() else 'not a directory'}"
-    if entry.name == CHECKPOINTS:
-        strangers = sorted(n for n in os.listdir(entry) if not n.startswith(("step_", ".saving_")) and n not in (LATEST, BEST))
+    if leaves := _LEAVES.get(entry.name):
+        strangers = sorted(name for name in os.listdir(entry) if not re.fullmatch(leaves, name))
         return f"{entry.name} holds {strangers[0]}" if strangers else None
     if entry.name == CONFIG and not _is_training_config(entry):
         return f"{entry.name} has no total_timesteps"

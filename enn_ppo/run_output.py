@@ -13,8 +13,9 @@ from enn_ppo.config import TrainConfig
 from enn_ppo.curve import plot_learning_curve
 from enn_ppo.logger import Row
 from enn_ppo.progress import Progress
+from enn_ppo.run_dir import CONFIG, LEARNING_CURVE, METRICS
 from enn_ppo.settings import to_dict
-from enn_ppo.trackers import METRICS, make_loggers
+from enn_ppo.trackers import make_loggers
 
 
 class RunOutput:
@@ -33,7 +34,7 @@ class RunOutput:
         self.run_dir = run_dir
         try:
             self._logger = make_loggers(run_dir, config, step, self.say)
-            (run_dir / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+            (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
         self._progress = Progress(config.total_timesteps, step or 0)
@@ -69,7 +70,7 @@ class RunOutput:
         self._progress.close()
         self._logger.close()
         try:
-            plot_learning_curve(self.run_dir / METRICS, self.run_dir / "learning_curve.png")
+            plot_learning_curve(self.run_dir / METRICS, self.run_dir / LEARNING_CURVE)
         except (OSError, ValueError) as problem:  # never in the way of what ended the run
             print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
         if kind is None:

@@ -40,7 +40,7 @@ def check_run_dirs(run_dirs: Sequence[str]) -> None:
 
 def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
     """Read a run's `metrics.jsonl`; the reward is the mean of the last 10 rows, less those where no episode ended."""
-    rows = _metrics(Path(run_dir) / "metrics.jsonl")
+    rows = [row for row in _metrics(Path(run_dir) / "metrics.jsonl") if "seconds" in row]  # others are of evaluations
     given = [row.get("episodic_reward") for row in rows[-LAST_ROWS:]]
     rewards = [float(reward) for reward in given if isinstance(reward, int | float) and math.isfinite(reward)]
     last = rows[-1] if rows else {}

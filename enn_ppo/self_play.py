@@ -35,7 +35,7 @@ from rogue_net import RogueNet
 
 RATINGS = "ratings.json"
 #: Snapshots that environments choose from at a time, drawn anew with every update: each costs a pass of its own network.
-AT_A_TIME = 4
+AT_A_TIME = 2
 
 Row = dict[str, float | int | None]
 

@@ -56,7 +56,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     _say_what_is_left_out(state, output)
     state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     if not continues or _is_left_behind(checkpoint):
-        state.save(run_dir, evaluations=state.evaluations)
+        state.save(run_dir, evaluations=state.evaluations, score=checkpoint.score if checkpoint else None)
     evaluator = Evaluator(config.eval, env, config.device, run_dir, output.say)
     if continues:
         evaluator.resubmit(state.evaluations, run_dir / "checkpoints")

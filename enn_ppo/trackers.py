@@ -13,14 +13,11 @@ from typing import Any
 
 from enn_ppo.config import TrainConfig
 from enn_ppo.logger import CompositeLogger, Droppable, JsonlLogger, MetricsLogger, Row, known
+from enn_ppo.run_dir import METRICS, TENSORBOARD, WANDB
 from enn_ppo.settings import flatten, to_dict
 
-__all__ = ["METRICS", "TENSORBOARD", "WANDB", "TensorBoardLogger", "WandbLogger", "make_loggers"]
+__all__ = ["TensorBoardLogger", "WandbLogger", "make_loggers"]
 
-METRICS = "metrics.jsonl"
-
-TENSORBOARD = "tensorboard"  # folders of the run directory
-WANDB = "wandb"
 _RUN_ID = "run_id"  # in wandb's folder: the id that a resumed run goes on under
 _FINISH_SECONDS = 120.0  # that the end of a run waits for an upload; what is then left, `wandb sync` sends
 _FLUSH_SECONDS = 5.0  # that wandb's process has to bring its file to the disk after that

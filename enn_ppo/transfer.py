@@ -28,6 +28,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoint import Checkpoint
 from enn_ppo.policy import load_net
+from enn_ppo.settings import to_dict
 from enn_ppo.space_changes import gained_actions, gained_features
 from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import has_global_entity
@@ -118,12 +119,28 @@ def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: s
         ValueError: something that the checkpoint knows is gone or is of another kind, or the networks differ in settings;
             names it. The network is as it was.
     """
-    saved = load_net(checkpoint, network)
+    section = "net" if network == "policy" else network
+    return transfer_from(load_net(checkpoint, network), net, f"checkpoint {checkpoint.path}", env, section)
+
+
+def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: str = "net") -> Transferred:
+    """Give a network the weights of another one.
+
+    Args:
+        saved: whose weights, on the CPU.
+        net: changed in place, on any device.
+        name: how messages call the source.
+        env: the environment of `net`, for messages.
+        section: of the settings of both networks, for messages.
+
+    Raises:
+        ValueError: see `transfer_weights`.
+    """
     try:
         news = _news(saved, net)
     except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint.path} belongs to another environment than {env}: {error}") from None
-    _check_settings(saved, net, checkpoint, network)
+        raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
+    _check_settings(saved, net, name, section)
     moves = _moves(weight_names(saved), weight_names(net))
     net.load_state_dict(_moved_weights(saved, net, moves))
     return Transferred(
@@ -133,7 +150,7 @@ def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: s
             spaces_to_dict(saved.obs_space, saved.action_space), spaces_to_dict(net.obs_space, net.action_space)
         ),
         moves=moves,
-        parameters=tuple(name for name, _ in saved.named_parameters()),
+        parameters=tuple(parameter for parameter, _ in saved.named_parameters()),
     )
 
 
@@ -181,16 +198,14 @@ def _news(saved: RogueNet, net: RogueNet) -> list[str]:
     return lines + gained_actions(saved.action_space, net.action_space)
 
 
-def _check_settings(saved: RogueNet, net: RogueNet, checkpoint: Checkpoint, network: str) -> None:
+def _check_settings(saved: RogueNet, net: RogueNet, name: str, section: str) -> None:
     """Check that the networks compute the same of what both know."""
-    section = "net" if network == "policy" else network
     before, now = _settings(saved.config, saved), _settings(net.config, saved)
-    for name in before:
-        if before[name] != now[name]:
+    for setting in before:
+        if before[setting] != now[setting]:
             raise ValueError(
-                f"checkpoint {checkpoint.path} does not fit the network: {section}.{name} is {before[name]} in the checkpoint "
-                f"and {now[name]} now; resume with the settings of {section} that it was trained with: "
-                f"{checkpoint.config[section]}"
+                f"{name} does not fit the network: {section}.{setting} is {before[setting]} in the checkpoint and "
+                f"{now[setting]} now; resume with the settings of {section} that it was trained with: {to_dict(saved.config)}"
             )
 
 

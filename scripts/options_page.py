@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from enn_ppo.clone_config import CloneConfig
 from enn_ppo.config import EvalConfig, TrainConfig
 from enn_ppo.options import Option, Section, sections_of
+from enn_ppo.plot import PlotConfig
+from enn_ppo.tuning.config import SweepCommand
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 HEAD = """\
@@ -45,11 +48,25 @@ class Command(NamedTuple):
     call: str
     does: str
     settings: type[Any]
+    besides: type[Any] | None = None  # the class of settings that it takes, too, and that stand elsewhere
 
 
 COMMANDS = (
     Command("python -m enn_ppo.train", "trains a policy.", TrainConfig),
-    Command("python -m enn_ppo.eval", "plays episodes with a trained one.", EvalConfig),
+    Command("python -m enn_ppo.eval", "plays episodes with a trained policy.", EvalConfig),
+    Command(
+        "python -m enn_ppo.clone",
+        "makes a policy that does as recordings do. Beside these it takes the options of train but for `resume`: they are\n"
+        "those of the training that may go on from the clone.",
+        CloneConfig,
+        besides=TrainConfig,
+    ),
+    Command(
+        "python -m enn_ppo.sweep",
+        "searches for good settings. Beside these it takes the options of train, for every trial.",
+        SweepCommand,
+    ),
+    Command("python -m enn_ppo.plot run1 run2", "draws learning curves.", PlotConfig),
 )
 
 
@@ -77,20 +94,32 @@ def page() -> str:
 
 def chapter(command: Command) -> str:
     """What the page says about one command."""
-    parts = [f"## {command.call.rpartition('.')[2]}\n\n`{command.call}` {command.does}\n"]
+    name = command.call.rpartition(".")[2].partition(" ")[0]
+    parts = [f"## {name}\n\n`{command.call}` {command.does}\n"]
     optional: Section | None = None  # the outermost section that may be null
-    for section in sections_of(command.settings):
+    for section in own_sections(command):
         if optional and section.path.startswith(optional.path + "."):
             continue  # told with the one that it is in
         if section.optional:
             optional = section
-            inside = [s for s in sections_of(command.settings) if s.path.startswith(section.path)]
+            inside = [s for s in own_sections(command) if s.path.startswith(section.path)]
             parts.append(optional_table(section, [option for part in inside for option in part.options]))
         else:
             parts.append(
                 f"### {section.path or 'Without a section'}\n\n{section.summary}\n\n{table(section.options)}\n"
             )
     return "\n".join(parts)
+
+
+def own_sections(command: Command) -> list[Section]:
+    """The sections that do not stand in the chapter of another command, with the options that do not."""
+    elsewhere = sections_of(command.besides) if command.besides else []
+    known = {option.name for section in elsewhere for option in section.options}
+    sections = [
+        section._replace(options=[option for option in section.options if option.name not in known])
+        for section in sections_of(command.settings)
+    ]
+    return [section for section in sections if section.options]
 
 
 def optional_table(section: Section, options: Sequence[Option]) -> str:

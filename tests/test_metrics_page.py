@@ -102,6 +102,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             *run("everything", Zoo, value_net=value_net, total_timesteps=128),
             *run("episodes", Clock, eval=evaluation),
             *run("numbers", Rudder, callbacks=[Weather()], optim=OptimConfig(batch_size=32, epochs=1)),
+            *run("mirror", Duel, self_play=replace(duel, latest=1.0)),  # never against a snapshot
             *run("players", Duel, eval=replace(evaluation, opponent="random"), self_play=duel),
         ]
 

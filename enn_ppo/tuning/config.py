@@ -18,16 +18,16 @@ class SweepConfig:
     """What is searched, by what it is judged, and how much it may cost."""
 
     train: list[str] = field(default_factory=list)
-    """Arguments of `enn_ppo.train` under every trial; those typed in the command go over them. Default none."""
+    """Arguments of `enn_ppo.train` under every trial; those typed in the command go over them. Default: none."""
     space: dict[str, Any] = field(default_factory=dict)
     """What is varied: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`,
-    `log`, `integer`, `power_of_two`, `one_minus` (1 - x on a log scale). At least one."""
+    `log`, `integer`, `power_of_two`, `one_minus` (1 - x on a log scale). A sweep needs at least one. Default: none."""
     metric: str = "episodic_reward"
     """The column of metrics.jsonl that counts, for example `eval/episodic_reward`. Default `episodic_reward`."""
     direction: Direction = "maximize"
     """Whether much of it is good, or little. Default `maximize`."""
     last_fraction: float = 0.2
-    """The score of a run is the mean of the metric over this last part of it. Above 0 and at most 1. Default 0.2."""
+    """The score of a run is the mean of the metric over this last part of it. Greater than 0, at most 1. Default 0.2."""
     seeds: int = 1
     """Runs of each trial, with the seeds `seed`, `seed` + 1 and so on, one after another; their mean is the trial's score.
     At least 1. Default 1."""
@@ -39,18 +39,18 @@ class SweepConfig:
     jobs: int = 1
     """Trials that run at a time, each in a process of its own. At least 1. Default 1."""
     sampler: Sampler = "tpe"
-    """How the next values are chosen: `tpe` (tree-structured Parzen estimator: Bergstra et al. 2011) or `random`. Default
-    `tpe`."""
+    """How the next values are chosen: `tpe` (tree-structured Parzen estimator: Bergstra and others, 2011) or `random`.
+    Default `tpe`."""
     sampler_seed: int = 1
     """Seeds the sampler. At least 0. Default 1."""
     startup_trials: int = 10
     """Trials drawn at random before `tpe` chooses, and finished before `median` gives any up. At least 1. Default 10."""
     pruner: Pruner = "median"
     """Which trials are given up early: `median`, those whose learning curve is below the median of the others at the same
-    point; `halving`, all but the best third at each of some points (asynchronous successive halving: Li et al. 2018,
+    point; `halving`, all but the best third at each of some points (asynchronous successive halving: Li and others, 2018,
     arXiv 1810.05934); `none`. Default `median`."""
     prune_after: float = 0.25
-    """The part of a run before which no trial is given up. From 0 to 1. Default 0.25."""
+    """The part of a run before which no trial is given up. In [0, 1]. Default 0.25."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.train, list) or not all(isinstance(argument, str) for argument in self.train):

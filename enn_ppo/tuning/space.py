@@ -73,9 +73,9 @@ class Parameter:
                 return str(2 ** trial.suggest_int(self.label, round(math.log2(self.low)), round(math.log2(self.high))))
             case "one_minus":
                 drawn = trial.suggest_float(self.label, 1 - self.high, 1 - self.low, log=True)
-                return f"{1 - drawn:.12g}"
-            case _:
-                return repr(trial.suggest_float(self.label, self.low, self.high, log=self.scale == "log"))
+                return f"{1 - float(f'{drawn:.6g}'):.12g}"
+            case _:  # six digits are as good as sixteen, and can be read
+                return f"{trial.suggest_float(self.label, self.low, self.high, log=self.scale == 'log'):.6g}"
 
 
 def parse_space(space: Mapping[str, Any]) -> list[Parameter]:

@@ -144,7 +144,10 @@ def test_an_opponent_needs_a_player(tmp_path: Path, snakes: Path) -> None:
 
 
 def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, snakes: Path) -> None:
-    with pytest.raises(ValueError, match="no checkpoint nowhere"):
+    with pytest.raises(ValueError, match="no checkpoint nowhere") as caught:
         evaluate(config(duel, opponent="nowhere"), env=Duel)
-    with pytest.raises(ValueError, match="the opponent .* does not fit the environment"):
+    assert caught.value.__notes__ == [
+        "(with opponent=nowhere; an opponent is random, past, or a run directory or checkpoint)"
+    ]
+    with pytest.raises(ValueError, match="the opponent .* belongs to another environment than this one"):
         evaluate(config(duel, opponent=str(snakes)), env=Duel)

@@ -91,7 +91,7 @@ def test_a_state_that_faces_a_policy_which_is_gone_is_refused() -> None:
 
 def test_a_policy_of_another_world_is_refused() -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
-    with pytest.raises(ValueError, match="a past policy does not fit the environment: .*'Mine'"):
+    with pytest.raises(ValueError, match="a past policy belongs to another environment than this one: .*'Mine'"):
         PolicyOpponents({0: snake_net()}, lambda n, rng: np.zeros(n, np.int64), mines, CPU)
 
 
@@ -175,7 +175,7 @@ def test_an_opponent_that_is_not_there_is_named(spec: str, message: str, tmp_pat
 
 def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
-    with pytest.raises(ValueError, match=r"the opponent .*step_000000000064 does not fit the environment"):
+    with pytest.raises(ValueError, match=r"the opponent .*step_000000000064 belongs to another environment than this one"):
         load_opponent(str(run), None, mines, CPU)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from enn_ppo import EnvConfig, Interrupted, TrainConfig, train
+from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.frames import RecordedFrames
 from enn_ppo.recorded import RecordedEpisode, read_all, read_episodes, read_frames, read_header
 from enn_ppo.recording import Recorder, RecordingError, open_recorder
@@ -28,7 +33,7 @@ from entity_gym.list_env import ListEnv
 from rogue_net import ObsBatch
 from tests.enn_ppo.recordings import Menagerie, assert_same_frames, collector_of, net_for, record, recorder_for
 from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
-from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, Moment, Scripted
+from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Moment, Scripted, tiny_config
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -453,6 +458,87 @@ def test_a_disk_that_is_full_from_the_start_says_so(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     with pytest.raises(ValueError, match="a.arrow is empty"):
         read_all(tmp_path / "a.arrow")
+
+
+# --- In training ---
+
+
+def recording_config(tmp_path: Path, name: str, **changes: Any) -> TrainConfig:
+    """Five updates of 32 frames."""
+    board = EnvConfig(kwargs=SMALL_BOARD)
+    return tiny_config(tmp_path / name, env=board, record=str(tmp_path / f"{name}.arrow"), **changes)
+
+
+@pytest.fixture
+def nobody_presses() -> Iterator[None]:
+    CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
+    yield
+    CtrlC.at = 0
+
+
+def test_a_training_run_that_was_interrupted_records_what_the_uninterrupted_one_does(
+    tmp_path: Path, nobody_presses: None
+) -> None:
+    train(recording_config(tmp_path, "whole"), env=CtrlC)
+    whole = read_all(tmp_path / "whole.arrow")
+    assert len(whole) == 160  # and not what only measures the inputs
+
+    config = recording_config(tmp_path, "resumed")
+    CtrlC.acts, CtrlC.at = 0, 32 + 32 + 1  # in the second update
+    with pytest.raises(Interrupted):
+        train(config, env=CtrlC)
+    assert len(read_all(tmp_path / "resumed.arrow")) == 64
+    # a crash after the checkpoint: what was recorded then is played again
+    with open(tmp_path / "resumed.arrow", "ab") as file:
+        file.write(b"torn")
+    CtrlC.at = 0
+    train(replace(config, resume=str(tmp_path / "resumed"), run_dir=None), env=CtrlC)
+    assert (tmp_path / "resumed.arrow").read_bytes() == (tmp_path / "whole.arrow").read_bytes()
+
+
+def test_a_run_that_branches_off_leaves_what_the_other_recorded(tmp_path: Path, nobody_presses: None) -> None:
+    config = recording_config(tmp_path, "first", total_timesteps=64)
+    train(config, env=CtrlC)
+    first = (tmp_path / "first.arrow").read_bytes()
+    train(
+        replace(config, resume=str(tmp_path / "first"), run_dir=str(tmp_path / "branch"), total_timesteps=96), env=CtrlC
+    )
+    assert (tmp_path / "first.arrow").read_bytes()[: len(first)] == first
+    assert len(read_all(tmp_path / "first.arrow")) == 96
+
+
+def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
+    tmp_path: Path, nobody_presses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = recording_config(tmp_path, "run", checkpoint_interval=1)
+    train(recording_config(tmp_path, "whole", checkpoint_interval=1), env=CtrlC)
+    really_write, writes = os.write, []
+
+    def write(file: int, data: Any) -> int:
+        writes.append(len(data))
+        if len(writes) == 4:  # the header and two chunks were written
+            really_write(file, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return really_write(file, data)
+
+    monkeypatch.setattr("enn_ppo.recording.os.write", write)
+    with pytest.raises(ValueError, match=r"run.arrow failed: No space left on device; it holds 64 whole frames"):
+        train(config, env=CtrlC)
+    monkeypatch.undo()
+    assert len(read_all(tmp_path / "run.arrow")) == 64
+    assert load_checkpoint(tmp_path / "run").step == 64
+    train(replace(config, resume=str(tmp_path / "run"), run_dir=None), env=CtrlC)
+    assert (tmp_path / "run.arrow").read_bytes() == (tmp_path / "whole.arrow").read_bytes()
+
+
+def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path: Path) -> None:
+    collector = collector_of(lambda: Scripted(TRUNCATES), 1, net=SumOfItems())
+    collector.recorder, collector.value_unit = recorder_for(tmp_path / "a.arrow", Scripted([])), 10.0
+    rollout = collector.collect(4)
+    frames = read_all(tmp_path / "a.arrow")
+    assert frames.values.tolist() == (10 * rollout.values[:, 0]).tolist() == [10, 20, 30, 40]
+    assert frames.final_values.tolist() == [0, 990, 0, 0]
+    assert frames.rewards.tolist() == [10, 20, 30, 40]
 
 
 # --- Mistakes ---

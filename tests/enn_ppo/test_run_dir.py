@@ -14,7 +14,17 @@ def a_run(path: Path) -> Path:
     (path / "checkpoints" / "step_000000000100" / "trainer.pt").write_bytes(b"data")
     (path / "checkpoints" / "latest").symlink_to("step_000000000100")
     (path / "checkpoints" / ".saving_dead").mkdir()
+    (path / "checkpoints" / "best").symlink_to("step_000000000100")
     (path / "wandb" / "offline-run-1").mkdir(parents=True)
+    for folder, file in (
+        ("pool", "step_000000000050.safetensors"),
+        ("videos", "step_000000000100.gif"),
+        ("tensorboard", "e"),
+    ):
+        (path / folder).mkdir()
+        (path / folder / file).touch()
+    for file in ("ratings.json", "clone.yaml", "clone.jsonl"):
+        (path / file).touch()
     (path / "metrics.jsonl").write_text('{"step": 100}\n')
     (path / "config.yaml").write_text("total_timesteps: 20000\n")
     (path / "learning_curve.png").write_bytes(b"png")
@@ -74,6 +84,8 @@ def test_resume_and_overwrite_exclude_each_other(tmp_path: Path) -> None:
         (lambda run: (run / "metrics.jsonl").write_text("[1]\n"), "metrics.jsonl does not start with a row of metrics"),
         (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics.jsonl does not start with a row"),
         (lambda run: (run / "checkpoints" / "thesis.tex").touch(), "checkpoints holds thesis.tex"),
+        (lambda run: (run / "videos" / "wedding.mp4").touch(), "videos holds wedding.mp4"),
+        (lambda run: (run / "pool" / "swimming.safetensors").touch(), "pool holds swimming.safetensors"),
         (lambda run: ((run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()), "metrics.jsonl is a directo"),
         (
             lambda run: (

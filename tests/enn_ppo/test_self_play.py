@@ -157,7 +157,7 @@ def test_a_share_of_the_environments_faces_the_policy_as_it_is_and_the_others_it
         player.add(step)
     faced = player._draw(8000, np.random.default_rng(0))
     assert np.mean(faced == LATEST) == pytest.approx(0.25, abs=0.02)
-    assert len(set(faced.tolist()) - {LATEST}) <= 4  # each is a pass of its own network
+    assert len(set(faced.tolist()) - {LATEST}) <= 2  # each is a pass of its own network
     chosen = set()
     for step in range(200):
         player._choose(step)

@@ -79,6 +79,7 @@ def test_a_run_leaves_its_config_metrics_curve_and_checkpoints(finished: tuple[P
     assert from_dict(TrainConfig, yaml.safe_load((run_dir / "config.yaml").read_text())) == tiny_config(run_dir)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
+        "best",
         "latest",
         "step_000000000000",
         "step_000000000160",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from enn_ppo import TrainConfig
 from enn_ppo.checkpoint import Checkpoint
-from enn_ppo.fit import fit_policy
+from enn_ppo.fit import fit_net, fit_policy
 from enn_ppo.settings import to_dict
 from enn_ppo.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from entity_gym import (
@@ -626,6 +626,12 @@ def test_settings_that_change_no_function_may_change() -> None:
 
 
 # --- Acting without learning ---
+
+
+def test_in_play_nothing_changes_where_nothing_is_new() -> None:
+    net = random_net(KNOWN)
+    fitted = fit_net(net, *KNOWN, CPU, "the policy", "Space")
+    assert fitted.net is net and fitted.adaptor.changes_nothing and fitted.news == ""
 
 
 def test_in_play_entities_of_new_types_are_hidden_so_that_the_others_act_as_before() -> None:
