@@ -32,10 +32,6 @@ _EXAMPLES = {
         "checkpoint=outputs/mines episodes=1000 output=result.json",
         "checkpoint=outputs/mines greedy=true env_kwargs.width=10 video=3 render=mines.gif",
     ),
-    "clone": (
-        "data=expert.arrow env=MineSweeper run_dir=outputs/clone",
-        "'data=[a.arrow,b.arrow]' env=MineSweeper clone.loss=kl clone.epochs=50 clone.patience=3",
-    ),
 }
 
 

@@ -42,7 +42,7 @@ class JobProcess:
     Args:
         run: what to do; a function of the user's own script will do, too.
         config: given to `run`; its class is what an unknown setting is looked up in.
-        log: file that takes everything the job prints; its folder is made.
+        log: file to whose end everything goes that the job prints; its folder is made.
         environment: variables of the process over those of this one.
         inherited: open file descriptors that the job shall hold until it ends.
 
@@ -64,7 +64,7 @@ class JobProcess:
         payload = pickle.dumps(sys.path) + cloudpickle.dumps((run, config))
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "wb") as output:
+            with open(log, "ab") as output:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM, str(os.getpid())],
                     stdin=subprocess.PIPE,
@@ -100,7 +100,7 @@ class JobProcess:
 
     def kill(self) -> None:
         """End the job and every process that it started, and wait until it is gone."""
-        with contextlib.suppress(ProcessLookupError):
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 

@@ -57,10 +57,11 @@ def sweep_of(arguments: Sequence[str]) -> Sweep:
     if not sweepers:
         return Sweep(rest, plugin=False, jobs=at_once)
     given = {argument.partition("=")[0].lstrip("+") for argument in rest}
-    defaults = {"hydra.sweeper.direction": "maximize"}
+    optuna = sweepers[-1] == "hydra/sweeper=optuna"  # minimises one job after another, unless it is told otherwise
+    defaults = {"hydra.sweeper.direction": "maximize"} if optuna else {}
     if at_once > 1:
-        defaults |= {"hydra/launcher": "joblib"}
-        defaults |= {"hydra.launcher.n_jobs": str(at_once), "hydra.sweeper.n_jobs": str(at_once)}
+        defaults |= {"hydra/launcher": "joblib", "hydra.launcher.n_jobs": str(at_once)}
+        defaults |= {"hydra.sweeper.n_jobs": str(at_once)} if optuna else {}
     added = [f"{name}={value}" for name, value in defaults.items() if name not in given]
     return Sweep(rest + added, plugin=multirun, jobs=at_once)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from enn_ppo.callbacks import Callback, Update
-from enn_ppo.checkpoint import CheckpointError, record_score
+from enn_ppo.checkpoint import CheckpointError, record_score, resolve_checkpoint
 from enn_ppo.config import Interrupted
 from enn_ppo.evaluator import EvalRow, Evaluator
 from enn_ppo.metrics import Row, Timing, metrics_row
@@ -50,7 +50,7 @@ class Run:
             action_space=state.vec_env.action_space(),
             extra=state.metrics() | self._evaluated(self.evaluator.poll()),
         )
-        self.output.log(row)
+        self._log(row)
         self.metrics = row
         for episode in rollout.episodes:
             self.callback.on_episode(episode)
@@ -89,8 +89,26 @@ class Run:
         """Wait for the evaluations under way, unless interrupted, and log them."""
         while done := self.evaluator.wait(interrupted):
             row = {"step": self.state.step, **self._evaluated(done)}
-            self.output.log(row)
+            self._log(row)
             self.metrics = (self.metrics or {}) | row
+
+    def _log(self, row: Row) -> None:
+        try:
+            self.output.log(row)
+        except ValueError as error:
+            raise ValueError(f"{error}; {self._rescued()}") from error
+
+    def _rescued(self) -> str:
+        """Where the run can go on from: its last checkpoint, or where that is gone too, one that is saved now."""
+        run_dir = self.output.run_dir
+        try:
+            return f"saved is {resolve_checkpoint(run_dir)}: go on with resume={run_dir}"
+        except CheckpointError:
+            pass
+        try:
+            return f"saved is {self.state.save(run_dir)}, written just now: go on with resume={run_dir}"
+        except ValueError as error:
+            return f"nothing is saved: {error}"
 
     def _evaluated(self, done: EvalRow | None) -> Row:
         """Metrics of an evaluation that is done; its checkpoint learns how good it is."""

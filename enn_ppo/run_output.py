@@ -8,7 +8,6 @@ from types import TracebackType
 
 import yaml
 
-from enn_ppo.checkpoint_finding import resolve_checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.curve import plot_learning_curve
 from enn_ppo.logger import Row
@@ -43,14 +42,13 @@ class RunOutput:
         """Show and store one update's metrics, or those of an evaluation that has ended since: then only `step` and `eval/...`.
 
         Raises:
-            ValueError: `metrics.jsonl` cannot be written, so nobody would see what goes on. Says what is saved.
+            ValueError: `metrics.jsonl` cannot be written, so nobody would see what goes on.
         """
         try:
             self._logger.log(row)
         except OSError as error:
             raise ValueError(
-                f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps; "
-                + _what_is_saved(self.run_dir)
+                f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps"
             ) from error
         if "seconds" in row:
             self._progress.update(row)
@@ -81,10 +79,3 @@ def _evaluated(row: Row) -> str:
     reward, half_width = row["eval/episodic_reward"], row.get("eval/episodic_reward_ci95")
     interval = "" if half_width is None else f" ± {half_width:.3f}"
     return f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {reward:.3f}{interval}"
-
-
-def _what_is_saved(run_dir: Path) -> str:
-    try:
-        return f"saved is {resolve_checkpoint(run_dir)}: go on with resume={run_dir}"
-    except ValueError as error:
-        return f"nothing is saved: {error}"

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from enn_ppo.config import Interrupted, TrainConfig
 from enn_ppo.train import train
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.report import best_command, write_best, write_report
 from enn_ppo.tuning.scheduler import HOPELESS, Scheduler
-from enn_ppo.tuning.study import REASON, best_of, import_optuna, locked, open_study, prepare_folder, trials_in
+from enn_ppo.tuning.study import (
+    ARGUMENTS,
+    REASON,
+    best_of,
+    import_optuna,
+    locked,
+    open_study,
+    prepare_folder,
+    trials_in,
+)
 
 
 class SweepResult(NamedTuple):
@@ -49,7 +58,11 @@ def sweep(
         ValueError: a setting or the folder is not as it must be, or no trial succeeded.
         Interrupted: after Ctrl-C or SIGTERM; what ran goes on with the same command.
     """
-    import_optuna()
+    optuna = import_optuna()
+
+    def save(trial: Any) -> None:
+        write_best(folder, trial, compose(trial.user_attrs[ARGUMENTS]))
+
     with locked(folder) as lock:
         prepare_folder(folder, config, list(arguments), overwrite=overwrite)
         study = open_study(folder, config)
@@ -63,12 +76,16 @@ def sweep(
             compose=compose,
             run=run,
             lock=lock,
-            on_best=lambda trial, training: write_best(folder, trial, training),
+            on_best=save,
         )
-        code = scheduler.run()
-        report = write_report(folder, study, config)
-        print(f"report: {report}", flush=True)
+        try:
+            code = scheduler.run()
+        except optuna.exceptions.StorageInternalError as error:
+            raise ValueError(f"{folder}: the study cannot be written: {error.__cause__ or error}") from error
         best = best_of(study)
+        if best is not None:
+            save(best)  # once more: a kill may have come between a trial and its file
+        print(f"report: {write_report(folder, study, config)}", flush=True)
         if best is not None and best.value is not None:
             print(
                 f"best: trial {best.number}, {config.metric} {best.value:.4g}; train with it:\n  {best_command(folder)}"

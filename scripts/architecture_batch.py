@@ -43,8 +43,15 @@ class StagedMineSweeper(PythonMineSweeper):
 class GreedyNet(RogueNet):
     """Always takes the most probable action: sampling noise differs between processors."""
 
-    def act(self, batch: ObsBatch, greedy: bool = False, generator: torch.Generator | None = None) -> ActResult:
-        return super().act(batch, greedy=True)
+    def act(
+        self,
+        batch: ObsBatch,
+        greedy: bool = False,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        logits: bool = False,
+    ) -> ActResult:
+        return super().act(batch, greedy=True, logits=logits)
 
 
 def make_net(seed: int) -> GreedyNet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,8 @@ def _figures(study: optuna.Study, config: SweepConfig) -> list[str]:
         try:
             if len(trials_in(study, "complete")) < 2:
                 raise ValueError("needs two complete trials")
-            figure = plotly.io.to_html(draw(), include_plotlyjs=library, full_html=False)
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # of few trials: the pictures show it
+                figure = plotly.io.to_html(draw(), include_plotlyjs=library, full_html=False)
             library = False
         except (ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials, or all of one value
             figure = f"<p>Not drawn: {html.escape(str(error))}.</p>"

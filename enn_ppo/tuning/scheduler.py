@@ -31,7 +31,7 @@ class Scheduler:
         compose: the settings of training with these arguments over those of the command.
         run: trains.
         lock: file descriptor that trials hold while they run.
-        on_best: called when a trial is better than those before, with its settings.
+        on_best: called when a trial is better than those before.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Scheduler:
         compose: Callable[[Sequence[str]], TrainConfig],
         run: Callable[[TrainConfig], object],
         lock: int,
-        on_best: Callable[[optuna.trial.FrozenTrial, TrainConfig], None],
+        on_best: Callable[[optuna.trial.FrozenTrial], object],
     ) -> None:
         self._study, self._config, self._folder = study, config, folder
         self._compose, self._run_training, self._lock, self._on_best = compose, run, lock, on_best
@@ -129,20 +129,20 @@ class Scheduler:
             outcome = None if running.told else running.advance()
             if outcome is not None:
                 running.told = True
-                self._tell(running.trial, outcome, running.training)
+                self._tell(running.trial, outcome)
             if not running.alive and (running.told or running.stopped):
                 self._running.remove(running)
         if time.monotonic() - self._saved > _SAVE_INTERVAL:
             self._save_seconds()
 
-    def _tell(self, trial: optuna.Trial, outcome: Outcome, training: TrainConfig | None = None) -> None:
+    def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
         """Tell the study, and the user in a line."""
         trial.set_user_attr(REASON, outcome.reason)
         states = import_optuna().trial.TrialState
         frozen = self._study.tell(trial, outcome.value, states[outcome.state.upper()])
         best = best_of(self._study)
-        if training is not None and best is not None and best.number == trial.number:
-            self._on_best(best, training)
+        if best is not None and best.number == trial.number:
+            self._on_best(best)
         done = len(trials_in(self._study, "complete", "pruned", "fail"))
         limit = "" if self._config.trials is None else f" of {self._config.trials}"
         result = {"pruned": "pruned", "fail": "failed"}.get(outcome.state) or f"{outcome.value:.4g}"

@@ -30,6 +30,7 @@ SETTINGS, STUDY, LOCK, TRIALS, REPORT, BEST = (
 )
 POINTS = 20  # of a learning curve, at which trials are compared
 REASON, VALUES, ARGUMENTS, SECONDS = "reason", "values", "arguments", "seconds"  # attributes of trials and of the study
+_STRIDE = 1_000_003  # between the sampler's seeds before and after an interruption
 _MAY_CHANGE = ("trials", "minutes", "jobs", "sampler", "sampler_seed", "startup_trials", "pruner", "prune_after")
 
 
@@ -139,12 +140,12 @@ def _is_alive(process: str) -> bool:
 def open_study(folder: Path, config: SweepConfig) -> optuna.Study:
     """Open the study in the folder, or begin it."""
     library = import_optuna()
-    if config.sampler == "random":
-        sampler = library.samplers.RandomSampler(seed=config.sampler_seed)
-    else:
-        sampler = library.samplers.TPESampler(
-            seed=config.sampler_seed, n_startup_trials=config.startup_trials, constant_liar=True
-        )
+    samplers = {
+        "random": lambda seed: library.samplers.RandomSampler(seed),
+        "tpe": lambda seed: library.samplers.TPESampler(
+            seed=seed, n_startup_trials=config.startup_trials, constant_liar=True
+        ),
+    }
     warmup = math.ceil(config.prune_after * POINTS)
     pruners = {
         "median": lambda: library.pruners.MedianPruner(config.startup_trials, warmup),
@@ -155,10 +156,11 @@ def open_study(folder: Path, config: SweepConfig) -> optuna.Study:
         storage=f"sqlite:///{(folder / STUDY).resolve()}",
         study_name="sweep",
         load_if_exists=True,
-        sampler=sampler,
         pruner=pruners[config.pruner](),
         direction=config.direction,
     )
+    # A sweep that goes on must not draw once more what it drew at its beginning.
+    study.sampler = samplers[config.sampler](config.sampler_seed + _STRIDE * len(study.get_trials(deepcopy=False)))
     return study
 
 

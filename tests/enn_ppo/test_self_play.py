@@ -12,17 +12,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo import SelfPlayConfig
-from enn_ppo.opponents import LATEST
+from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
+from enn_ppo.opponents import LATEST, PolicyOpponents
 from enn_ppo.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
 from enn_ppo.rollout import Collector
 from enn_ppo.self_play import SelfPlay, least_missed
 from enn_ppo.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.episodes import Episode
-from rogue_net import RogueNet
+from entity_gym.players import players_of
+from entity_gym.seated_env import SeatedEpisodeVecEnv
+from rogue_net import ObsBatch, RelposConfig, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net, snake_pool
+from tests.enn_ppo.worlds import tiny_config
 
 
 def self_play(net: RogueNet | None = None, seed: int = 0, **settings: Any) -> SelfPlay:
@@ -373,3 +377,79 @@ def test_self_play_state_is_plain() -> None:
     for _ in range(3):
         run.update()
     assert json.loads(json.dumps(run.player.state())) == run.player.state()
+
+
+def training(run_dir: Path, **changes: Any) -> TrainConfig:
+    return tiny_config(
+        run_dir,
+        env=EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
+        net=RogueNetConfig(d_model=8, n_layer=1, n_head=1),
+        self_play=SelfPlayConfig(enabled=True, snapshot_interval=64, pool_size=3, sampling="prioritized"),
+        **{"total_timesteps": 384, "checkpoint_interval": 3, **changes},
+    )
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    timed = ("seconds", "share", "per_second")
+    written = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not any(t in key for t in timed)} for row in written]
+
+
+def test_training_against_past_selves_resumes_bit_for_bit(tmp_path: Path) -> None:
+    train(training(tmp_path / "whole"))
+    train(training(tmp_path / "parts", total_timesteps=192))
+    train(training(tmp_path / "parts", total_timesteps=384, resume=str(tmp_path / "parts")))
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+    ratings = [(tmp_path / name / "ratings.json").read_text() for name in ("parts", "whole")]
+    assert ratings[0] == ratings[1] and json.loads(ratings[0])["snapshots"][0]["games"] > 0
+    assert any(row["self_play/win_rate"] is not None for row in rows(tmp_path / "whole"))
+
+
+# --- Learning
+
+
+@pytest.mark.learning
+def test_two_snakes_get_better_than_their_earlier_selves(tmp_path: Path) -> None:
+    """Dying ends the game for both, so that half of the games are ties: 0.5 is as good, and 0.7 what chance loses."""
+    config = TrainConfig(
+        env=EnvConfig(id="MultiSnake", kwargs=SHORT_SNAKES.values),
+        rollout=RolloutConfig(num_envs=64, steps=16),
+        net=RogueNetConfig(
+            n_layer=1,
+            relpos=RelposConfig(kind="grid", extent=[3, 3], position_features=["x", "y"], per_entity_values=True),
+        ),
+        optim=OptimConfig(batch_size=256, lr=5e-3, epochs=4),
+        ppo=PPOConfig(ent_coef=0.02, gamma=0.9),
+        self_play=SelfPlayConfig(enabled=True, snapshot_interval=2048),
+        total_timesteps=24_576,
+        device="cpu",
+        run_dir=str(tmp_path / "a"),
+    )
+    policy = train(config).policy
+    rates = {
+        step: win_rate(policy, read_snapshot(snapshot_path(tmp_path / "a", step), CPU)) for step in (0, 2048, 4096)
+    }
+    assert rates[0] > 0.62 and rates[2048] > 0.58 and rates[4096] > 0.53, rates
+    table = json.loads((tmp_path / "a/ratings.json").read_text())
+    assert table["current"]["rating"] > table["snapshots"][0]["rating"] + 3
+
+
+SHORT_SNAKES = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=4, max_steps=30)
+
+
+def win_rate(policy: RogueNet, opponent: RogueNet, games: int = 1000) -> float:
+    """How a policy does against another, both seats as often."""
+    pool = EpisodeVecEnv(SHORT_SNAKES, 100, seed=99)
+    mapping = players_of(SHORT_SNAKES)
+    assert mapping is not None
+    env = SeatedEpisodeVecEnv(pool, mapping, PolicyOpponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
+    generator = torch.Generator().manual_seed(99)
+    results: list[float] = []
+    while len(results) < games:
+        obs, running = env.reset()
+        while len(running):
+            (last, _), (obs, running) = env.step(
+                policy.act(ObsBatch.from_vec_obs(obs), generator=generator).to_buffers()
+            )
+            results += [info["win_rate"] for info in last.end_of_episode_info.values()]
+    return float(np.mean(results))
