@@ -5,6 +5,7 @@ Sweeps by the basic sweeper, one job after another, are in test_cli.py.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -16,11 +17,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.plugins import Plugins
 
 from enn_ppo.cli import run_eval, run_train
 from enn_ppo.config import Interrupted, TrainConfig
 from enn_ppo.plugin_sweep import sweep_of
-from tests.enn_ppo.sweepers import register
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -111,8 +112,16 @@ def test_jobs_are_for_sweeps_of_training(capsys: pytest.CaptureFixture[str]) -> 
 # --- Sweepers that learn ---
 
 
-def test_a_sweeper_gets_the_reward_of_each_job_and_the_table_shows_all(capsys: pytest.CaptureFixture[str]) -> None:
-    register()
+@pytest.fixture
+def climbing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `hydra/sweeper=climbing` known."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "plugins"))
+    Plugins.instance().register(importlib.import_module("hydra_plugins.climbing").Climbing)
+
+
+def test_a_sweeper_gets_the_reward_of_each_job_and_the_table_shows_all(
+    climbing: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_train(pretend, ["-m", "hydra/sweeper=climbing", "env=Xor", "seed=1", "run_dir=s"]) == 0
     output = capsys.readouterr().out
     # 0.02 beats 0.005, then 0.04 beats 0.01
@@ -130,14 +139,13 @@ def test_a_sweeper_gets_the_reward_of_each_job_and_the_table_shows_all(capsys: p
     ],
 )
 def test_a_job_that_fails_inside_hydra_ends_the_sweep_with_its_own_message(
-    seed: int, code: int, message: str, capsys: pytest.CaptureFixture[str]
+    seed: int, code: int, message: str, climbing: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    register()
     arguments = ["-m", "hydra/sweeper=climbing", "env=Xor", f"seed={seed}", "run_dir=s"]
     assert run_train(pretend, arguments) == code
     output = capsys.readouterr()
     assert re.search(message, output.err, re.MULTILINE)
-    assert "Traceback" not in output.err and output.out == ""
+    assert "Traceback" not in output.err and run_dirs(output.out) == []
 
 
 def test_the_optuna_sweeper_maximises_and_its_jobs_run_in_processes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
+from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.opponents import LATEST, PolicyOpponents
 from enn_ppo.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
 from enn_ppo.rollout import Collector
@@ -385,7 +387,7 @@ def training(run_dir: Path, **changes: Any) -> TrainConfig:
         env=EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
         net=RogueNetConfig(d_model=8, n_layer=1, n_head=1),
         self_play=SelfPlayConfig(enabled=True, snapshot_interval=64, pool_size=3, sampling="prioritized"),
-        **{"total_timesteps": 384, "checkpoint_interval": 3, **changes},
+        **{"total_timesteps": 384, "checkpoint_interval": 3, "keep_last": 9, **changes},
     )
 
 
@@ -396,13 +398,17 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_training_against_past_selves_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """From a checkpoint in the middle, when snapshots of then have left the pool since."""
     train(training(tmp_path / "whole"))
-    train(training(tmp_path / "parts", total_timesteps=192))
-    train(training(tmp_path / "parts", total_timesteps=384, resume=str(tmp_path / "parts")))
-    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
-    ratings = [(tmp_path / name / "ratings.json").read_text() for name in ("parts", "whole")]
+    shutil.copytree(tmp_path / "whole", tmp_path / "again", symlinks=True)
+    middle = tmp_path / "again/checkpoints/step_000000000192"
+    train(training(tmp_path / "again", resume=str(middle)))
+    assert rows(tmp_path / "again") == rows(tmp_path / "whole")
+    ratings = [(tmp_path / name / "ratings.json").read_text() for name in ("again", "whole")]
     assert ratings[0] == ratings[1] and json.loads(ratings[0])["snapshots"][0]["games"] > 0
     assert any(row["self_play/win_rate"] is not None for row in rows(tmp_path / "whole"))
+    then = load_checkpoint(middle).trainer["self_play"]["pool"]
+    assert not set(then) <= {row["step"] for row in json.loads(ratings[0])["snapshots"]}
 
 
 # --- Learning

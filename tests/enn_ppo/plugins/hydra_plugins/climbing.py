@@ -1,4 +1,4 @@
-"""A sweeper as Hydra's plugins are: it chooses the next jobs by the results of those before."""
+"""A plugin of Hydra, found like an installed one where this folder is on the path: a sweeper that learns."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ class Climbing(Sweeper):
             rate = rates[rewards.index(max(rewards))]
 
 
-def register() -> None:
-    """Make `hydra/sweeper=climbing` known."""
-    Climbing.__module__ = "hydra_plugins.climbing"  # Hydra takes plugins from there only
-    Plugins.instance().register(Climbing)
-    target = f"{Climbing.__module__}.{Climbing.__qualname__}"
-    ConfigStore.instance().store(group="hydra/sweeper", name="climbing", node={"_target_": target, "batches": 2})
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="climbing", node={"_target_": "hydra_plugins.climbing.Climbing", "batches": 2}
+)
