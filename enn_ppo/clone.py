@@ -21,7 +21,7 @@ from enn_ppo.config import Interrupted, default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
 from enn_ppo.examples import hold_out, load_examples
 from enn_ppo.interrupt import finish_on_interrupt
-from enn_ppo.policy import select_device
+from enn_ppo.policy import select_device, set_determinism
 from enn_ppo.state import TrainState
 from rogue_net import RogueNet
 
@@ -51,7 +51,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     config = replace(config, env=bound.config, run_dir=run_dir)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    torch.use_deterministic_algorithms(config.torch_deterministic)
+    set_determinism(config.torch_deterministic)
 
     state = TrainState(config.training, bound, device, Callbacks(()))
     with closing(state):

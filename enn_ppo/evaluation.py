@@ -164,10 +164,17 @@ def make_pool(
     pool = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
     if config.opponent is None or mapping is None:
         return pool
-    run_dir, before = checkpoint.path.parent.parent, checkpoint.step
+    self_play = checkpoint.trainer.get("self_play")
     try:
         opponent = load_opponent(
-            config.opponent, run_dir, pool, device, before=before, greedy=config.greedy, seed=config.seed
+            config.opponent,
+            checkpoint.path.parent.parent,
+            pool,
+            device,
+            before=checkpoint.step,
+            snapshots=self_play["pool"] if self_play else None,
+            greedy=config.greedy,
+            seed=config.seed,
         )
         return SeatedEpisodeVecEnv(pool, mapping, opponent)
     except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -53,6 +54,10 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         return interrupted.exit_code
+    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's own flush fails, too
+        print("error: the output is closed (broken pipe)", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

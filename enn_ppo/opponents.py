@@ -6,7 +6,7 @@ seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,7 @@ def load_opponent(
     device: torch.device,
     *,
     before: int | None = None,
+    snapshots: Collection[int] | None = None,
     greedy: bool = False,
     seed: int = 0,
 ) -> Opponents:
@@ -62,6 +63,8 @@ def load_opponent(
         pool: the environments to be played in.
         device: where policies act.
         before: `past` are those of earlier steps than this, where there are any. None: all.
+        snapshots: `past` are those of the run's snapshots that were made at these steps. More may be there, which only
+            other checkpoints need: how long depends on how often the run has been interrupted. None: all.
         greedy: whether policies take the likeliest action instead of a sampled one.
         seed: of the random numbers.
 
@@ -71,7 +74,7 @@ def load_opponent(
     if spec == "random":
         return RandomOpponent(pool.action_space(), seed)
     if spec == "past":
-        nets = _past(run_dir, before, device)
+        nets = _past(run_dir, before, snapshots, device)
         steps = np.array(list(nets))
         return PolicyOpponents(
             nets, lambda n, rng: steps[rng.integers(len(steps), size=n)], pool, device, greedy=greedy, seed=seed
@@ -89,12 +92,15 @@ def load_opponent(
     )
 
 
-def _past(run_dir: Path | None, before: int | None, device: torch.device) -> dict[int, RogueNet]:
+def _past(
+    run_dir: Path | None, before: int | None, snapshots: Collection[int] | None, device: torch.device
+) -> dict[int, RogueNet]:
     """Step -> policy: the run's snapshots, or its checkpoints where it has none."""
     if run_dir is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
     run_dir = Path(run_dir)
-    files = {step: snapshot_path(run_dir, step) for step in snapshots_of(run_dir)}
+    steps = [step for step in snapshots_of(run_dir) if snapshots is None or step in snapshots]
+    files = {step: snapshot_path(run_dir, step) for step in steps}
     is_pool = bool(files)
     if not is_pool:
         files = {step: folder for step, folder in reversed(step_folders(run_dir / CHECKPOINTS))}

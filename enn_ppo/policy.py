@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import torch
@@ -41,6 +42,13 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
             f"checkpoint {checkpoint.path} has settings that this version of enn-ppo cannot use, as if it were written by "
             f"another: config.yaml: {error}"
         ) from error
+
+
+def set_determinism(on: bool) -> None:
+    """Whether torch may, in this process, only use algorithms that give the same result every time."""
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+    torch.use_deterministic_algorithms(on)
 
 
 def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:

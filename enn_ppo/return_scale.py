@@ -19,7 +19,7 @@ MIN_DEVIATION = 1e-2  # of returns: as long as all are the same, their errors ar
 class RewardScale:
     """Divides rewards by the standard deviation that their discounted sum, over all that was seen, has.
 
-        R_t = r_t + γ R_{t-1}        (R starts from 0 with every episode)        r_t / (std(R) + 1e-8)
+        R_t = r_t + γ R_{t-1}        (R starts from 0 with every episode)        r_t / std(R)
 
     Source: Engstrom et al. 2020 (arXiv 2005.12729), section 3; OpenAI's baselines. Mean and variance are counted exactly, in
     float64, by the parallel formula of Chan et al. 1979.
@@ -49,8 +49,9 @@ class RewardScale:
 
     @property
     def deviation(self) -> float:
-        """What rewards are divided by; 1 before the first."""
-        return float((self._squares / self._count) ** 0.5 + 1e-8) if self._count else 1.0
+        """What rewards are divided by; 1 as long as their sums do not vary."""
+        deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        return float(deviation) if deviation > 1e-8 else 1.0
 
     def _take_in(self, sums: Tensor) -> None:
         count, mean = sums.numel(), float(sums.mean())

@@ -73,7 +73,9 @@ class Run:
         if not (interrupted or last or evaluate or state.checkpoint_is_due()):
             return
         pending = [*self.evaluator.pending_steps, *([step] if evaluate else [])]
-        score = None if self.evaluator.config.interval else state.recent_reward()
+        # one that only an interruption has brought is none of the best: the uninterrupted run would not have it
+        scored = self.evaluator.config.interval is None and (last or state.checkpoint_is_due())
+        score = state.recent_reward() if scored else None
         saved = state.save(self.output.run_dir, evaluations=pending, score=score)
         self.callback.on_checkpoint(saved, step)
         if interrupted:

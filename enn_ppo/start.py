@@ -13,7 +13,7 @@ from enn_ppo.checkpoint import Checkpoint, load_checkpoint
 from enn_ppo.config import TrainConfig, default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
 from enn_ppo.evaluator import Evaluator, check_evaluation
-from enn_ppo.policy import select_device
+from enn_ppo.policy import select_device, set_determinism
 from enn_ppo.run import Run
 from enn_ppo.run_dir import prepare_run_dir
 from enn_ppo.run_output import RunOutput
@@ -35,7 +35,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
 
-    torch.use_deterministic_algorithms(config.torch_deterministic)
+    set_determinism(config.torch_deterministic)
     state = TrainState(config, bound, device, callback)
     check_evaluation(config.eval, config.env, env, state.vec_env.obs_space(), state.vec_env.action_space())
     restored = None

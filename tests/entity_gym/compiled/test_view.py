@@ -205,7 +205,7 @@ def test_outside_an_episode_there_are_no_steps() -> None:
 
 def test_an_exception_of_its_own_keeps_its_type() -> None:
     env = started()
-    env.configure({"fault": 16})
+    env.record.fault = 16
     with pytest.raises(MadeUpError, match="the bridge is out"):
         env.act(random_choices(env.show(), np.random.default_rng(0)))
 
