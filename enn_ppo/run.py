@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 
 from enn_ppo.callbacks import Callback, Update
@@ -79,20 +80,28 @@ class Run:
         saved = state.save(self.output.run_dir, evaluations=pending, score=score)
         self.callback.on_checkpoint(saved, step)
         if interrupted:
-            code = 143 if interrupted == "terminated" else 130
-            raise Interrupted(
-                f"{interrupted} after {step:,} steps; saved {saved}; go on with resume={self.output.run_dir}", code
-            )
+            raise self._interrupted(interrupted, saved)
         if evaluate:
             self.evaluator.submit(saved, step)
             self._evaluated_until = step
 
-    def finish(self, interrupted: Callable[[], object]) -> None:
-        """Wait for the evaluations under way, unless interrupted, and log them."""
+    def finish(self, interrupted: Callable[[], str | None]) -> None:
+        """Wait for the evaluations under way, and log them.
+
+        Raises:
+            Interrupted: before they were done; the run that is resumed does them.
+        """
         while done := self.evaluator.wait(interrupted):
             row = {"step": self.state.step, **self._evaluated(done)}
             self._log(row)
             self.metrics = (self.metrics or {}) | row
+        if (how := interrupted()) and self.evaluator.pending_steps:
+            raise self._interrupted(how, resolve_checkpoint(self.output.run_dir))
+
+    def _interrupted(self, how: str, saved: Path) -> Interrupted:
+        code = 143 if how == "terminated" else 130
+        resume = f"go on with resume={self.output.run_dir}"
+        return Interrupted(f"{how} after {self.state.step:,} steps; saved {saved}; {resume}", code)
 
     def _log(self, row: Row) -> None:
         try:

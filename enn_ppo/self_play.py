@@ -25,7 +25,7 @@ from enn_ppo.checkpoint_layout import step_folders
 from enn_ppo.config import SelfPlayConfig
 from enn_ppo.opponents import LATEST, PolicyOpponents, name_of
 from enn_ppo.ratings import Ratings, prioritized
-from enn_ppo.run_dir import CHECKPOINTS
+from enn_ppo.run_dir import CHECKPOINTS, RATINGS
 from enn_ppo.snapshots import read_snapshot, snapshot_path, snapshots_of, write_aside, write_snapshot
 from entity_gym.episodes import Episode
 from entity_gym.players import players_of
@@ -33,7 +33,6 @@ from entity_gym.seated_env import SeatedVecEnv
 from entity_gym.vec_env import VecEnv
 from rogue_net import RogueNet
 
-RATINGS = "ratings.json"
 #: Snapshots that environments choose from at a time, drawn anew with every update: each costs a pass of its own network.
 AT_A_TIME = 2
 

@@ -15,11 +15,11 @@ import safetensors
 import safetensors.torch
 import torch
 
+from enn_ppo.run_dir import POOL
 from enn_ppo.settings import from_dict, to_dict
 from entity_gym.saving import spaces_from_dict, spaces_to_dict
 from rogue_net import RogueNet, RogueNetConfig
 
-POOL = "pool"
 _NAME = re.compile(r"step_(\d{12,})\.safetensors")
 
 

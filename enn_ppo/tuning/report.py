@@ -109,7 +109,7 @@ def _figures(study: optuna.Study, config: SweepConfig) -> list[str]:
             if len(trials_in(study, "complete")) < 2:
                 raise ValueError("needs two complete trials")
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # of few trials: the pictures show it
-                figure = plotly.io.to_html(draw(), include_plotlyjs=library, full_html=False)
+                figure = plotly.io.to_html(draw(), include_plotlyjs=library, full_html=False, default_height=480)
             library = False
         except (ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials, or all of one value
             figure = f"<p>Not drawn: {html.escape(str(error))}.</p>"

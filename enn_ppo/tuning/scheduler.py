@@ -130,7 +130,7 @@ class Scheduler:
             if outcome is not None:
                 running.told = True
                 self._tell(running.trial, outcome)
-            if not running.alive and (running.told or running.stopped):
+            if (running.told or running.stopped) and not running.alive:
                 self._running.remove(running)
         if time.monotonic() - self._saved > _SAVE_INTERVAL:
             self._save_seconds()

@@ -7,6 +7,7 @@ recording with logits, the best checkpoints kept.
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -41,16 +42,17 @@ from enn_ppo import (
 from enn_ppo.callbacks import Update
 from enn_ppo.checkpoint import load_checkpoint
 from enn_ppo.run_dir import METRICS
+from enn_ppo.snapshots import read_snapshot, snapshot_path
 
 pytest.importorskip("openskill")
 pytest.importorskip("pyarrow")
 
-UPDATES = 8
+UPDATES = 6
 FRAMES = 24  # of an update: 3 environments, 8 steps
 BOTH: dict[str, Any] = {
     "rollout": RolloutConfig(num_envs=3, steps=8, freeze_normalization_after=4 * FRAMES),
-    "net": RogueNetConfig(d_model=8, n_layer=1, n_head=2),
-    "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.001@1", batch_size=8, epochs=4, weight_decay=0.01, warmup_steps=30),
+    "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2),
+    "optim": OptimConfig(lr="0@0 -> 0.02@0.3 cos 0.001@1", batch_size=12, epochs=3, weight_decay=0.01, warmup_steps=30),
     "total_timesteps": UPDATES * FRAMES - 3,  # the last update is shorter
     "checkpoint_interval": 3,
     "keep_last": 2,
@@ -68,7 +70,7 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             kwargs={"board_size": 3, "num_players": 2, "max_snake_length": 3, "max_steps": 9},
             info={"board_size": [3, 4]},
         ),
-        "value_net": RogueNetConfig(d_model=8, n_layer=0, n_head=2),
+        "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
         "value_optim": ValueOptimConfig(lr=0.005),
         "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
         "self_play": SelfPlayConfig(
@@ -143,17 +145,23 @@ def same(one: Any, other: Any) -> bool:
 def assert_same_checkpoint(one: Path, other: Path) -> None:
     """Weights, optimizer, environments, opponents, scales, counters and score; not the seconds that it took."""
     first, second = load_checkpoint(one), load_checkpoint(other)
-    assert first.step == second.step
-    assert first.score == second.score
+    assert (first.step, first.score) == (second.step, second.score)
     assert same(first.policy, second.policy)
     assert same(first.more_weights, second.more_weights)
-    # where the recording lies differs between the runs; which evaluations were under way depends on the process
-    left_out = {"seconds", "evaluations", "recorder"}
-    for name in first.trainer.keys() | second.trainer.keys():
-        if name not in left_out:
-            assert same(first.trainer[name], second.trainer[name]), name
-    for name, value in (first.trainer["recorder"] or {}).items():
-        assert name == "path" or same(value, second.trainer["recorder"][name]), name
+    trainers = [known_to_all(checkpoint.trainer) for checkpoint in (first, second)]
+    assert trainers[0].keys() == trainers[1].keys()
+    for name in trainers[0]:
+        assert same(trainers[0][name], trainers[1][name]), name
+
+
+def known_to_all(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trainer saved, without what may differ: how long it took, which evaluations were still under way, where the
+    recording lies, and which snapshots' files wait until the last checkpoint that needs them is gone."""
+    known = {name: value for name, value in trainer.items() if name not in ("seconds", "evaluations")}
+    known["recorder"] = {name: value for name, value in trainer["recorder"].items() if name != "path"}
+    if trainer["self_play"]:
+        known["self_play"] = {name: value for name, value in trainer["self_play"].items() if name != "gone"}
+    return known
 
 
 def assert_same_run(run_dir: Path, whole: Path) -> None:
@@ -162,13 +170,11 @@ def assert_same_run(run_dir: Path, whole: Path) -> None:
     assert_same_checkpoint(run_dir / "checkpoints/latest", whole / "checkpoints/latest")
     assert_same_checkpoint(run_dir / "checkpoints/best", whole / "checkpoints/best")
     assert (run_dir / "samples.arrow").read_bytes() == (whole / "samples.arrow").read_bytes()
-    assert pool_of(run_dir) == pool_of(whole)
-
-
-def pool_of(run_dir: Path) -> dict[str, bytes]:
-    """Ratings and snapshots."""
-    files = [*run_dir.glob("ratings.json"), *run_dir.glob("pool/*")]
-    return {file.name: file.read_bytes() for file in files}
+    if load_checkpoint(run_dir).trainer["self_play"]:
+        assert (run_dir / "ratings.json").read_bytes() == (whole / "ratings.json").read_bytes()
+        for step in load_checkpoint(run_dir).trainer["self_play"]["pool"]:
+            snapshots = [read_snapshot(snapshot_path(home, step), torch.device("cpu")) for home in (run_dir, whole)]
+            assert same(*(dict(snapshot.state_dict()) for snapshot in snapshots))
 
 
 # --- Stopping ---
@@ -218,8 +224,8 @@ def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_is_on_in_the_run_that_the_others_must_equal(whole: Path, world: World) -> None:
     rows = trained(whole)
     assert [row["step"] for row in rows] == [*range(FRAMES, UPDATES * FRAMES, FRAMES), UPDATES * FRAMES - 3]
-    assert {row["epochs"] for row in rows} > {4}  # the divergence was met in some updates, and not in others
-    assert sorted(evaluated(whole)) == [48, 96, 120, 168, 189]
+    assert {row["epochs"] for row in rows} > {3}  # the divergence was met in some updates, and not in others
+    assert sorted(evaluated(whole)) == [48, 96, 120, 141]
     assert len({row["eval/episodic_reward"] for row in evaluated(whole).values()}) > 1
     assert (whole / "samples.arrow").stat().st_size > 0
     if world is snakes:
@@ -250,3 +256,135 @@ def test_a_run_interrupted_at_every_update_equals_the_uninterrupted_one(
         stop_after(1, resumed(config))
     train(resumed(config))
     assert_same_run(tmp_path, whole)
+
+
+def test_evaluations_in_a_process_tell_of_an_interrupted_run_what_they_tell_in_line(
+    world: World, whole: Path, tmp_path: Path
+) -> None:
+    config = world(tmp_path)
+    config = replace(config, eval=replace(config.eval, process=True))
+    stop_after(2, config)  # an evaluation was due with this update, and is done by the run that is resumed
+    stop_after(2, resumed(config))
+    train(resumed(config))
+    assert_same_run(tmp_path, whole)
+
+
+def test_the_best_checkpoint_by_training_rewards_is_that_of_the_uninterrupted_run(tmp_path: Path) -> None:
+    """Interruptions save more often, and none of what they save may be the best."""
+    whole, parts = (
+        mines(tmp_path / name, eval=TrainEvalConfig(), keep_best=1, keep_last=1, total_timesteps=FRAMES * 7)
+        for name in ("whole", "parts")
+    )
+    train(whole)
+    stop_after(1, parts)
+    for _ in range(6):
+        stop_after(1, resumed(parts))
+    train(resumed(parts))
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    kept = [{folder.name for folder in (tmp_path / name / "checkpoints").iterdir()} for name in ("whole", "parts")]
+    assert kept[0] == kept[1]
+
+
+# --- kill -9 ---
+
+#: When a run is killed: the parameters of an update were drawn; its row was written; ratings, snapshots and samples of a
+#: checkpoint were written, and it was not; it was, and not evaluated; an evaluation was scored, and not logged.
+MOMENTS = ("begun", "logged", "saving", "saved", "scored")
+
+
+class Killer(Callback):
+    """Ends its process as `kill -9` does, when the run has trained `step` steps and the moment comes."""
+
+    def __init__(self, moment: str, step: int) -> None:
+        self.moment, self.step, self.now = moment, step, -1
+
+    def comes(self, moment: str, step: int) -> None:
+        if (moment, step) == (self.moment, self.step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> None:
+        self.comes("begun", self.now)
+
+    def on_update(self, update: Update) -> None:
+        self.now = update.step
+        self.comes("logged", update.step)
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        self.comes("saved", step)
+
+    def install(self) -> None:
+        """For the moments that no callback is told of. The process is this killer's alone."""
+        save, score = enn_ppo.state.save_checkpoint, enn_ppo.run.record_score
+
+        def save_checkpoint(directory: Path, step: int, **contents: Any) -> Path:
+            self.comes("saving", step)
+            return save(directory, step, **contents)
+
+        def record_score(directory: Path, step: int, value: float) -> None:
+            score(directory, step, value)
+            self.comes("scored", step)
+
+        enn_ppo.state.save_checkpoint, enn_ppo.run.record_score = save_checkpoint, record_score
+
+
+def train_until_killed(config: TrainConfig, moment: str, step: int) -> None:
+    torch.set_num_threads(1)
+    killer = Killer(moment, step)
+    killer.install()
+    train(config, callbacks=[killer])
+
+
+def killed(config: TrainConfig, moment: str, step: int) -> bool:
+    """Train in a process of its own, and tell whether it was killed; otherwise it came to its end."""
+    context = multiprocessing.get_context("forkserver")  # imports once, and forks what has imported
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=train_until_killed, args=(config, moment, step))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(world: World, whole: Path, tmp_path: Path) -> None:
+    config = world(tmp_path)
+    kills = 0
+    for step in range(FRAMES, UPDATES * FRAMES, FRAMES):
+        for moment in MOMENTS:
+            begun = (tmp_path / "checkpoints").exists()
+            if killed(resumed(config) if begun else config, moment, step):
+                kills += 1
+                assert load_checkpoint(tmp_path).step <= step
+    assert kills > 10
+    train(resumed(config))
+    assert_same_run(tmp_path, whole)
+
+
+# --- Budgets of seconds ---
+
+
+def test_a_budget_of_seconds_is_kept_over_interruptions_and_the_time_between_them_does_not_count(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock by which every update takes one second, so that schedules by the clock are the same, too."""
+    now = iter(range(10**6))
+    clock = SimpleNamespace(perf_counter=lambda: float(next(now)))
+    monkeypatch.setattr(importlib.import_module("enn_ppo.train"), "time", clock)
+    budget: dict[str, Any] = {"max_train_seconds": 4.5, "total_timesteps": 10**6}
+    whole, parts = (world(tmp_path / name, **budget) for name in ("whole", "parts"))
+    train(whole)
+    stop_after(1, parts)
+    for _ in range(4):
+        next(now)  # while nothing runs, time goes by
+        stop_after(1, resumed(parts))
+    train(resumed(parts))
+    seconds = [row["seconds"] for row in rows_of(tmp_path / "parts") if "seconds" in row]
+    assert seconds == [1.0, 2.0, 3.0, 4.0, 5.0]
+    rates = [row["learning_rate"] for row in trained(tmp_path / "parts")]
+    assert rates == pytest.approx(expected_rates([0, 1 / 4.5, 2 / 4.5, 3 / 4.5, 4 / 4.5]))
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def expected_rates(progress: Sequence[float]) -> list[float]:
+    """Of the schedule `0@0 -> 0.02@0.3 cos 0.001@1`, after a warm-up of 30 steps."""
+    rates = [0.02 * p / 0.3 if p < 0.3 else 0.001 + 0.019 * (1 + np.cos(np.pi * (p - 0.3) / 0.7)) / 2 for p in progress]
+    return [rates[0] * FRAMES / 30, *rates[1:]]

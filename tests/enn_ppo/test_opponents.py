@@ -175,7 +175,9 @@ def test_an_opponent_that_is_not_there_is_named(spec: str, message: str, tmp_pat
 
 def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
-    with pytest.raises(ValueError, match=r"the opponent .*step_000000000064 belongs to another environment than this one"):
+    with pytest.raises(
+        ValueError, match=r"the opponent .*step_000000000064 belongs to another environment than this one"
+    ):
         load_opponent(str(run), None, mines, CPU)
 
 

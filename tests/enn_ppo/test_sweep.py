@@ -6,7 +6,9 @@ With real processes and real training: test_sweep_processes.py.
 from __future__ import annotations
 
 import json
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -300,7 +302,7 @@ def test_an_optuna_that_is_too_old_or_missing_is_told_with_the_command_that_help
     monkeypatch.setattr(optuna, "__version__", "2.10.1")
     with pytest.raises(ValueError, match=r'needs optuna 4 or newer.*has 2\.10\.1.*pip install "enn-ppo\[sweep\]"'):
         study.import_optuna()
-    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ValueError, match=r'needs optuna: pip install "enn-ppo\[sweep\]"'):
         study.import_optuna()
 
@@ -312,7 +314,7 @@ def test_the_report_is_one_page_with_pictures_and_every_trial(tmp_path: Path) ->
     result = run(tmp_path, work, trials=4)
     page = (tmp_path / "s/sweep.html").read_text()
     for title in ("History", "Learning curves", "Importance", "Slices"):
-        assert f"<h2>{title}</h2><div>" in page, title
+        assert f"<h2>{title}</h2><div " in page, title
     assert "3 complete, 1 failed trials" in page and "the wall is red" in page and result.command in page
     assert "<script src=" not in page  # needs no network
     assert page.count("<tr class='best'>") == 1
@@ -408,7 +410,7 @@ def test_a_mistake_is_found_before_the_first_trial(
     assert command(*arguments) == (2, [])
     output = capsys.readouterr()
     assert output.err.startswith("error: ") and output.err.count("\n") == 1
-    assert __import__("re").search(message, output.err)
+    assert re.search(message, output.err)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -388,5 +388,7 @@ def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) 
 
 
 def test_an_environment_without_parameters_says_so() -> None:
-    with pytest.raises(ValueError, match=r"Zoo \(environment 0\): Zoo does not implement configure\(\), so it takes no env_info"):
+    with pytest.raises(
+        ValueError, match=r"Zoo \(environment 0\): Zoo does not implement configure\(\), so it takes no env_info"
+    ):
         ListEnv(Zoo, 2).reset(env_info=[{}, {}])
