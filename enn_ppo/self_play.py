@@ -79,7 +79,7 @@ class SelfPlay:
             )
             raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
         self._opponents = PolicyOpponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
-        return SeatedVecEnv(vec_env, mapping, self._opponents)
+        return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
 
     def add(self, step: int) -> None:
         """The policy as it is now joins the pool; if that is full, one of the others leaves."""

@@ -95,10 +95,10 @@ class TrainState:
 
     def start(self) -> None:
         """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
-        if self.self_play:
-            self.self_play.add(0)
         self.reset()
         self.model.update_normalization(self.collector.collect(self.config.rollout.steps).obs)
+        if self.self_play:
+            self.self_play.add(0)
         self.reset()
 
     def reset(self) -> None:

@@ -84,6 +84,9 @@ class SelfPlayConfig:
     """Snapshots kept, spread over the run. At least 1. Default 20."""
     latest: float = 0.5
     """Share of the environments in which the others are the policy as it is now. In [0, 1]. Default 0.5."""
+    zero_sum: bool = False
+    """Whether the policy's reward is its own less the mean of the other players', so that what is good for them is bad for
+    it; otherwise its own alone. Default false."""
     sampling: Sampling = "uniform"
     """How snapshots are drawn: `uniform`, or `prioritized`, those the policy loses to more often. Default `uniform`."""
 
@@ -92,4 +95,5 @@ class SelfPlayConfig:
         check_int("self_play.snapshot_interval", self.snapshot_interval, 1)
         check_int("self_play.pool_size", self.pool_size, 1)
         check_float("self_play.latest", self.latest, 0, 1)
+        check_bool("self_play.zero_sum", self.zero_sum)
         check_choice("self_play.sampling", self.sampling, get_args(Sampling))

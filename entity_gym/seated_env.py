@@ -37,6 +37,7 @@ class SeatedVecEnv(VecEnv):
         mapping: of their world, see `players_of`.
         opponents: who plays the other players.
         seats: (N,) the learner's player in each environment. None: `i % num_players` in environment i.
+        zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
 
     Attributes:
         pool: the environments, as all players together see them.
@@ -46,10 +47,15 @@ class SeatedVecEnv(VecEnv):
     """
 
     def __init__(
-        self, pool: VecEnv, mapping: PlayerMapping, opponents: Opponents, seats: Sequence[int] | None = None
+        self,
+        pool: VecEnv,
+        mapping: PlayerMapping,
+        opponents: Opponents,
+        seats: Sequence[int] | None = None,
+        zero_sum: bool = False,
     ) -> None:
         self.pool = pool
-        self._game = _Game(len(pool), mapping, opponents, seats)
+        self._game = _Game(len(pool), mapping, opponents, seats, zero_sum)
 
     def obs_space(self) -> ObsSpace:
         return self.pool.obs_space()
@@ -164,9 +170,14 @@ class _Game:
     """What both pools share: who sits where, what the environments show to all, and the scores of the running episodes."""
 
     def __init__(
-        self, num_envs: int, mapping: PlayerMapping, opponents: Opponents, seats: Sequence[int] | None
+        self,
+        num_envs: int,
+        mapping: PlayerMapping,
+        opponents: Opponents,
+        seats: Sequence[int] | None,
+        zero_sum: bool = False,
     ) -> None:
-        self.mapping, self.opponents = mapping, opponents
+        self.mapping, self.opponents, self.zero_sum = mapping, opponents, zero_sum
         self.everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
         self.seats: NDArray[np.int64] = self.everyone % mapping.num_players
         if seats is not None:
@@ -193,6 +204,9 @@ class _Game:
         part = seating.part(self.seats[obs.env_id])
         self._latest = seating, part
         view = seating.show(part)
+        if self.zero_sum:
+            others = seating.rewards.sum(axis=1) - view.reward
+            view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
         if counts:
             self._scores[obs.env_id] += seating.rewards
             if obs.done.any():

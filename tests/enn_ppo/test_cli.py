@@ -18,8 +18,8 @@ import yaml
 from enn_ppo.checkpoint import CheckpointError, Retention, save_checkpoint
 from enn_ppo.cli import config_directory, run_eval, run_train
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig
-from enn_ppo.settings import to_dict
 from enn_ppo.run_table import RunSummary, format_table, summarize_run
+from enn_ppo.settings import to_dict
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.process_handle import WorkerDied
 
