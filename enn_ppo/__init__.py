@@ -14,7 +14,7 @@ warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval|clone)' found in
 
 from enn_ppo.callbacks import Callback, Update  # noqa: E402
 from enn_ppo.clone import CloneResult, clone  # noqa: E402
-from enn_ppo.clone_config import CloneConfig, CloningConfig  # noqa: E402
+from enn_ppo.cloning.config import CloneConfig, CloningConfig  # noqa: E402
 from enn_ppo.config import (  # noqa: E402
     EnvConfig,
     EvalConfig,

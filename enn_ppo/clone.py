@@ -14,14 +14,14 @@ from typing import NamedTuple
 import torch
 
 from enn_ppo.callbacks import Callbacks
-from enn_ppo.clone_config import CloneConfig
-from enn_ppo.clone_output import CloneOutput, Row
-from enn_ppo.cloning import learn, match_scales
+from enn_ppo.checkpoints.policy import select_device, set_determinism
+from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.cloning.examples import hold_out, load_examples
+from enn_ppo.cloning.learning import learn, match_scales
+from enn_ppo.cloning.output import CloneOutput, Row
 from enn_ppo.config import Interrupted, default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
-from enn_ppo.examples import hold_out, load_examples
 from enn_ppo.interrupt import finish_on_interrupt
-from enn_ppo.policy import select_device, set_determinism
 from enn_ppo.state import TrainState
 from rogue_net import RogueNet
 
@@ -75,6 +75,6 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
 
 
 if __name__ == "__main__":
-    from enn_ppo.cli import run_clone
+    from enn_ppo.command_line.cli import run_clone
 
     raise SystemExit(run_clone(clone))

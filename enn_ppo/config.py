@@ -1,6 +1,6 @@
 """Every setting of training and evaluation: frozen, with its unit, range and default, checked when it is made.
 
-`enn_ppo.cli` turns the command line into these; from Python they are made directly. Nothing here knows Hydra.
+`enn_ppo.command_line.cli` turns the command line into these; from Python they are made directly. Nothing here knows Hydra.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
-from enn_ppo.evaluation_config import Device, EvalConfig, TrainEvalConfig
-from enn_ppo.learning_config import OptimConfig, PPOConfig, ValueOptimConfig
-from enn_ppo.settings import section_of
-from enn_ppo.world_config import EnvConfig, RolloutConfig, SelfPlayConfig
+from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
+from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
+from enn_ppo.settings.schema import section_of
+from enn_ppo.settings.world import EnvConfig, RolloutConfig, SelfPlayConfig
 from rogue_net.checks import check_bool, check_choice, check_float, check_int, check_text
 from rogue_net.config import RogueNetConfig
 

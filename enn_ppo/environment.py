@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.config import EnvConfig, RolloutConfig
-from enn_ppo.space_changes import gained_actions, gained_features
 from entity_gym import Environment
 from entity_gym.batch_env import BatchEnvironment
 from entity_gym.compiled import CompiledEnvironment

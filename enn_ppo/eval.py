@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EvalConfig
 from enn_ppo.environment import EnvFactory
-from enn_ppo.evaluation import Estimate, EvalResult, Outputs, evaluate_checkpoint
-from enn_ppo.policy import select_device
+from enn_ppo.evaluation.episodes import Estimate, EvalResult, Outputs, evaluate_checkpoint
 
 __all__ = ["Estimate", "EvalResult", "evaluate"]
 
@@ -71,6 +71,6 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from enn_ppo.cli import run_eval
+    from enn_ppo.command_line.cli import run_eval
 
     raise SystemExit(run_eval(evaluate))

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from enn_ppo.checkpoint import Checkpoint, load_checkpoint
-from enn_ppo.fit import FittedPolicy, fit_policy
-from enn_ppo.policy import saved_config
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
+from enn_ppo.checkpoints.policy import saved_config
 from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
 from entity_gym.play import add_options, broken, run, style_of, usage_error
 from entity_gym.playing.loop import Advice, Decision

@@ -19,10 +19,10 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from enn_ppo.curve import new_figure, save_figure
-from enn_ppo.logger import read_metrics
-from enn_ppo.run_dir import CONFIG, METRICS
-from enn_ppo.settings import flatten, from_dict
+from enn_ppo.settings.schema import flatten, from_dict
+from enn_ppo.tracking.curve import new_figure, save_figure
+from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.tracking.run_dir import CONFIG, METRICS
 from rogue_net.checks import check_choice, check_float
 
 __all__ = ["PlotConfig", "plot"]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.actor_critic import Actor
-from enn_ppo.frames import Frames
-from enn_ppo.recording import Recorder
+from enn_ppo.recording.frames import Frames
+from enn_ppo.recording.recorder import Recorder
 from entity_gym.episodes import Episode, EpisodeTracker
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecObs

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 
 from enn_ppo.callbacks import Callback, Update
-from enn_ppo.checkpoint import CheckpointError, record_score, resolve_checkpoint
+from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
 from enn_ppo.config import Interrupted
-from enn_ppo.evaluator import EvalRow, Evaluator
-from enn_ppo.metrics import Row, Timing, metrics_row
+from enn_ppo.evaluation.evaluator import EvalRow, Evaluator
 from enn_ppo.rollout import Rollout
-from enn_ppo.run_output import RunOutput
 from enn_ppo.state import Settings, TrainState
+from enn_ppo.tracking.metrics import Row, Timing, metrics_row
+from enn_ppo.tracking.run_output import RunOutput
 from enn_ppo.update import UpdateStats
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 
 from enn_ppo.callbacks import Callback
-from enn_ppo.checkpoint import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.config import TrainConfig, default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
-from enn_ppo.evaluator import Evaluator, check_evaluation
-from enn_ppo.policy import select_device, set_determinism
+from enn_ppo.evaluation.evaluator import Evaluator, check_evaluation
 from enn_ppo.run import Run
-from enn_ppo.run_dir import prepare_run_dir
-from enn_ppo.run_output import RunOutput
 from enn_ppo.state import TrainState
+from enn_ppo.tracking.run_dir import prepare_run_dir
+from enn_ppo.tracking.run_output import RunOutput
 from entity_gym.threaded_env import ThreadedVecEnv
 
 

@@ -15,18 +15,18 @@ import torch
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.advantages import Advantages, gae, n_step
 from enn_ppo.callbacks import Callback
-from enn_ppo.checkpoint import Checkpoint, Retention, save_checkpoint
+from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint
+from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from enn_ppo.config import PPOConfig, TrainConfig
-from enn_ppo.distributions import draw_parameters
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.metrics import Row, env_info_row
-from enn_ppo.recording import open_recorder
+from enn_ppo.recording.recorder import open_recorder
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Collector, Rollout
-from enn_ppo.schedule import Scheduled, at_progress, decayed, parse_schedule
-from enn_ppo.self_play import SelfPlay
-from enn_ppo.settings import to_dict
-from enn_ppo.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.self_play.pool import SelfPlay
+from enn_ppo.settings.distributions import draw_parameters
+from enn_ppo.settings.schedule import Scheduled, at_progress, decayed, parse_schedule
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.tracking.metrics import Row, env_info_row
 from entity_gym.saving import spaces_to_dict
 from rogue_net import ObsBatch, RogueNet
 

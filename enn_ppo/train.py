@@ -14,8 +14,8 @@ from enn_ppo.callbacks import Callback, Callbacks
 from enn_ppo.config import TrainConfig
 from enn_ppo.environment import EnvFactory
 from enn_ppo.interrupt import finish_on_interrupt
-from enn_ppo.metrics import Row
 from enn_ppo.start import start_run
+from enn_ppo.tracking.metrics import Row
 from enn_ppo.update import update
 from rogue_net import RogueNet
 
@@ -67,6 +67,6 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
 
 
 if __name__ == "__main__":
-    from enn_ppo.cli import run_train
+    from enn_ppo.command_line.cli import run_train
 
     raise SystemExit(run_train(train))

@@ -27,7 +27,7 @@ from benchmark import Measurement, parser, report
 NATURAL = dict(os.environ)  # of the ancestor, before the next import says how OpenMP threads wait
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
-from enn_ppo.logger import read_metrics  # noqa: E402
+from enn_ppo.tracking.logger import read_metrics  # noqa: E402
 
 import torch  # isort: skip  # noqa: E402
 

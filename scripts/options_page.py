@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_ppo.clone_config import CloneConfig
+from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.command_line.options import Option, Section, sections_of
 from enn_ppo.config import EvalConfig, TrainConfig
-from enn_ppo.options import Option, Section, sections_of
 from enn_ppo.plot import PlotConfig
 from enn_ppo.tuning.config import SweepCommand
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from enn_ppo.cli import config_directory, run_train
+from enn_ppo.command_line.cli import config_directory, run_train
 from enn_ppo.config import TrainConfig
 
 ROOT = Path(__file__).parents[1]

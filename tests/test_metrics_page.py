@@ -13,7 +13,7 @@ import pytest
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, SelfPlayConfig, TrainEvalConfig, train
 from enn_ppo.callbacks import Callback
-from enn_ppo.logger import read_metrics
+from enn_ppo.tracking.logger import read_metrics
 from entity_gym import (
     Action,
     ActionSpace,
@@ -89,7 +89,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     evaluation = TrainEvalConfig(interval=32, episodes=4, num_envs=4, process=False)
     pytest.importorskip("openskill")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than the runs
+        patch.setattr(
+            "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        )  # takes longer than the runs
 
         def run(name: str, env: Any, callbacks: Sequence[Callback] = (), **changes: Any) -> list[dict[str, Any]]:
             config = tiny_config(place / name, **({"env": EnvConfig(), "total_timesteps": 64} | changes))

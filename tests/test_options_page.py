@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enn_ppo.clone_config import CloneConfig
+from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.command_line.options import sections_of
 from enn_ppo.config import EvalConfig, TrainConfig
-from enn_ppo.options import sections_of
 from enn_ppo.plot import PlotConfig
-from enn_ppo.settings import flatten, setting_names, to_dict
+from enn_ppo.settings.schema import flatten, setting_names, to_dict
 from enn_ppo.tuning.config import SweepCommand
 
 ROOT = Path(__file__).parent.parent

@@ -31,7 +31,9 @@ def test_the_callback_of_the_page_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if not any(a.startswith("resume=") for a in c)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [c for c in commands() if not any(a.startswith("resume=") for a in c)], ids=" ".join
+)
 def test_the_settings_of_every_training_command_compose(command: list[str]) -> None:
     _, *arguments = command
     shown = [sys.executable, *(a for a in arguments if a not in ("--cfg", "job")), "--cfg", "job"]

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
-from enn_ppo.cli import train_job
-from enn_ppo.composition import Composed, Job, compose, plain_values
+from enn_ppo.command_line.cli import train_job
+from enn_ppo.command_line.composition import Composed, Job, compose, plain_values
+from enn_ppo.command_line.help_page import asks_for_help, help_page
+from enn_ppo.command_line.mistakes import guarded, told
 from enn_ppo.config import TrainConfig, default_run_dir
-from enn_ppo.help_page import asks_for_help, help_page
-from enn_ppo.mistakes import guarded, told
-from enn_ppo.settings import from_dict
+from enn_ppo.settings.schema import from_dict
 from enn_ppo.tuning.config import SweepCommand, SweepConfig
 from enn_ppo.tuning.space import check_names
 

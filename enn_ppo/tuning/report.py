@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from enn_ppo.config import TrainConfig
-from enn_ppo.settings import to_dict
+from enn_ppo.settings.schema import to_dict
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.study import ARGUMENTS, BEST, REASON, REPORT, TRIALS, best_of, import_optuna, trials_in
 

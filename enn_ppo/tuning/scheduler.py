@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from enn_ppo.command_line.job_process import StopSignals, shared_cores
 from enn_ppo.config import TrainConfig
-from enn_ppo.job_process import StopSignals, shared_cores
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.study import ARGUMENTS, REASON, SECONDS, best_of, import_optuna, trials_in
 from enn_ppo.tuning.trial import Outcome, RunningTrial

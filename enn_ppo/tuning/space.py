@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from enn_ppo.config import TrainConfig
-from enn_ppo.settings import setting_names, unknown_setting
+from enn_ppo.settings.schema import setting_names, unknown_setting
 from entity_gym.errors import nearest
 
 Scale = Literal["linear", "log", "integer", "power_of_two", "one_minus", "choice"]

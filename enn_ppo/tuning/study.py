@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from enn_ppo.job_process import GRACE
+from enn_ppo.command_line.job_process import GRACE
 from enn_ppo.tuning.config import SweepConfig
 
 if TYPE_CHECKING:

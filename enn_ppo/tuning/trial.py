@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from enn_ppo.command_line.job_process import JobProcess
 from enn_ppo.config import TrainConfig
-from enn_ppo.job_process import JobProcess
-from enn_ppo.run_dir import METRICS
+from enn_ppo.tracking.run_dir import METRICS
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.curve import Curve
 from enn_ppo.tuning.study import POINTS, TRIALS, VALUES

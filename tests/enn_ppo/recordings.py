@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from enn_ppo.frames import Frames
-from enn_ppo.recording import Recorder
+from enn_ppo.recording.frames import Frames
+from enn_ppo.recording.recorder import Recorder
 from enn_ppo.rollout import Collector
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.list_env import ListEnv

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_ppo.logger import JsonlLogger, Row
+from enn_ppo.tracking.logger import JsonlLogger, Row
 
 
 def log_all(path: Path, rows: Sequence[Row], resume_step: int | None = None) -> None:

@@ -21,15 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from enn_ppo.checkpoint import (
+from enn_ppo.checkpoints import (
     CheckpointError,
     Retention,
     load_checkpoint,
     resolve_checkpoint,
     save_checkpoint,
 )
-from enn_ppo.checkpoint_saving import trainer_bytes
-from enn_ppo.stored_values import decode
+from enn_ppo.checkpoints.saving import trainer_bytes
+from enn_ppo.checkpoints.stored_values import decode
 
 ONE = Retention(keep_last=1)
 FULL_DISK = OSError(28, "No space left on device")
@@ -516,7 +516,7 @@ def test_hard_links_are_not_required(tmp_path: Path, monkeypatch: pytest.MonkeyP
 KILL_WHILE_SAVING = """
 import os, signal, sys, time, torch
 from pathlib import Path
-from enn_ppo.checkpoint import Retention, load_checkpoint, save_checkpoint
+from enn_ppo.checkpoints import Retention, load_checkpoint, save_checkpoint
 
 directory, steps, kills = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from enn_ppo.checkpoint import CheckpointError, Retention, save_checkpoint
-from enn_ppo.cli import config_directory, run_eval, run_train
+from enn_ppo.checkpoints import CheckpointError, Retention, save_checkpoint
+from enn_ppo.command_line.cli import config_directory, run_eval, run_train
+from enn_ppo.command_line.run_table import RunSummary, format_table, summarize_run
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig
-from enn_ppo.run_table import RunSummary, format_table, summarize_run
-from enn_ppo.settings import to_dict
+from enn_ppo.settings.schema import to_dict
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.process_handle import WorkerDied
 
@@ -269,7 +269,7 @@ def test_an_orderly_interruption_says_its_message_and_exits_with_130(capsys: pyt
 
 def test_a_process_ends_with_the_exit_code_and_one_paragraph(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import sys\nfrom enn_ppo.cli import run_train\nsys.exit(run_train(print))\n")
+    script.write_text("import sys\nfrom enn_ppo.command_line.cli import run_train\nsys.exit(run_train(print))\n")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     for arguments, code in ((["--multirun", "env=Foo"], 2), (["seed=2"], 0)):
         done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, env=environment)
@@ -363,9 +363,7 @@ def saved_run(tmp_path: Path, **changes: Any) -> TrainConfig:
     config = TrainConfig(**(settings | changes))
     directory = tmp_path / "out/a/checkpoints"
     retention = Retention(keep_last=1)
-    save_checkpoint(
-        directory, 64, policy={}, config=to_dict(config), spaces={}, trainer={}, retention=retention
-    )
+    save_checkpoint(directory, 64, policy={}, config=to_dict(config), spaces={}, trainer={}, retention=retention)
     return config
 
 

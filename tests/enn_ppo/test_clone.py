@@ -16,13 +16,13 @@ from torch import Tensor
 
 from enn_ppo import CloneConfig, CloningConfig, EnvConfig, EvalConfig, Interrupted, PPOConfig, clone, evaluate, train
 from enn_ppo.callbacks import Callbacks
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.cli import run_clone
-from enn_ppo.cloning import Weights, learn, match_scales, measure
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.cloning.examples import Examples, Split, hold_out
+from enn_ppo.cloning.learning import Weights, learn, match_scales, measure
+from enn_ppo.command_line.cli import run_clone
 from enn_ppo.environment import bind_environment
-from enn_ppo.examples import Examples, Split, hold_out
-from enn_ppo.policy import load_policy
-from enn_ppo.recorded import read_all
+from enn_ppo.recording.reading import read_all
 from enn_ppo.state import TrainState
 from rogue_net import ActResult, ObsBatch, RaggedTensor
 from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
@@ -321,7 +321,9 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = clone_config(tmp_path / "run", lessons)
-    monkeypatch.setattr("enn_ppo.cloning.measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
+    monkeypatch.setattr(
+        "enn_ppo.cloning.learning.measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {}
+    )
     with pytest.raises(Interrupted, match="interrupted after pass 1 of 8; saved .*step_000000000000"):
         clone(config, env=Copycat)
     assert load_checkpoint(tmp_path / "run").step == 0
@@ -406,7 +408,7 @@ def test_data_must_be_given_and_resume_not(tmp_path: Path) -> None:
 
 
 def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from enn_ppo.cli import run_eval, run_train
+    from enn_ppo.command_line.cli import run_eval, run_train
 
     world, data = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1"], tmp_path / "a.arrow"
     small = ["rollout.num_envs=8", "rollout.steps=8", "optim.batch_size=32"]

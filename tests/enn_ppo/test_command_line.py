@@ -22,8 +22,8 @@ import pytest
 import torch
 
 from enn_ppo import evaluate, train
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.cli import run_eval, run_train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.command_line.cli import run_eval, run_train
 
 REPOSITORY = Path(__file__).parents[2]
 WORLDS = "tests.enn_ppo.worlds"

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from enn_ppo import evaluate, train
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.cli import run_eval, run_train
-from enn_ppo.recorded import read_episodes, read_frames
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.command_line.cli import run_eval, run_train
+from enn_ppo.recording.reading import read_episodes, read_frames
 
 SMALL = (
     "rollout.num_envs=4",
@@ -37,7 +37,9 @@ DUEL = (*SMALL, "env=custom", "env.id=tests.enn_ppo.evaluation_worlds:Duel")
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than a tiny run
+    monkeypatch.setattr(
+        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+    )  # takes longer than a tiny run
 
 
 def run(*arguments: str) -> list[dict[str, Any]]:

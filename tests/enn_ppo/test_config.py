@@ -27,7 +27,7 @@ from enn_ppo.config import (
     ValueOptimConfig,
     default_run_dir,
 )
-from enn_ppo.settings import from_dict, setting_names, to_dict, unknown_setting
+from enn_ppo.settings.schema import from_dict, setting_names, to_dict, unknown_setting
 from rogue_net import config as net_config
 from rogue_net.config import RogueNetConfig
 

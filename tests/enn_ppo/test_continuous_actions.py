@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from enn_ppo import EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, evaluate, train
-from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.play import NetPolicy
-from enn_ppo.policy import load_policy
 from enn_ppo.rollout import Collector
 from entity_gym import (
     Action,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.checkpoint import CheckpointError, Retention, load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, record_score, save_checkpoint
 from entity_gym import Action, Observation
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)
+    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
 
 
 def save(directory: Path, step: int, size: int, **other: object) -> Path:
@@ -137,7 +137,7 @@ def test_a_checkpoint_directory_that_vanishes_is_made_again(tmp_path: Path) -> N
 SAVE_FOREVER = """
 import sys, torch
 from pathlib import Path
-from enn_ppo.checkpoint import Retention, load_checkpoint, record_score, save_checkpoint
+from enn_ppo.checkpoints import Retention, load_checkpoint, record_score, save_checkpoint
 torch.set_num_threads(1)
 directory = Path(sys.argv[1])
 step = load_checkpoint(directory).step if (directory / "latest").is_dir() else 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.distributions import check_distributions, draw_parameters
+from enn_ppo.settings.distributions import check_distributions, draw_parameters
 
 
 def draw(distribution: object, progress: float = 0.0, num_envs: int = 400, seed: int = 1) -> list[Any]:

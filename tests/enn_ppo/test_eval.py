@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, evaluate, train
-from enn_ppo.evaluation import Estimate, summarize
-from enn_ppo.recorded import read_episodes
+from enn_ppo.evaluation.episodes import Estimate, summarize
+from enn_ppo.recording.reading import read_episodes
 from entity_gym import (
     Action,
     ActionSpace,

@@ -39,9 +39,9 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.callbacks import Update
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.run_dir import METRICS
-from enn_ppo.snapshots import read_snapshot, snapshot_path
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path
+from enn_ppo.tracking.run_dir import METRICS
 
 pytest.importorskip("openskill")
 pytest.importorskip("pyarrow")
@@ -204,7 +204,9 @@ def stop_after(updates: int, config: TrainConfig) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than a tiny run
+        patch.setattr(
+            "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        )  # takes longer than a tiny run
         yield
 
 

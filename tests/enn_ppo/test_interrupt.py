@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo import Interrupted, train
-from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.interrupt import finish_on_interrupt
 from tests.enn_ppo.worlds import CtrlC, tiny_config
 

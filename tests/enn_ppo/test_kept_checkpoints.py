@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from enn_ppo.checkpoint import (
+from enn_ppo.checkpoints import (
     CheckpointError,
     Retention,
     load_checkpoint,

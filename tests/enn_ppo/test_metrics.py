@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.counts import count
-from enn_ppo.metrics import Timing, env_info_row, metrics_row
 from enn_ppo.rollout import Rollout
+from enn_ppo.tracking.counts import count
+from enn_ppo.tracking.metrics import Timing, env_info_row, metrics_row
 from enn_ppo.update import UpdateStats
 from entity_gym import (
     ActionSpace,

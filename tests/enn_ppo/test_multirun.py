@@ -19,9 +19,9 @@ import pytest
 import yaml
 from hydra.core.plugins import Plugins
 
-from enn_ppo.cli import run_eval, run_train
+from enn_ppo.command_line.cli import run_eval, run_train
+from enn_ppo.command_line.plugin_sweep import sweep_of
 from enn_ppo.config import Interrupted, TrainConfig
-from enn_ppo.plugin_sweep import sweep_of
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -84,7 +84,7 @@ def test_a_mistake_in_the_last_job_is_found_before_the_first_starts(
 def test_ctrl_c_ends_the_jobs_that_run_in_order_and_starts_no_other(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, time\nfrom pathlib import Path\nfrom enn_ppo.cli import run_train\n"
+        "import sys, time\nfrom pathlib import Path\nfrom enn_ppo.command_line.cli import run_train\n"
         "from enn_ppo.config import Interrupted\n"
         "def work(config):\n"
         "    try:\n        Path(f'ready{config.seed}').touch(); time.sleep(60)\n"

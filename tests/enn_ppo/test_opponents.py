@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
-from enn_ppo.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
-from enn_ppo.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
+from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.players import players_of, split
 from entity_gym.sampling import random_actions

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from enn_ppo.clone_config import CloneConfig
+from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.command_line.options import Option, field_docstrings, help_text, sections_of
 from enn_ppo.config import EvalConfig, PPOConfig, TrainConfig
-from enn_ppo.options import Option, field_docstrings, help_text, sections_of
 from enn_ppo.plot import PlotConfig
-from enn_ppo.schedule import Scheduled
-from enn_ppo.settings import to_dict
+from enn_ppo.settings.schedule import Scheduled
+from enn_ppo.settings.schema import to_dict
 from enn_ppo.tuning.config import SweepCommand, SweepConfig
 from rogue_net.config import RelposConfig, RogueNetConfig
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from enn_ppo import OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.callbacks import Callback, Update
-from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.config import EnvConfig, ValueOptimConfig
 from enn_ppo.environment import bind_environment
 from enn_ppo.rollout import Rollout
@@ -34,7 +34,9 @@ CONSTANT = PPOConfig(anneal_entropy=False)
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than a tiny run
+    monkeypatch.setattr(
+        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+    )  # takes longer than a tiny run
 
 
 def tiny(run_dir: Path | str, **changes: Any) -> TrainConfig:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.checkpoint import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.play import NetPolicy, decide, main
-from enn_ppo.policy import load_policy
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.playing.session import Session
 from entity_gym.vec_obs import VecObs
@@ -178,7 +178,8 @@ def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, 
     monkeypatch.setattr(broken.Walk, "action_space", broken.NoActions.action_space)
     assert main([run_dir]) == 2
     assert re.match(
-        r"error: checkpoint .* belongs to another environment than .*Walk: the action 'step' is gone", capsys.readouterr().err
+        r"error: checkpoint .* belongs to another environment than .*Walk: the action 'step' is gone",
+        capsys.readouterr().err,
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from enn_ppo.logger import Row
 from enn_ppo.plot import (
     PlotConfig,
     Points,
@@ -25,6 +24,7 @@ from enn_ppo.plot import (
     read_run,
     smoothed,
 )
+from enn_ppo.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
 
 # three updates, of which the second ended no episode; an evaluation of the second, and one that ended after the last

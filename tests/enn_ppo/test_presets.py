@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enn_ppo.checkpoint import Retention, save_checkpoint
-from enn_ppo.cli import config_directory, run_train
+from enn_ppo.checkpoints import Retention, save_checkpoint
+from enn_ppo.command_line.cli import config_directory, run_train
 from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
-from enn_ppo.settings import flatten, to_dict
+from enn_ppo.settings.schema import flatten, to_dict
 from entity_gym.registry import list_envs
 
 FILES = sorted(path for path in (config_directory() / "env").glob("*.yaml") if path.stem != "custom")

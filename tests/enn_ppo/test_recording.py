@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, Interrupted, TrainConfig, train
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.frames import RecordedFrames
-from enn_ppo.recorded import RecordedEpisode, read_all, read_episodes, read_frames, read_header
-from enn_ppo.recording import Recorder, RecordingError, open_recorder
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.recording.reading import RecordedEpisode, read_all, read_episodes, read_frames, read_header
+from enn_ppo.recording.recorder import Recorder, RecordingError, open_recorder
 from enn_ppo.rollout import Collector
 from entity_gym import Environment
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -521,7 +521,7 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return really_write(file, data)
 
-    monkeypatch.setattr("enn_ppo.recording.os.write", write)
+    monkeypatch.setattr("enn_ppo.recording.recorder.os.write", write)
     with pytest.raises(ValueError, match=r"run.arrow failed: No space left on device; it holds 64 whole frames"):
         train(config, env=CtrlC)
     monkeypatch.undo()
@@ -591,7 +591,7 @@ def test_a_file_that_is_not_there_or_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_a_recording_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.recording_columns.FORMAT", 2)
+    monkeypatch.setattr("enn_ppo.recording.columns.FORMAT", 2)
     record(tmp_path / "a.arrow", Copycat)
     monkeypatch.undo()
     with pytest.raises(

@@ -11,7 +11,7 @@ import torch
 from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.rollout import Collector
-from enn_ppo.settings import from_dict
+from enn_ppo.settings.schema import from_dict
 from enn_ppo.update import update
 from entity_gym import (
     Action,

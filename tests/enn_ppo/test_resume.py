@@ -27,8 +27,8 @@ from enn_ppo import (
     TrainConfig,
     train,
 )
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.run_dir import METRICS
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.tracking.run_dir import METRICS
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, tiny_config
 
@@ -74,7 +74,9 @@ def resumed(config: TrainConfig, source: Path, **changes: Any) -> TrainConfig:
 
 @pytest.fixture(autouse=True)
 def nobody_presses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than a tiny run
+    monkeypatch.setattr(
+        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+    )  # takes longer than a tiny run
     CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
     yield
     CtrlC.at = 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.retention import Retention, Saved, best_of, which_to_remove
+from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 
 
 def staying(saved: Collection[Saved], now: int, **retention: object) -> list[int]:

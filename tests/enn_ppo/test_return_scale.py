@@ -95,4 +95,6 @@ def test_a_saved_return_scale_goes_on_as_if_it_had_not_been() -> None:
     for each, head in zip((scale, restored), heads, strict=True):
         each(torch.tensor([[7.0], [9.0]]), head)
     assert heads[0].state_dict().keys() == {"project.weight", "project.bias", "mean", "deviation"}
-    assert all(torch.equal(a, b) for a, b in zip(heads[0].state_dict().values(), heads[1].state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(heads[0].state_dict().values(), heads[1].state_dict().values(), strict=True)
+    )

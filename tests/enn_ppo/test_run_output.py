@@ -14,10 +14,10 @@ import pytest
 
 from enn_ppo import EnvConfig, LoggerConfig, TrainConfig, train
 from enn_ppo.callbacks import Callback, Update
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.logger import JsonlLogger, Row, read_metrics
-from enn_ppo.run_output import RunOutput
-from enn_ppo.trackers import TensorBoardLogger
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.tracking.logger import JsonlLogger, Row, read_metrics
+from enn_ppo.tracking.run_output import RunOutput
+from enn_ppo.tracking.trackers import TensorBoardLogger
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 UPDATE: Row = {"step": 32, "seconds": 1.0, "episodic_reward": 0.5, "episode_length": 1.0}
@@ -25,7 +25,9 @@ UPDATE: Row = {"step": 32, "seconds": 1.0, "episodic_reward": 0.5, "episode_leng
 
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)  # takes longer than a tiny run
+    monkeypatch.setattr(
+        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+    )  # takes longer than a tiny run
 
 
 def config(run_dir: Path | None, **changes: Any) -> TrainConfig:
@@ -94,7 +96,9 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
 
 def test_a_run_directory_that_vanishes_ends_the_run_and_what_was_learned_is_saved(tmp_path: Path) -> None:
     run_dir = tmp_path / "a"
-    with pytest.raises(ValueError, match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_000000000096, written"):
+    with pytest.raises(
+        ValueError, match=r"metrics.jsonl cannot be written: .*No such file.*; saved is .*step_000000000096, written"
+    ):
         train(config(run_dir), env=Copycat, callbacks=[After(64, lambda: shutil.rmtree(run_dir))])
     assert load_checkpoint(run_dir).step == 96
 

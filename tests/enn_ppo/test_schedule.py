@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo.config import PPOConfig
-from enn_ppo.learning_config import ValueOptimConfig
-from enn_ppo.schedule import Schedule, at_progress, check_scheduled, decayed, parse_schedule
+from enn_ppo.settings.learning import ValueOptimConfig
+from enn_ppo.settings.schedule import Schedule, at_progress, check_scheduled, decayed, parse_schedule
 
 VALUES = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 PROGRESS = st.floats(0, 1)

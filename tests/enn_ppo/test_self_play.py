@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.opponents import LATEST, PolicyOpponents
-from enn_ppo.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.rollout import Collector
-from enn_ppo.self_play import SelfPlay, least_missed
-from enn_ppo.snapshots import read_snapshot, snapshot_path, snapshots_of
+from enn_ppo.self_play.opponents import LATEST, PolicyOpponents
+from enn_ppo.self_play.pool import SelfPlay, least_missed
+from enn_ppo.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
+from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.episode_env import EpisodeVecEnv

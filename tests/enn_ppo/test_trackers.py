@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from enn_ppo.config import LoggerConfig, TrainConfig
-from enn_ppo.logger import MetricsLogger, Row, read_metrics
-from enn_ppo.trackers import WandbLogger, make_loggers
+from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
+from enn_ppo.tracking.trackers import WandbLogger, make_loggers
 
 CONFIG = TrainConfig(total_timesteps=1000, logger=LoggerConfig(project="mines"))
 ROWS: list[Row] = [{"step": step, "reward": step / 4, "kl": None} for step in (100, 200, 300)]
@@ -42,7 +42,7 @@ def test_without_trackers_there_is_only_the_file(tmp_path: Path) -> None:
 
 def test_no_tracker_is_imported_before_it_is_chosen() -> None:
     code = """
-import sys, enn_ppo.run_output, enn_ppo.plot
+import sys, enn_ppo.tracking.run_output, enn_ppo.plot
 print([name for name in ("wandb", "tensorboard", "matplotlib") if name in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
@@ -282,7 +282,7 @@ def test_a_file_of_wandb_that_does_not_grow_is_noticed(fake: FakeWandb, run_dir:
 def test_a_file_of_wandb_that_has_not_grown_by_the_end_is_noticed_too(
     fake: FakeWandb, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_ppo.trackers._FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr("enn_ppo.tracking.trackers._FLUSH_SECONDS", 0.1)
     warnings: list[str] = []
     logger = make(run_dir, warn=warnings.append, wandb="offline")
     logger.log(ROWS[0])

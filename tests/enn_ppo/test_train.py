@@ -14,8 +14,8 @@ import torch
 import yaml
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, TrainResult, train
-from enn_ppo.checkpoint import load_checkpoint
-from enn_ppo.settings import from_dict
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.settings.schema import from_dict
 from enn_ppo.update import UpdateStats
 from entity_gym import Environment
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from enn_ppo import TrainConfig
-from enn_ppo.checkpoint import Checkpoint
-from enn_ppo.fit import fit_net, fit_policy
-from enn_ppo.settings import to_dict
-from enn_ppo.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.fit import fit_net, fit_policy
+from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.settings.schema import to_dict
 from entity_gym import (
     ActionMask,
     ActionSpace,

@@ -12,10 +12,10 @@ import torch
 import yaml
 
 from enn_ppo import EvalConfig, TrainConfig, evaluate, train
-from enn_ppo.checkpoint import CheckpointError, load_checkpoint
-from enn_ppo.cli import run_train
-from enn_ppo.policy import load_policy, saved_config
-from enn_ppo.upgrades import FORMAT, UPGRADES, Added, Contents, Removed, Renamed, upgrade
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy, saved_config
+from enn_ppo.checkpoints.upgrades import FORMAT, UPGRADES, Added, Contents, Removed, Renamed, upgrade
+from enn_ppo.command_line.cli import run_train
 
 FORMAT_1 = Path(__file__).parent / "fixtures" / "format_1"
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def test_format_1_is_evaluated(old_run: Path) -> None:
 def test_format_1_goes_on_to_more_timesteps(
     old_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)
+    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
     before = load_checkpoint(old_run)
     assert run_train(train, [f"resume={old_run}", "total_timesteps=48"]) == 0, capsys.readouterr().err
     after = load_checkpoint(old_run)
@@ -103,7 +103,7 @@ def test_format_1_goes_on_to_more_timesteps(
 def test_format_1_goes_on_in_the_present_format_elsewhere(
     old_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_ppo.run_output.plot_learning_curve", lambda *paths: None)
+    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
     config = replace(
         saved_config(load_checkpoint(old_run)), resume=str(old_run), run_dir=str(tmp_path / "new"), total_timesteps=24
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from enn_ppo.video import Camera, check_film
+from enn_ppo.evaluation.video import Camera, check_film
 
 
 class Lamps:

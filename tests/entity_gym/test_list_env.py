@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo.stored_values import decode, encode
+from enn_ppo.checkpoints.stored_values import decode, encode
 from entity_gym import Action, Entity, Environment, Observation, ObsSpace
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.stored_values import decode, encode
+from enn_ppo.checkpoints.stored_values import decode, encode
 from entity_gym import (
     CategoricalActionMask,
     CategoricalActionSpace,

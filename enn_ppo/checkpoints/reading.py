@@ -1,0 +1,130 @@
+"""What a step folder holds. Reading never executes code."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import safetensors.torch
+import torch
+import yaml
+from torch import Tensor
+
+from enn_ppo.checkpoints.layout import (
+    CONFIG,
+    FILES,
+    POLICY,
+    SPACES,
+    SUMMARY,
+    TRAINER,
+    WEIGHTS,
+    CheckpointError,
+    first_line,
+)
+from enn_ppo.checkpoints.stored_values import decode
+from enn_ppo.checkpoints.upgrades import FORMAT, Contents, upgrade
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """One checkpoint as it was saved; of an older format, as it would be saved now. Every tensor is on the CPU."""
+
+    path: Path  # its step folder
+    step: int  # environment steps trained so far
+    policy: dict[str, Tensor]
+    config: dict[str, Any]  # tuples have become lists, as in every YAML and JSON file
+    spaces: dict[str, Any]
+    trainer: dict[str, Any]  # exactly what was given, NumPy arrays and tuples included
+    more_weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # network -> weights
+    seconds: float | None = None  # spent training; None: not known
+    score: float | None = None  # None: not known
+
+
+class Summary(NamedTuple):
+    """What retention needs to know."""
+
+    seconds: float | None = None
+    score: float | None = None
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a step folder.
+
+    Raises:
+        CheckpointError: a file is missing, cut short, not data, or of a newer format; names it and the cause.
+    """
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"checkpoint {folder} is half-written: {', '.join(missing)} is missing")
+    policy = _read_file(folder / POLICY, safetensors.torch.load_file)
+    config = _read_file(folder / CONFIG, lambda file: _mapping(yaml.safe_load(file.read_text("utf-8"))))
+    spaces = _read_file(folder / SPACES, lambda file: _mapping(json.loads(file.read_text("utf-8"))))
+    saved = _read_file(folder / TRAINER, _read_trainer)
+    more = {
+        file.name.removesuffix(WEIGHTS): _read_file(file, safetensors.torch.load_file)
+        for file in sorted(folder.glob(f"*{WEIGHTS}"))
+        if file.name != POLICY
+    }
+    summary = _read_file(folder / SUMMARY, _read_summary) if (folder / SUMMARY).is_file() else Summary()
+    contents = upgrade(saved.format, Contents(policy, config, saved.trainer))
+    return Checkpoint(folder, saved.step, contents.policy, contents.config, spaces, contents.trainer, more, *summary)
+
+
+def read_summary(folder: Path) -> Summary:
+    """What retention needs to know of a step folder; nothing where it cannot be read, which must not stop a save."""
+    try:
+        return _read_summary(folder / SUMMARY)
+    except (OSError, ValueError):
+        return Summary()
+
+
+def _read_summary(file: Path) -> Summary:
+    content = _mapping(json.loads(file.read_text("utf-8")))
+    numbers = (content.get(name) for name in Summary._fields)
+    return Summary(*(None if number is None else float(number) for number in numbers))
+
+
+def _read_file(file: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(file)
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged file fails in every way: zip, pickle, JSON, YAML, Unicode, shapes
+        raise CheckpointError(f"checkpoint {file.parent} is damaged: {file.name}: {first_line(error)}") from error
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"holds {type(value).__name__}, not a mapping")
+    return value
+
+
+class _Trainer(NamedTuple):
+    format: int
+    step: int
+    trainer: dict[str, Any]
+
+
+def _read_trainer(file: Path) -> _Trainer:
+    try:
+        content: Mapping[str, Any] = _mapping(torch.load(file, map_location="cpu", weights_only=True))
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"names {named[1]}" if named else "is cut short or holds more than plain values"
+        raise ValueError(f"{what}; refused, because only data is read and no code is run") from error
+    saved_format = content.get("format")
+    if type(saved_format) is not int or saved_format < 1:
+        raise ValueError(f"has format {saved_format!r}; this version reads formats 1 to {FORMAT}")
+    if saved_format > FORMAT:
+        raise CheckpointError(
+            f"checkpoint {file.parent} has format {saved_format}, and this version of enn-ppo reads formats 1 to {FORMAT}: "
+            "it was written by a newer version; upgrade enn-ppo to use it"
+        )
+    return _Trainer(saved_format, int(content["step"]), _mapping(decode(content["trainer"])))

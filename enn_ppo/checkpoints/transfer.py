@@ -1,0 +1,287 @@
+"""Weights of a checkpoint in a network for an environment that has gained features, entity types, actions or choices.
+
+Everything is found by its name, so that order does not matter. What is new starts as if it were not there, where that can be:
+
+    feature                 columns of weights 0: the policy acts the same. Its statistics are measured before it is learned
+    feature of a type       the type's vector becomes the bias of the LayerNorm that ends the embedding, whose weights are 0:
+      that had none           the same
+    value of a category     the mean of the known values' rows
+    choice of an action     the mean of the known choices' rows, so that its logit is the mean of theirs: it is never more
+                              likely than 1 / choices, and the odds between the others stay what they were
+    choice of nobody        a key of zeros
+    entity type, action,    as in a new network: no weights can hide a new entity from the others
+      number of an action
+
+The optimizer's averages move in the same way. Those that are new within a tensor are 0 for the gradient, and for its square the
+mean of the known ones: from 0, Adam would take steps several times as long as meant until they have grown.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
+from enn_ppo.settings.schema import to_dict
+from entity_gym.saving import spaces_difference, spaces_to_dict
+from entity_gym.spaces import has_global_entity
+from rogue_net import ObsBatch, RogueNet
+from rogue_net.config import RogueNetConfig
+from rogue_net.normalization import RunningNorm
+from rogue_net.weight_names import Axis, Weight, weight_names
+
+#: Settings of a network that may change: those that decide nothing about what it computes but for noise while learning.
+FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend", "precision")
+
+
+class Move(NamedTuple):
+    """Where the numbers of a tensor come from."""
+
+    source: str  # name in the checkpoint's state dict
+    taken: tuple[Tensor, ...]  # places along each axis of the source
+    places: tuple[Tensor, ...]  # along each axis of the tensor, as many in all
+
+    def __call__(self, source: Tensor, background: Tensor) -> Tensor:
+        """The tensor: what the source has, in front of what the new places start as."""
+        result, grid = background.clone(), _grid(self.places)
+        result[grid] = source[_grid(self.taken)].to(result).reshape(result[grid].shape)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Transferred:
+    """What came of a checkpoint's weights in a network.
+
+    Args:
+        net: the network, which has them now.
+        news: a line for each thing that the checkpoint did not know.
+        changed: how the spaces differ first; None if they do not. States of environments then mean nothing.
+        moves: tensor of the network -> where it comes from; those that are new are not in it.
+        parameters: names of the checkpoint's parameters, as its optimizer numbered them.
+    """
+
+    net: RogueNet
+    news: tuple[str, ...]
+    changed: str | None
+    moves: Mapping[str, Move]
+    parameters: tuple[str, ...]
+
+    @property
+    def unmeasured(self) -> Mapping[str, list[int]]:
+        """Normalization -> its features that have no statistics yet."""
+        missing = {}
+        for name, module in self.net.named_modules():
+            if isinstance(module, RunningNorm):
+                move = self.moves.get(f"{name}.mean")
+                known = set(move.places[0].tolist()) if move else set()
+                missing[name] = [place for place in range(len(module.mean)) if place not in known]
+        return {name: places for name, places in missing.items() if places}
+
+    def measure(self, batch: ObsBatch) -> None:
+        """Give the features that are new the statistics of a rollout, as if all that was seen before had been like it.
+
+        Those of the others stay as they are, so that the policy acts the same.
+        """
+        sample = copy.deepcopy(self.net)
+        for module in sample.modules():
+            if isinstance(module, RunningNorm):
+                for buffer in (module.count, module.mean, module.squares):
+                    buffer.zero_()
+        sample.update_normalization(batch)
+        for name, places in self.unmeasured.items():
+            own, seen = self.net.get_submodule(name), sample.get_submodule(name)
+            assert isinstance(own, RunningNorm) and isinstance(seen, RunningNorm)
+            if seen.count > 0 and len(places) == len(own.mean):
+                own.count.copy_(seen.count)
+            share = own.count / seen.count.clamp(min=1)
+            own.mean[places] = seen.mean[places]
+            own.squares[places] = seen.squares[places] * share
+            own.refresh()
+
+
+def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: str = "policy") -> Transferred:
+    """Give a network the weights of a checkpoint, by the names of what they are for.
+
+    Args:
+        net: changed in place, on any device.
+        checkpoint: whose weights.
+        env: the present environment, for messages.
+        network: `policy`, or one of the checkpoint's `more_weights`.
+
+    Raises:
+        ValueError: something that the checkpoint knows is gone or is of another kind, or the networks differ in settings;
+            names it. The network is as it was.
+    """
+    section = "net" if network == "policy" else network
+    return transfer_from(load_net(checkpoint, network), net, f"checkpoint {checkpoint.path}", env, section)
+
+
+def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: str = "net") -> Transferred:
+    """Give a network the weights of another one.
+
+    Args:
+        saved: whose weights, on the CPU.
+        net: changed in place, on any device.
+        name: how messages call the source.
+        env: the environment of `net`, for messages.
+        section: of the settings of both networks, for messages.
+
+    Raises:
+        ValueError: see `transfer_weights`.
+    """
+    try:
+        news = _news(saved, net)
+    except ValueError as error:
+        raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
+    _check_settings(saved, net, name, section)
+    moves = _moves(weight_names(saved), weight_names(net))
+    net.load_state_dict(_moved_weights(saved, net, moves))
+    return Transferred(
+        net=net,
+        news=tuple(news),
+        changed=spaces_difference(
+            spaces_to_dict(saved.obs_space, saved.action_space), spaces_to_dict(net.obs_space, net.action_space)
+        ),
+        moves=moves,
+        parameters=tuple(parameter for parameter, _ in saved.named_parameters()),
+    )
+
+
+def untransferred(net: RogueNet) -> Transferred:
+    """Of a network that the checkpoint knows nothing of."""
+    return Transferred(net, (), None, {}, ())
+
+
+def transfer_optimizer(
+    optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], networks: Sequence[Transferred]
+) -> None:
+    """Give an optimizer the averages of a checkpoint's; its settings stay as they are.
+
+    Args:
+        optimizer: AdamW of the parameters of `networks`, in this order; changed in place.
+        saved: `state_dict()` of the checkpoint's optimizer, of the same networks or the first of them.
+        networks: whose parameters these are.
+    """
+    state: dict[int, dict[str, Any]] = {}
+    number = first = 0  # parameters are numbered through all networks
+    for network in networks:
+        before = {name: saved["state"].get(first + i) for i, name in enumerate(network.parameters)}
+        for name, parameter in network.net.named_parameters():
+            move = network.moves.get(name)
+            if move and (averages := before.get(move.source)):
+                state[number] = {kind: _moved_average(kind, value, move, parameter) for kind, value in averages.items()}
+            number += 1
+        first += len(network.parameters)
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _moved_average(kind: str, value: Any, move: Move, parameter: Tensor) -> Any:
+    if not isinstance(value, Tensor) or value.dim() == 0:  # the number of steps
+        return copy.deepcopy(value)
+    background = torch.zeros(parameter.shape, dtype=value.dtype)
+    return move(value, background + value.mean() if kind == "exp_avg_sq" else background)
+
+
+def _news(saved: RogueNet, net: RogueNet) -> list[str]:
+    lines = gained_features(saved.obs_space, net.obs_space)
+    if has_global_entity(net.obs_space, net.action_space) and not has_global_entity(
+        saved.obs_space, saved.action_space
+    ):
+        lines.append("the whole frame is now an entity of its own: untrained, and seen by all others")
+    return lines + gained_actions(saved.action_space, net.action_space)
+
+
+def _check_settings(saved: RogueNet, net: RogueNet, name: str, section: str) -> None:
+    """Check that the networks compute the same of what both know."""
+    before, now = _settings(saved.config, saved), _settings(net.config, saved)
+    for setting in before:
+        if before[setting] != now[setting]:
+            raise ValueError(
+                f"{name} does not fit the network: {section}.{setting} is {before[setting]} in the checkpoint and "
+                f"{now[setting]} now; resume with the settings of {section} that it was trained with: {to_dict(saved.config)}"
+            )
+
+
+def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
+    """What decides what a network computes of the entity types that `saved` knows."""
+    settings = {name: value for name, value in vars(config).items() if name not in (*FREE, "relpos", "translation")}
+    settings |= {f"translation.{name}": value for name, value in vars(config.translation).items()}
+    settings |= {f"relpos.{name}": value for name, value in vars(config.relpos).items()}
+    excluded = config.relpos.exclude_entities
+    settings["relpos.exclude_entities"] = [name for name in saved.obs_space.entities if name in excluded]
+    return settings
+
+
+def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str, Move]:
+    """Tensor of a network -> where it comes from."""
+    sources = {weight.key: name for name, weight in before.items()}
+    moves = {}
+    for name, weight in now.items():
+        source = sources.get(weight.key)
+        if source is not None:
+            pairs = [_common(*axes) for axes in zip(before[source].axes, weight.axes, strict=True)]
+            moves[name] = Move(source, tuple(pair.before for pair in pairs), tuple(pair.now for pair in pairs))
+        elif weight.part == "project.2.bias" and (vector := sources.get((weight.owner, weight.name, "vector"))):
+            width = torch.arange(len(weight.axes[0]))
+            moves[name] = Move(vector, (torch.zeros(1, dtype=torch.int64), width), (width,))
+    return moves
+
+
+class _Common(NamedTuple):
+    """Places of the labels that two axes have in common, in the order of the second."""
+
+    before: Tensor
+    now: Tensor
+
+
+def _common(before: Axis, now: Axis) -> _Common:
+    place_before = {label: place for place, label in enumerate(before)}
+    common = [(place_before[label], place) for place, label in enumerate(now) if label in place_before]
+    places = torch.tensor(common, dtype=torch.int64).reshape(-1, 2)
+    return _Common(places[:, 0], places[:, 1])
+
+
+def _grid(places: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What indexes all combinations of places."""
+    return tuple(
+        each.view([-1 if axis == own else 1 for axis in range(len(places))]) for own, each in enumerate(places)
+    )
+
+
+def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) -> dict[str, Tensor]:
+    """The state dict of `net` with the weights of `saved`."""
+    before, known = saved.state_dict(), weight_names(saved).values()
+    owners = {(weight.owner, weight.name) for weight in known}
+    featureless = {weight.name for weight in known if weight.part == "vector"}
+    names, moved = weight_names(net), {}
+    for name, fresh in net.state_dict().items():
+        weight, move = names[name], moves.get(name)
+        source = before[move.source] if move else None
+        if (weight.owner, weight.name) not in owners:
+            moved[name] = fresh
+            continue
+        gains_features = weight.name in featureless and weight.part != "vector"
+        background = _background_of_layers(weight, fresh) if gains_features else _background(weight, fresh, source)
+        moved[name] = move(source, background) if move and source is not None else background
+    return moved
+
+
+def _background_of_layers(weight: Weight, fresh: Tensor) -> Tensor:
+    """Of a type that had no features: only the bias of the LayerNorm may count."""
+    return torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
+
+
+def _background(weight: Weight, fresh: Tensor, source: Tensor | None) -> Tensor:
+    """What new places of something known start as."""
+    if weight.new == "fresh":
+        return fresh
+    if weight.new == "mean" and source is not None:
+        return source.mean(dim=0).to(fresh).expand_as(fresh)
+    return torch.zeros_like(fresh)

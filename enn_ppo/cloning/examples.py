@@ -1,0 +1,96 @@
+"""What a clone learns from: recorded frames with the returns that followed, and episodes held out to see how well it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.recording.reading import read_all, read_header
+from enn_ppo.settings.schedule import parse_schedule
+from entity_gym.saving import spaces_difference, spaces_to_dict
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+
+@dataclass(frozen=True)
+class Examples:
+    """B frames, on the CPU."""
+
+    frames: RecordedFrames
+    returns: Tensor  # (B,) float32, NaN where unknown; see `RecordedFrames.returns`
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def gather(self, frames: Tensor) -> Examples:
+        """The frames numbered `frames` (int64), in that order."""
+        return Examples(self.frames.gather(frames), self.returns[frames])
+
+    def to(self, device: torch.device) -> Examples:
+        """The same on another device."""
+        return self if device.type == "cpu" else Examples(self.frames.to(device), self.returns.to(device))
+
+    @property
+    def num_actors(self) -> Tensor:
+        """(B,) int64, actors of all actions in each frame."""
+        return torch.stack([action.lengths for action in self.frames.actions.values()]).sum(dim=0)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that have a frame here."""
+        return len(torch.unique(self.frames.episode))
+
+
+class Split(NamedTuple):
+    """Examples in two parts, no episode in both."""
+
+    learned: Examples
+    held_out: Examples
+
+
+def load_examples(
+    config: CloneConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], env_name: str
+) -> Examples:
+    """Read all that was recorded into memory.
+
+    Raises:
+        ValueError: a file cannot be read, is of another environment, or lacks the logits that the loss needs.
+    """
+    for path in config.files:
+        header = read_header(path)
+        recorded, now = (spaces_to_dict(*spaces) for spaces in (header[:2], (obs_space, action_space)))
+        difference = spaces_difference(recorded, now)
+        if difference:
+            raise ValueError(f"data {path} was recorded in another environment than {env_name}: {difference}")
+        if config.clone.loss == "kl" and not header.logits:
+            raise ValueError(
+                f"clone.loss=kl needs the logits of all choices, and data {path} was recorded without: record with "
+                "record_logits=true, or take clone.loss=cross_entropy"
+            )
+    frames = read_all(config.files)
+    if config.clone.loss != "kl":
+        frames = replace(frames, logits=None)
+    return Examples(frames, frames.returns(parse_schedule("ppo.gamma", config.ppo.gamma)(0.0)))
+
+
+def hold_out(examples: Examples, share: float, seed: int) -> Split:
+    """Keep a share of the episodes apart, at least one if the share is not 0; which ones, the seed says.
+
+    Raises:
+        ValueError: there is only one episode.
+    """
+    episodes = torch.unique(examples.frames.episode)
+    number = max(1, round(share * len(episodes))) if share else 0
+    if number >= len(episodes):
+        raise ValueError(
+            f"data holds {len(episodes)} episode, and clone.holdout={share} keeps whole episodes apart: record more, or "
+            "hold none out with clone.holdout=0"
+        )
+    chosen = torch.randperm(len(episodes), generator=torch.Generator().manual_seed(seed))[:number]
+    is_held_out = torch.isin(examples.frames.episode, episodes[chosen])
+    return Split(*(examples.gather(flags.nonzero()[:, 0]) for flags in (~is_held_out, is_held_out)))

@@ -1,0 +1,197 @@
+"""Learning from recorded frames: passes over them, minibatches, optimizer steps.
+
+Shapes: B frames, M frames of a minibatch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
+from enn_ppo.cloning.examples import Examples, Split
+from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
+from enn_ppo.cloning.output import Row
+from enn_ppo.losses import Weighting, unit_weights
+from enn_ppo.return_scale import RewardScale
+from enn_ppo.settings.schedule import parse_schedule
+from enn_ppo.state import TrainState
+from entity_gym.spaces import ActionSpace, ContinuousActionSpace
+
+#: Frames that are evaluated at a time where nothing is learned from them.
+FRAMES_AT_ONCE = 8192
+
+
+class Weights(NamedTuple):
+    """How much each frame counts; both columns add up to 1, or to 0 where there is nothing to count."""
+
+    actors: Tensor  # (B,) the weight of each actor in the frame
+    values: Tensor  # (B,) of the frame's value
+
+    @staticmethod
+    def of(examples: Examples, weighting: Weighting) -> Weights:
+        """Every actor counts the same, or every frame, as `weighting` says; of values, every frame whose return is known."""
+        known = (~examples.returns.isnan()).float()
+        actors = unit_weights(examples.num_actors, ratio="per_actor", weighting=weighting)
+        return Weights(actors, known / known.sum().clamp(min=1))
+
+
+def match_scales(state: TrainState, split: Split) -> Split:
+    """Measure what is learned from as training would: the input statistics, and the scale of rewards or returns if asked for.
+
+    Returns:
+        The examples, with returns in the unit that values are in.
+    """
+    learned, held_out = split
+    for part in _parts(learned):
+        state.model.update_normalization(part.to(state.collector.device).frames.obs)
+    known = learned.returns[~learned.returns.isnan()]
+    if state.return_scale and len(known):
+        state.return_scale(known, state.model.value_head)
+    if not state.reward_scale:
+        return split
+    deviation = _measure_rewards(state.reward_scale, learned, parse_schedule("ppo.gamma", state.config.ppo.gamma)(0.0))
+    return Split(*(Examples(each.frames, each.returns / deviation) for each in (learned, held_out)))
+
+
+def _measure_rewards(scale: RewardScale, examples: Examples, gamma: float) -> float:
+    """Take in all episodes, one after another; returns the deviation that they have."""
+    frames = examples.frames
+    order = torch.argsort(frames.step, stable=True)
+    order = order[torch.argsort(frames.episode[order], stable=True)]
+    is_last = torch.cat([frames.episode[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
+    end_to_end = RewardScale(1)
+    end_to_end(frames.rewards[order].unsqueeze(1), is_last.unsqueeze(1), gamma)
+    scale.load_state(end_to_end.state())
+    return scale.deviation
+
+
+def learn(
+    model: ActorCritic,
+    split: Split,
+    config: CloneConfig,
+    log: Callable[[Row], None],
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Row:
+    """Make `model` do what was recorded.
+
+    Args:
+        model: changed in place; its input statistics are known already.
+        split: what is learned from, and what only tells how well it does.
+        config: every setting.
+        log: takes the metrics of each pass.
+        interrupted: whether to end after the pass under way.
+
+    Returns:
+        The metrics of the pass that was kept.
+    """
+    cloning, weighting = config.clone, config.ppo.weighting
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay)
+    generator = torch.Generator().manual_seed(config.seed)
+    best: tuple[float, Row, dict[str, Any]] | None = None  # loss, metrics and weights of the best pass
+    for epoch in range(1, cloning.epochs + 1):
+        started = time.perf_counter()
+        row: Row = {"epoch": epoch}
+        row |= _learn_once(model, optimizer, split.learned, cloning, weighting, epoch, generator)
+        row |= {f"holdout_{name}": value for name, value in measure(model, split.held_out, cloning, weighting).items()}
+        row["seconds"] = time.perf_counter() - started
+        log(row)
+        if cloning.patience is not None:
+            loss = float(row["holdout_loss"] or 0.0) + cloning.vf_coef * float(row["holdout_value_loss"] or 0.0)
+            if best is None or loss < best[0]:
+                best = loss, row, copy.deepcopy(model.state_dict())
+            elif epoch - int(best[1]["epoch"] or 0) >= cloning.patience:
+                break
+        if interrupted():
+            break
+    if best is None:
+        return row
+    model.load_state_dict(best[2])
+    return best[1]
+
+
+def _learn_once(
+    model: ActorCritic,
+    optimizer: torch.optim.Optimizer,
+    examples: Examples,
+    cloning: CloningConfig,
+    weighting: Weighting,
+    epoch: int,
+    generator: torch.Generator,
+) -> Row:
+    """A pass over the examples; returns the means over its minibatches."""
+    schedule = parse_schedule("clone.lr", cloning.lr)
+    device = model.value_head.deviation.device
+    minibatches = torch.randperm(len(examples), generator=generator).tensor_split(
+        math.ceil(len(examples) / cloning.batch_size)
+    )
+    totals = torch.zeros(4, device=device)  # stays on the device until the end
+    for number, rows in enumerate(minibatches):
+        rate = schedule((epoch - 1 + number / len(minibatches)) / cloning.epochs)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        minibatch = examples.gather(rows).to(device)
+        losses = _losses(model, minibatch, Weights.of(minibatch, weighting), cloning.loss)
+        optimizer.zero_grad(set_to_none=True)
+        (losses[0] + cloning.vf_coef * losses[1]).backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cloning.max_grad_norm)
+        optimizer.step()
+        totals += torch.cat([losses.detach(), norm.reshape(1)])
+    names = ("loss", "value_loss", "log_prob", "grad_norm")
+    return {**dict(zip(names, (totals / len(minibatches)).tolist(), strict=True)), "learning_rate": rate}
+
+
+@torch.no_grad()
+def measure(model: ActorCritic, examples: Examples, cloning: CloningConfig, weighting: Weighting) -> Row:
+    """`loss`, `value_loss` and `log_prob` of all examples; nothing where there are none. Dropout is off."""
+    if not len(examples):
+        return {}
+    device = model.value_head.deviation.device
+    weights = Weights.of(examples, weighting)
+    totals = torch.zeros(3, device=device)
+    model.eval()
+    start = 0
+    for part in _parts(examples):
+        own = Weights(*(column[start : start + len(part)].to(device) for column in weights))
+        totals += _losses(model, part.to(device), own, cloning.loss)
+        start += len(part)
+    model.train()
+    return dict(zip(("loss", "value_loss", "log_prob"), totals.tolist(), strict=True))
+
+
+def _losses(model: ActorCritic, examples: Examples, weights: Weights, loss: Loss) -> Tensor:
+    """(3,) what `loss` says, the value error, and the mean log-probability of the recorded actions."""
+    frames = examples.frames
+    evaluation = model.evaluate(frames.obs, frames.actions)
+    policy, log_prob = weights.actors.new_zeros(()), weights.actors.new_zeros(())
+    for name, actions in frames.actions.items():
+        own, log_probs = weights.actors.repeat_interleave(actions.lengths), evaluation.log_probs[name]
+        log_prob = log_prob + own.dot(log_probs.detach())
+        if loss == "cross_entropy":
+            policy = policy + cross_entropy(log_probs, own)
+        elif loss == "log_prob":
+            policy = policy + log_prob_error(log_probs, frames.log_probs[name].values, own)
+        else:
+            assert frames.logits is not None, "checked when the examples were loaded"
+            recorded = frames.logits[name]
+            rows = weights.actors.repeat_interleave(recorded.lengths)
+            divergence = numbers_kl if _is_continuous(model.policy.action_space, name) else choices_kl
+            policy = policy + divergence(evaluation.logits[name].view_as(recorded.values), recorded.values, rows)
+    value = value_error(evaluation.values, examples.returns, weights.values, model.value_head.deviation)
+    return torch.stack([policy, value, log_prob])
+
+
+def _is_continuous(action_space: Mapping[str, ActionSpace], name: str) -> bool:
+    return isinstance(action_space[name], ContinuousActionSpace)
+
+
+def _parts(examples: Examples) -> list[Examples]:
+    """Consecutive parts."""
+    return [examples.gather(rows) for rows in torch.split(torch.arange(len(examples)), FRAMES_AT_ONCE)]

@@ -1,0 +1,56 @@
+"""What cloning shows and leaves behind, checkpoints apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.tracking.run_dir import CONFIG, prepare_run_dir
+
+Row = dict[str, float | int | None]
+
+SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
+
+
+class CloneOutput:
+    """Writes into the run directory: `config.yaml` as training does, `clone.yaml`, and in `clone.jsonl` a row for each pass.
+
+    Args:
+        config: with its run directory, which is created.
+
+    Raises:
+        ValueError: the directory holds a run that may not be overwritten, or cannot be written.
+    """
+
+    def __init__(self, config: CloneConfig) -> None:
+        self._run_dir = prepare_run_dir(Path(str(config.run_dir)), resume=False, overwrite=config.overwrite)
+        cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
+        try:
+            (self._run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config.training), sort_keys=False))
+            (self._run_dir / SETTINGS).write_text(yaml.safe_dump(cloning, sort_keys=False))
+            (self._run_dir / ROWS).write_text("")
+        except OSError as error:
+            raise ValueError(f"run_dir {self._run_dir} cannot be written: {error}") from error
+
+    def log(self, row: Row) -> None:
+        """Show and store the metrics of a pass.
+
+        Raises:
+            ValueError: they cannot be stored.
+        """
+        try:
+            with open(self._run_dir / ROWS, "a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise ValueError(f"{self._run_dir / ROWS} cannot be written: {error}; nothing was saved") from error
+        shown = ("loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss")
+        numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
+        self.say(f"pass {row['epoch']}: {numbers}")
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)

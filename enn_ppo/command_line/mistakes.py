@@ -1,0 +1,120 @@
+"""What the user reads when something fails: one paragraph that says what was given, what is allowed and what is near."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from enn_ppo.config import Interrupted, TrainConfig
+from enn_ppo.settings.schema import setting_names, unknown_setting
+from entity_gym.errors import nearest
+from entity_gym.process_handle import WorkerDied
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+
+class JobFailed(Exception):  # noqa: N818 - says what happened
+    """A job of a sweep ended with an error, perhaps in another process.
+
+    Attributes:
+        text: what the user reads.
+        exit_code: what that means for the command.
+    """
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text, exit_code)
+        self.text, self.exit_code = text, exit_code
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug: Callable[[], bool]) -> int:
+    """Run `action`; whatever ends it becomes what the user reads, and the exit code.
+
+    Args:
+        action: anything.
+        schema: the class whose settings an unknown one is compared with. Asked when there is an error.
+        debug: whether a mistake shows its traceback. Asked when there is an error.
+
+    Returns:
+        0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
+    """
+    try:
+        action()
+    except SystemExit as exit_:  # --help, --version, and flags that Hydra's parser refuses
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
+        return interrupted.exit_code
+    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's own flush fails, too
+        print("error: the output is closed (broken pipe)", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except JobFailed as failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return failed.exit_code
+    except Exception as error:
+        return report(error, schema(), debug())
+    return 0
+
+
+def report(error: Exception, schema: type[Any], debug: bool) -> int:
+    """Print an error for whoever can mend it, and return the exit code."""
+    paragraph = told(error, schema)
+    if paragraph is None or debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if paragraph is None:
+        return 1
+    print(f"error: {paragraph}", file=sys.stderr)
+    return 1 if isinstance(error, WorkerDied) else USER_ERROR
+
+
+def told(error: Exception, schema: type[Any]) -> str | None:
+    """What the user reads of an error, in one paragraph; None if it is a bug, of which the traceback tells more."""
+    message = explain(error, schema)
+    return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
+
+
+def explain(error: Exception, schema: type[Any]) -> str | None:
+    """Say what was given, what is allowed and what is near; None if this is not a mistake of the user."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""
+        if group == "sweep":
+            hint = "; for a file of your own: sweep=my_sweep.yaml"
+        if group.startswith("hydra/"):
+            hint = '; plugins come with pip install "enn-ppo[hydra-sweep]"'
+        return f"{group}={choice} is not a choice; {nearest(choice, error.options)}{hint}"
+    if isinstance(error, OverrideParseException):
+        lines = [line for line in error.message.split("\n") if not line.startswith(("See ", "Error parsing"))]
+        reason = " ".join(lines)
+        return (
+            f"the argument {error.override!r} cannot be read: {reason}; arguments look like optim.lr=3e-4 or env=custom"
+        )
+    if isinstance(error, ConfigCompositionException):
+        key = re.match(r"Could not override '([^']+)'", str(error))
+        if key and key[1] not in setting_names(schema):
+            groups = ["experiment"] if schema is TrainConfig else []
+            return unknown_setting(key[1].split("@")[0], setting_names(schema) + groups)
+        if key and key[1].startswith("value_net."):
+            return f"{key[1]} needs a network for the value: add value_net=default to the command"
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+        return f"the settings cannot be composed: {error}{cause}"
+    if isinstance(error, ValueError):
+        notes = getattr(error, "__notes__", [])
+        return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
+    if isinstance(error, WorkerDied):
+        return f"{error}; go on from the last checkpoint with resume=<run directory>"
+    return None

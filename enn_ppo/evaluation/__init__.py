@@ -1,0 +1,1 @@
+"""Playing whole episodes to see how good a policy is."""

@@ -1,0 +1,288 @@
+"""Playing whole episodes with a checkpoint's policy, and what they tell: for the command, and during training.
+
+Nothing here changes a policy, or any random numbers but its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.config import EnvConfig
+from enn_ppo.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.evaluation.video import Camera, check_film
+from enn_ppo.recording.recorder import Recorder
+from enn_ppo.self_play.opponents import load_opponent
+from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.settings.schema import from_dict
+from entity_gym.episode_env import EpisodeVecEnv
+from entity_gym.episodes import Episode, EpisodeTracker
+from entity_gym.players import PlayerMapping, players_of
+from entity_gym.seated_env import SeatedEpisodeVecEnv
+from entity_gym.vec_obs import VecObs
+from rogue_net import ActResult, ObsBatch, RogueNet
+from rogue_net.adaptor import ObsAdaptor
+
+#: Episodes side by side, seen by all players at once or by one of them.
+EpisodePool: TypeAlias = EpisodeVecEnv | SeatedEpisodeVecEnv
+
+OPPONENTS = "an opponent is random, past, or a run directory or checkpoint"  # for messages
+
+_COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of `n` episodes; with 95 % probability the true mean is within `ci95` of it (None for a single episode)."""
+
+    mean: float
+    ci95: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What was measured, by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
+
+    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
+    """
+
+    estimates: dict[str, Estimate]
+    episodes: list[Episode]
+    notes: list[str]  # what differs from training, a sentence each
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is written of an evaluation's episodes."""
+
+    film: Path | None = None  # of the first `num_filmed`
+    num_filmed: int = 0
+    filmed_by: str = ""  # the setting that asked for it, for messages
+    record: Path | None = None  # samples
+    record_logits: bool = False
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A policy that plays, with what shows it the environment's observations as it knows them."""
+
+    net: RogueNet
+    adaptor: ObsAdaptor
+    device: torch.device
+    greedy: bool
+    generator: torch.Generator
+
+    def see(self, obs: VecObs) -> ObsBatch:
+        """N frames as the policy knows them."""
+        return self.adaptor(ObsBatch.from_vec_obs(obs, self.device))
+
+    def act(self, batch: ObsBatch, *, logits: bool = False) -> ActResult:
+        """Choose actions in N frames."""
+        return self.net.act(batch, greedy=self.greedy, generator=self.generator, logits=logits)
+
+
+def evaluate_checkpoint(
+    checkpoint: Checkpoint,
+    config: EpisodesConfig,
+    env: EnvFactory | None,
+    device: torch.device,
+    outputs: Outputs | None = None,
+    *,
+    progress: bool = False,
+) -> EvalResult:
+    """Play `config.episodes` episodes with a checkpoint's policy.
+
+    Args:
+        checkpoint: whose policy, environment and run.
+        config: which episodes.
+        env: the environment where `env.id` of the checkpoint cannot be imported; as in `train`.
+        device: where the policy acts.
+        outputs: what to write; None: nothing.
+        progress: whether a progress bar is shown.
+
+    Raises:
+        ValueError: a setting or the environment is not as it must be, an episode does not end, or a file cannot be written.
+    """
+    outputs = outputs or Outputs()
+    if outputs.film:
+        check_film(outputs.film)
+    bound = bind_evaluation(from_dict(EnvConfig, checkpoint.config["env"], "env"), config, env)
+    camera = Camera(outputs.num_filmed if outputs.film else 0, outputs.filmed_by)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(own_random_numbers(config.seed))
+        pool = stack.enter_context(contextlib.closing(make_pool(bound, config, checkpoint, device)))
+        fitted = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id)
+        recorder = None
+        if outputs.record:
+            recorder = Recorder(
+                outputs.record, fitted.net.obs_space, fitted.net.action_space, logits=outputs.record_logits
+            )
+            stack.enter_context(contextlib.closing(recorder))
+        pilot = Pilot(
+            fitted.net, fitted.adaptor, device, config.greedy, torch.Generator(device).manual_seed(config.seed)
+        )
+        episodes = play_episodes(pilot, pool, config, camera, recorder, progress=progress)
+    if outputs.film:
+        camera.write(outputs.film)
+    notes = [f"the environment is not as it was in training; {fitted.news}"] if fitted.news else []
+    return EvalResult(summarize(episodes), episodes, notes)
+
+
+def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:
+    """The environment of training with the arguments that `config.env_kwargs` changes.
+
+    Raises:
+        ValueError: there is no such environment, or it does not take these arguments.
+    """
+    return bind_environment(replace(trained_in, kwargs={**trained_in.kwargs, **config.env_kwargs}), env)
+
+
+def make_pool(
+    bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
+) -> EpisodePool:
+    """The environments of an evaluation; against an opponent, as the policy's player sees them.
+
+    Raises:
+        ValueError: the environment has no other players, or the opponent does not fit it.
+    """
+    mapping = check_players(bound, config)
+    pool = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
+    if config.opponent is None or mapping is None:
+        return pool
+    self_play = checkpoint.trainer.get("self_play")
+    try:
+        opponent = load_opponent(
+            config.opponent,
+            checkpoint.path.parent.parent,
+            pool,
+            device,
+            before=checkpoint.step,
+            snapshots=self_play["pool"] if self_play else None,
+            greedy=config.greedy,
+            seed=config.seed,
+        )
+        return SeatedEpisodeVecEnv(pool, mapping, opponent)
+    except BaseException as error:
+        pool.close()
+        error.add_note(f"(with opponent={config.opponent}; {OPPONENTS})")
+        raise
+
+
+def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> PlayerMapping | None:
+    """The mapping of a world in which `config.opponent` can play; None if there is none and none is needed.
+
+    Raises:
+        ValueError: an opponent is asked for and there is nobody for it to play.
+    """
+    mapping = players_of(bound.source)
+    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
+        has = "says nothing of players (see entity_gym.players)" if mapping is None else "has one player"
+        raise ValueError(
+            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
+        )
+    return mapping
+
+
+@torch.no_grad()
+def play_episodes(
+    pilot: Pilot,
+    pool: EpisodePool,
+    config: EpisodesConfig,
+    camera: Camera,
+    recorder: Recorder | None = None,
+    *,
+    progress: bool = False,
+) -> list[Episode]:
+    """Play rounds of episodes, one in each environment, every one of them to its end.
+
+    Whether an episode counts thus never depends on how long it is: taking the first to finish would favour short ones.
+    """
+    episodes: list[Episode] = []
+    with tqdm(total=config.episodes, unit=" episodes", disable=None if progress else True) as bar:
+        while len(episodes) < config.episodes:
+            seed = None if episodes else config.seed
+            obs, running = pool.reset(seed, env_id=range(min(len(pool), config.episodes - len(episodes))))
+            tracker = EpisodeTracker(len(pool))
+            camera.start(pool, running)
+            while len(running):
+                _check_lengths(tracker.lengths, config.max_episode_steps)
+                batch = pilot.see(obs)
+                result = pilot.act(batch, logits=recorder is not None and recorder.logits)
+                step = pool.step(result.to_buffers())
+                outcome = step.was_running.obs
+                if recorder:
+                    recorder.add_step(batch, obs, result, outcome, _final_values(pilot, outcome))
+                camera.shoot(pool, step.was_running.env_id)
+                finished = tracker.step(outcome)
+                obs, running = step.still_running
+                episodes += finished
+                bar.update(len(finished))
+    return episodes
+
+
+def _final_values(pilot: Pilot, outcome: VecObs) -> torch.Tensor | None:
+    """(N,) values of what a step led to, in which a truncated episode shows its own last observation; None without such."""
+    return pilot.net.value(pilot.see(outcome)) if outcome.truncated.any() else None
+
+
+def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """Estimates of everything numeric that the episodes tell; NaN tells nothing."""
+    values: dict[str, list[float]] = {
+        "episodic_reward": [episode.reward for episode in episodes],
+        "episode_length": [float(episode.length) for episode in episodes],
+    }
+    for episode in episodes:
+        for name, value in episode.info.items():
+            if isinstance(value, Real) and not math.isnan(value) and name not in _COUNTED_FROM_OUTSIDE:
+                values.setdefault(name, []).append(float(value))
+    return {name: _estimate(numbers) for name, numbers in values.items()}
+
+
+@contextlib.contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """Within this context, what draws from the global generators draws what `seed` says; afterwards they are as before.
+
+    Policies and environments have generators of their own. Making a network, and what users' environments do, may not.
+    """
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+    devices = range(torch.cuda.device_count()) if initialized else ()
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        try:
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    """Mean and 1.96 standard errors, the normal approximation of the 95 % interval."""
+    ci95 = 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Estimate(fmean(values), ci95, len(values))
+
+
+def _check_lengths(lengths: NDArray[np.int64], limit: int) -> None:
+    if lengths.max() >= limit:
+        raise ValueError(
+            f"environment {int(lengths.argmax())} has played {limit} steps without ending its episode "
+            f"(max_episode_steps={limit}); "
+            "give the environment a step limit that truncates, or raise max_episode_steps"
+        )

@@ -1,0 +1,318 @@
+"""Evaluation during training: of checkpoints, so that what was measured can be loaded; in a process of its own, or in line.
+
+    evaluator = Evaluator(config.eval, ...)
+    if evaluator.is_due(before, state.step):
+        evaluator.submit(saved_checkpoint, state.step)
+    if done := evaluator.poll():
+        row |= done.metrics
+
+Whatever goes wrong with an evaluation is said in a line, and training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.config import EnvConfig, TrainEvalConfig
+from enn_ppo.environment import EnvFactory, adapt_spaces
+from enn_ppo.evaluation.episodes import (
+    OPPONENTS,
+    Estimate,
+    Outputs,
+    bind_evaluation,
+    check_players,
+    evaluate_checkpoint,
+    own_random_numbers,
+)
+from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
+from enn_ppo.evaluation.video import Camera, check_film
+from enn_ppo.self_play.opponents import load_opponent
+from enn_ppo.tracking.run_dir import METRICS
+from entity_gym.episode_env import EpisodeVecEnv
+from entity_gym.process_pickling import ErrorReport, pickled_for_worker
+from entity_gym.saving import spaces_to_dict
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+TRIES = 2  # of an evaluation whose process dies
+PATIENCE = 0.2  # seconds between looks at whether waiting is still wanted
+
+
+class EvalRow(NamedTuple):
+    """A finished evaluation."""
+
+    step: int  # of the policy that was evaluated
+    metrics: dict[str, float]  # `eval/<name>`, `eval/<name>_ci95`, `eval/step`, `eval/seconds`
+    score: float  # the mean episodic reward
+    notes: list[str]  # what differs from training, a sentence each
+
+
+@dataclass(frozen=True)
+class EvalTask:
+    """One evaluation, to be called wherever it shall run: it gives the same numbers everywhere."""
+
+    checkpoint: Path
+    step: int
+    config: TrainEvalConfig
+    env: EnvFactory | None
+    device: str
+    film: Path | None
+    deterministic: bool  # whether torch may only use algorithms that give the same result every time
+
+    def __call__(self) -> EvalRow:
+        """Evaluate, with one thread."""
+        started = time.perf_counter()
+        outputs = Outputs(film=self.film, num_filmed=self.config.video, filmed_by=f"eval.video={self.config.video}")
+        torch.use_deterministic_algorithms(self.deterministic)
+        with _one_thread():
+            checkpoint = load_checkpoint(self.checkpoint)
+            result = evaluate_checkpoint(checkpoint, self.config, self.env, select_device(self.device), outputs)
+        metrics = as_metrics(result.estimates)
+        metrics |= {"eval/step": float(self.step), "eval/seconds": time.perf_counter() - started}
+        return EvalRow(self.step, metrics, result.estimates["episodic_reward"].mean, result.notes)
+
+
+class Evaluator:
+    """Evaluates checkpoints of a run, one after the other.
+
+    Args:
+        config: which episodes, how often, and where.
+        env: the environment where it cannot be imported; as in `train`.
+        device: `cpu`, `cuda` or `auto`.
+        run_dir: gets the films, in `videos/step_<12 digits>.gif` or `.mp4`.
+        say: prints a line for the user.
+    """
+
+    def __init__(
+        self,
+        config: TrainEvalConfig,
+        env: EnvFactory | None,
+        device: str,
+        run_dir: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self._env, self._device, self._run_dir, self._say = env, device, run_dir, say
+        self._waiting: deque[EvalTask] = deque()  # not finished, the oldest first; the process works on the first
+        self._finished: deque[EvalRow] = deque()  # not told yet
+        self._process: EvaluationProcess | None = None
+        self._asked = False  # whether the process works on the first of `_waiting`
+        self._deaths = 0  # of processes that worked on it
+        self._told: set[str] = set()
+
+    def is_due(self, before: int, after: int, last: bool = False) -> bool:
+        """Whether an update from step `before` to `after` passes a multiple of the interval, or is the last of the run."""
+        interval = self.config.interval
+        return interval is not None and (last or after // interval > before // interval)
+
+    def submit(self, checkpoint: Path, step: int) -> None:
+        """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""
+        name = f"step_{step:012d}.{self.config.video_format}"
+        film = self._run_dir / "videos" / name if self.config.video else None
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        self._waiting.append(EvalTask(checkpoint, step, self.config, self._env, self._device, film, deterministic))
+        if self.config.process:
+            self._advance()
+        else:
+            self._run_in_line()
+
+    def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
+        """Submit what `pending_steps` was when a checkpoint was saved, unless evaluation has been turned off since.
+
+        What the run's metrics tell already is left out; for a checkpoint that was not kept, a line says so.
+        """
+        if self.config.interval is None:
+            return
+        told = evaluated_steps(self._run_dir / METRICS)
+        for step in steps:
+            if step in told:
+                continue
+            checkpoint = checkpoints / f"step_{step:012d}"
+            if checkpoint.is_dir():
+                self.submit(checkpoint, step)
+            else:
+                self._say(f"step {step:,} is not evaluated any more: {checkpoint} is gone")
+
+    @property
+    def pending_steps(self) -> list[int]:
+        """Of the evaluations that `poll` has not told yet, in the order in which they were submitted."""
+        return [row.step for row in self._finished] + [task.step for task in self._waiting]
+
+    def poll(self) -> EvalRow | None:
+        """The oldest finished evaluation that was not told yet. At most one: a row of metrics has room for one."""
+        self._advance()
+        return self._finished.popleft() if self._finished else None
+
+    def wait(self, stop: Callable[[], object] = lambda: False) -> EvalRow | None:
+        """As `poll`, but waits while something is under way, until `stop` returns something true."""
+        while True:
+            row = self.poll()
+            if row or not self._waiting or stop():
+                return row
+            if self._process:
+                self._process.has_answered(PATIENCE)
+
+    def close(self) -> None:
+        """End the process; what it has not finished stays in `pending_steps`. May be called twice."""
+        if self._process:
+            self._process.close()
+            self._process, self._asked = None, False
+
+    def _finish(self, row: EvalRow) -> None:
+        self._finished.append(row)
+        for note in row.notes:
+            if note not in self._told:
+                self._say(f"in evaluations, {note}")
+                self._told.add(note)
+
+    # ---- in line
+
+    def _run_in_line(self) -> None:
+        task = self._waiting[0]
+        try:
+            self._finish(task())
+        except Exception as error:
+            self._say(f"{_name(task)} failed: {type(error).__name__}: {error}")
+        self._waiting.popleft()
+
+    # ---- in a process
+
+    def _advance(self) -> None:
+        """Take in what the process has answered, and give it the next task. Never waits."""
+        if self._process and self._process.has_answered():
+            try:
+                self._take(self._process.answer())
+            except ProcessDied as death:
+                self._bury(death)
+        if self._waiting and not self._asked:
+            self._ask()
+
+    def _ask(self) -> None:
+        task = self._waiting[0]
+        try:
+            self._process = self._process or EvaluationProcess()
+            self._process.ask(task)
+            self._asked = True
+        except (OSError, ValueError) as error:
+            self._say(f"{_name(task)} is given up: {error}")
+            self._next()
+
+    def _take(self, answer: EvalRow | ErrorReport) -> None:
+        if isinstance(answer, EvalRow):
+            self._finish(answer)
+        else:
+            message = " ".join(answer.message.split())
+            self._say(f"{_name(self._waiting[0])} failed: {answer.type_name}: {message}")
+        self._next()
+
+    def _bury(self, death: ProcessDied) -> None:
+        self._process = None
+        if not self._asked:
+            self._say(f"the evaluation process {death}; the next evaluation starts it again")
+            return
+        self._asked = False
+        self._deaths += 1
+        name = _name(self._waiting[0])
+        if self._deaths < TRIES:
+            self._say(f"the evaluation process {death}; it is started again, and with it {name}")
+        else:
+            self._say(f"the evaluation process {death} again; {name} is given up")
+            self._next()
+
+    def _next(self) -> None:
+        self._waiting.popleft()
+        self._asked, self._deaths = False, 0
+
+
+def check_evaluation(
+    config: TrainEvalConfig,
+    trained_in: EnvConfig,
+    env: EnvFactory | None,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> None:
+    """Find before training starts what would be wrong with every evaluation.
+
+    Args:
+        config: of the evaluations.
+        trained_in: the environment of training.
+        env: the environment where it cannot be imported; as in `train`.
+        obs_space: of training.
+        action_space: of training.
+
+    Raises:
+        ValueError: the environment does not take `eval.env_kwargs`, is another one with them, has nobody for
+            `eval.opponent` to play, or cannot be drawn though `eval.video` asks for it; there is no such opponent; films of
+            that format cannot be written; or the environment cannot be sent to a process.
+    """
+    if config.interval is None:
+        return
+    if config.process:
+        try:
+            pickled_for_worker(env)
+        except ValueError as error:
+            raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
+    if config.video:
+        check_film(Path(f"videos/step.{config.video_format}"))
+    try:
+        bound = bind_evaluation(trained_in, config, env)
+        check_players(bound, config)
+        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, 1, seed=config.seed)) as pool:
+            saved = spaces_to_dict(obs_space, action_space)
+            adapt_spaces(
+                saved, pool.obs_space(), pool.action_space(), name="the policy of this run", env=bound.config.id
+            )
+            if config.opponent not in (None, "past"):  # the past has still to come
+                load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
+            if config.video:
+                _, running = pool.reset()
+                Camera(1, f"eval.video={config.video}").start(pool, running)
+    except ValueError as error:
+        if config.opponent:
+            error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")
+        if config.env_kwargs:
+            error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
+        raise
+
+
+def evaluated_steps(metrics: Path) -> set[int]:
+    """The steps whose evaluations stand in a run's metrics."""
+    if not metrics.is_file():
+        return set()
+    rows = [json.loads(line) for line in metrics.read_text().splitlines() if '"eval/step"' in line]
+    return {int(row["eval/step"]) for row in rows}
+
+
+def as_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """Estimates as a row of metrics has them: `eval/<name>`, and where there is an interval `eval/<name>_ci95`."""
+    metrics = {}
+    for name, estimate in estimates.items():
+        metrics[f"eval/{name}"] = estimate.mean
+        if estimate.ci95 is not None:
+            metrics[f"eval/{name}_ci95"] = estimate.ci95
+    return metrics
+
+
+def _name(task: EvalTask) -> str:
+    return f"the evaluation of step {task.step:,}"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums depend on how many threads share them, so that all evaluations have as many: one, for training needs the others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""What policies do, in files."""

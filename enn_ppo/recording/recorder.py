@@ -1,0 +1,309 @@
+"""Recording what a policy does, for behavioural cloning and for looking at it: an Arrow IPC stream of compressed chunks.
+
+A file begins with its schema (see `recording_columns`), and every chunk is a record batch of whole frames, compressed with
+zstd and written with one call. Nothing closes the file: after a crash it reads up to the last whole chunk, and can be
+appended to. (A machine that loses power may leave damaged chunks, but none in front of the last `Recorder.state`.) Any
+program that reads Arrow streams reads it:
+
+    pyarrow.ipc.open_stream("expert.arrow").read_all()
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from enn_ppo.recording.columns import Header, import_pyarrow, schema_of, to_record_batch
+from enn_ppo.recording.frames import Frames, RecordedFrames
+from enn_ppo.recording.reading import read_extent
+from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_obs import VecObs
+from rogue_net import ActResult, ObsBatch
+
+#: Frames that are held back at most, where nobody asks for a chunk earlier.
+CHUNK_FRAMES = 4096
+#: zstd's fastest usual level: on observations, higher ones save little and cost several times as much.
+COMPRESSION_LEVEL = 1
+
+
+class RecordingError(ValueError):
+    """A recording cannot be written, or is not what it should be. The message says which, why, and what it still holds."""
+
+
+class Recorder:
+    """Appends frames to a file.
+
+    Each environment's frames must be added in the order in which they were played. A file that exists is appended to, after
+    its last whole chunk. Only one process may record into a file at a time.
+
+    Args:
+        path: the file; folders are created.
+        obs_space: what the frames hold.
+        action_space: actions by name.
+        logits: whether the logits of all choices are recorded too.
+        state: what `state` returned when the run that is resumed was saved; everything that was recorded later is removed.
+
+    Raises:
+        ValueError: the file cannot be written, is no recording, is one of other spaces, or is shorter than `state` says.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        *,
+        logits: bool = False,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path, self._given = Path(path), str(path)
+        self.logits = logits
+        self._header = Header(obs_space, dict(action_space), logits)
+        self._schema = schema_of(self._header)
+        self._head: bytes = self._schema.serialize().to_pybytes()  # what every stream begins with
+        self._options = _write_options()
+        self._pending: list[RecordedFrames] = []
+        self._num_pending = 0
+        self._file = _open(self.path)
+        try:
+            self._begin(state)
+        except BaseException:
+            self._release()
+            raise
+
+    def add(self, frames: Frames) -> None:
+        """Take in frames; they are written once there are `CHUNK_FRAMES`, or with `flush`.
+
+        Raises:
+            RecordingError: as `flush`.
+        """
+        assert self._file >= 0, "closed"
+        assert (frames.logits is not None) == self.logits
+        episode = self._number(frames.env_id.cpu().numpy(), frames.step.cpu().numpy())
+        given = {each.name: getattr(frames, each.name) for each in fields(Frames)}
+        self._pending.append(RecordedFrames(**given, episode=torch.from_numpy(episode)))
+        self._num_pending += len(frames)
+        if self._num_pending >= CHUNK_FRAMES:
+            self.flush()
+
+    def add_step(
+        self, obs: ObsBatch, seen: VecObs, result: ActResult, outcome: VecObs, final_values: Tensor | None = None
+    ) -> None:
+        """Take in one step of some environments.
+
+        Args:
+            obs: what the policy saw, one frame for each environment.
+            seen: the observations that `obs` was made of.
+            result: what the policy did.
+            outcome: what the environments answered; its frames belong to those of `seen`.
+            final_values: (N,) what the policy expects of `outcome`'s frames, read where they are truncated; None: unknown.
+
+        Raises:
+            RecordingError: as `flush`.
+        """
+        truncated = torch.from_numpy(outcome.truncated)
+        final = torch.full((len(obs),), torch.nan) if final_values is None else final_values.cpu()
+        self.add(
+            Frames(
+                obs=obs,
+                env_id=torch.from_numpy(seen.env_id),
+                step=torch.from_numpy(seen.elapsed_step),
+                actions=result.actions,
+                log_probs={
+                    name: result.actions[name]._replace(values=values) for name, values in result.log_probs.items()
+                },
+                logits=result.logits if self.logits else None,
+                values=result.values,
+                rewards=torch.from_numpy(outcome.reward),
+                terminated=torch.from_numpy(outcome.done) & ~truncated,
+                truncated=truncated,
+                final_values=torch.where(truncated, final, 0.0),
+            )
+        )
+
+    def flush(self) -> None:
+        """Write what was added as a chunk.
+
+        Raises:
+            RecordingError: the disk refused. The file is closed, and holds what was written before.
+        """
+        assert self._file >= 0, "closed"
+        if not self._num_pending:
+            return
+        pending, self._pending, self._num_pending = self._pending, [], 0
+        frames = RecordedFrames.cat(pending)
+        self._write(self._chunk(frames))
+        self.num_frames += len(frames)
+
+    def state(self) -> dict[str, Any]:
+        """Where the recording is, for a checkpoint; all of it is on the disk when this returns.
+
+        Raises:
+            RecordingError: as `flush`.
+        """
+        self.flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            self._give_up(error)
+        return {
+            "path": self._given,
+            "position": self._position,
+            "num_frames": self.num_frames,
+            "next_episode": self._next_episode,
+            "episodes": self._episodes.copy(),
+        }
+
+    def close(self) -> None:
+        """Write what is left. May be called twice.
+
+        Raises:
+            RecordingError: as `flush`.
+        """
+        try:
+            if self._file >= 0:
+                self.flush()
+        finally:
+            self._release()
+
+    def _begin(self, state: Mapping[str, Any] | None) -> None:
+        """Find the end of what the file holds, and be ready to go on from there."""
+        self._position, self.num_frames, self._next_episode = 0, 0, 0
+        self._episodes: NDArray[np.int64] = np.zeros(0, np.int64)  # of each environment, the last; -1: none yet
+        size = os.fstat(self._file).st_size
+        if state is not None:
+            self._check_reaches(size, state)
+            self._position, self.num_frames = int(state["position"]), int(state["num_frames"])
+            self._next_episode = int(state["next_episode"])
+            self._episodes = np.array(state["episodes"], np.int64)
+        if size > len(self._head) or os.pread(self._file, size, 0) != self._head[:size]:  # else it is hardly begun
+            extent = read_extent(self.path, self._header, full=state is None)
+            if state is None:
+                self._position, self.num_frames, self._next_episode = extent
+        self._cut()
+        if self._position == 0:
+            self._write(self._head)
+
+    def _check_reaches(self, size: int, state: Mapping[str, Any]) -> None:
+        if size < state["position"]:
+            raise RecordingError(
+                f"recording {self.path} has {size} bytes, and had {state['position']} when the run was saved: it was removed "
+                "or replaced; put it back, or record into another file (record=...)"
+            )
+
+    def _number(self, env_id: NDArray[np.int64], step: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of each frame's episode: a new one where an episode begins, or where its beginning was not recorded."""
+        missing = int(env_id.max(initial=-1)) + 1 - len(self._episodes)
+        if missing > 0:
+            self._episodes = np.concatenate([self._episodes, np.full(missing, -1)])
+        order = np.argsort(env_id, kind="stable")  # environment by environment, in time
+        env, rows = env_id[order], np.arange(len(order))
+        is_first = np.concatenate([np.ones(1, np.bool_), env[1:] != env[:-1]])[: len(env)]
+        begins = (step[order] == 0) | (is_first & (self._episodes[env] < 0))
+
+        in_time = np.empty(len(order), np.bool_)
+        in_time[order] = begins
+        fresh = (self._next_episode - 1 + np.cumsum(in_time))[order]
+        anchor = np.maximum.accumulate(np.where(begins | is_first, rows, 0))  # where each frame has its number from
+        numbered = np.where(begins[anchor], fresh[anchor], self._episodes[env])
+
+        self._next_episode += int(begins.sum())
+        self._episodes[env] = numbered  # of several frames of an environment the last stays
+        episode = np.empty(len(order), np.int64)
+        episode[order] = numbered
+        return episode
+
+    def _chunk(self, frames: RecordedFrames) -> memoryview:
+        """The bytes of a record batch, without the schema that begins a stream."""
+        pa = import_pyarrow()
+        sink = pa.BufferOutputStream()
+        writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
+        writer.write_batch(to_record_batch(frames, self._schema))
+        return memoryview(sink.getvalue())[len(self._head) :]
+
+    def _write(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            self._give_up(error)
+        self._position += len(data)
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file, self._position)
+        os.lseek(self._file, self._position, os.SEEK_SET)
+
+    def _give_up(self, error: OSError) -> None:
+        """Leave the file as it was before what failed, where that can be; half a chunk would not be read anyway."""
+        with suppress(OSError):
+            self._cut()
+        self._pending, self._num_pending = [], 0
+        self._release()
+        raise RecordingError(
+            f"recording into {self.path} failed: {error.strerror or error}; it holds {self.num_frames:,} whole frames"
+        ) from error
+
+    def _release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def open_recorder(
+    path: str | None,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    *,
+    logits: bool,
+    saved: Mapping[str, Any] | None = None,
+) -> Recorder | None:
+    """The recorder that a run's settings ask for.
+
+    Args:
+        path: the file; None: nothing is recorded.
+        obs_space: what the frames hold.
+        action_space: actions by name.
+        logits: whether the logits of all choices are recorded too.
+        saved: the recorder's `state` in the checkpoint that this run continues; if it was of another file, this one is
+            appended to.
+
+    Raises:
+        ValueError: as `Recorder`.
+    """
+    if path is None:
+        return None
+    state = saved if saved is not None and saved["path"] == path else None
+    return Recorder(path, obs_space, action_space, logits=logits, state=state)
+
+
+def _open(path: Path) -> int:
+    """The file for reading and writing, created if missing, with nobody else writing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise RecordingError(f"recording {path} cannot be opened: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise RecordingError(f"another process is recording into {path}: give each run its own file") from None
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
+def _write_options() -> Any:
+    pa = import_pyarrow()
+    return pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL))

@@ -1,0 +1,1 @@
+"""Learning against past selves."""

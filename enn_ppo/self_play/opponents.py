@@ -1,0 +1,266 @@
+"""Who plays the other players: chance, one policy, or several earlier ones of a run (see `entity_gym.players`).
+
+opponents = load_opponent("random", run_dir, pool, device)   # or "past", a run directory, a checkpoint
+seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
+from enn_ppo.checkpoints.layout import step_folders
+from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
+from enn_ppo.tracking.run_dir import CHECKPOINTS
+from entity_gym.players import Opponents
+from entity_gym.sampling import random_actions
+from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_obs import VecAction, VecObs
+from rogue_net import ObsBatch, RogueNet
+
+#: The number that stands for the policy as it is now, where those of past ones are their steps.
+LATEST = -1
+
+#: draw(n, rng): whom n environments face next, each as a number of one of the policies.
+Draw = Callable[[int, np.random.Generator], NDArray[np.int64]]
+
+
+class Pool(Protocol):
+    """What is asked of a pool of environments here."""
+
+    def obs_space(self) -> ObsSpace:
+        """What the environments may show."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """Their actions by name."""
+
+
+def load_opponent(
+    spec: str,
+    run_dir: Path | None,
+    pool: Pool,
+    device: torch.device,
+    *,
+    before: int | None = None,
+    snapshots: Collection[int] | None = None,
+    greedy: bool = False,
+    seed: int = 0,
+) -> Opponents:
+    """The opponent that a setting names.
+
+    Args:
+        spec: `random`; `past`, earlier policies of the run, of which every episode draws one; or a run directory or
+            checkpoint.
+        run_dir: the run for `past`; None where there is none.
+        pool: the environments to be played in.
+        device: where policies act.
+        before: `past` are those of earlier steps than this, where there are any. None: all.
+        snapshots: `past` are those of the run's snapshots that were made at these steps. More may be there, which only
+            other checkpoints need: how long depends on how often the run has been interrupted. None: all.
+        greedy: whether policies take the likeliest action instead of a sampled one.
+        seed: of the random numbers.
+
+    Raises:
+        ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no past.
+    """
+    if spec == "random":
+        return RandomOpponent(pool.action_space(), seed)
+    if spec == "past":
+        nets = _past(run_dir, before, snapshots, device)
+        steps = np.array(list(nets))
+        return PolicyOpponents(
+            nets, lambda n, rng: steps[rng.integers(len(steps), size=n)], pool, device, greedy=greedy, seed=seed
+        )
+    checkpoint = load_checkpoint(Path(spec))
+    net = load_policy(checkpoint, device)
+    return PolicyOpponents(
+        {checkpoint.step: net},
+        lambda n, rng: np.full(n, checkpoint.step),
+        pool,
+        device,
+        greedy=greedy,
+        seed=seed,
+        where=f"the opponent {checkpoint.path}",
+    )
+
+
+def _past(
+    run_dir: Path | None, before: int | None, snapshots: Collection[int] | None, device: torch.device
+) -> dict[int, RogueNet]:
+    """Step -> policy: the run's snapshots, or its checkpoints where it has none."""
+    if run_dir is None:
+        raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
+    run_dir = Path(run_dir)
+    steps = [step for step in snapshots_of(run_dir) if snapshots is None or step in snapshots]
+    files = {step: snapshot_path(run_dir, step) for step in steps}
+    is_pool = bool(files)
+    if not is_pool:
+        files = {step: folder for step, folder in reversed(step_folders(run_dir / CHECKPOINTS))}
+    if before is not None and any(step < before for step in files):
+        files = {step: file for step, file in files.items() if step < before}
+    nets = {}
+    for step, file in files.items():
+        try:
+            nets[step] = read_snapshot(file, device) if is_pool else load_policy(load_checkpoint(file), device)
+        except ValueError:
+            if file.exists():
+                raise
+            # else the run has just removed it
+    if not nets:
+        raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
+    return nets
+
+
+class RandomOpponent:
+    """Picks every action uniformly from what is open.
+
+    Args:
+        action_space: of the environments.
+        seed: of the random numbers.
+    """
+
+    def __init__(self, action_space: Mapping[str, ActionSpace], seed: int = 0) -> None:
+        self._action_space = action_space
+        self._rng = np.random.default_rng(seed)
+
+    def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+        """Choose actions; see `Opponents`."""
+        return random_actions(obs, self._rng, self._action_space)
+
+    def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
+        """Whom the learner faces."""
+        return ["random"] * len(env_id)
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`."""
+        return {"random": self._rng.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._rng.bit_generator.state = state["random"]
+
+
+class PolicyOpponents:
+    """Policies of which each environment faces one, drawn anew whenever an episode begins.
+
+    Args:
+        nets: number -> policy, evaluated and never changed. Others may come and go; one that an environment faces must stay.
+        draw: whom environments face next.
+        pool: the environments.
+        device: where the policies are.
+        greedy: whether they take the likeliest action instead of a sampled one.
+        seed: of the random numbers.
+        where: how messages name the policies.
+
+    Raises:
+        ValueError: a policy does not fit the environments.
+    """
+
+    def __init__(
+        self,
+        nets: Mapping[int, RogueNet],
+        draw: Draw,
+        pool: Pool,
+        device: torch.device,
+        *,
+        greedy: bool = False,
+        seed: int = 0,
+        where: str = "a past policy",
+    ) -> None:
+        self.nets = nets
+        self.faces: NDArray[np.int64] = np.zeros(0, np.int64)  # of each environment, the number of whom it faces
+        self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
+        self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
+        self._rng = np.random.default_rng(np.random.SeedSequence((seed, 0)))
+        self._generator = torch.Generator(device)
+        self._num_acts = 0
+        self._fits: dict[int, tuple[RogueNet, FittedPolicy]] = {}
+        for number in nets:
+            self._fitted(number)
+
+    def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+        """Choose actions; see `Opponents`."""
+        self._begin(np.unique(env_id[obs.elapsed_step == 0]))
+        # Keyed by how often it has acted, so that there is no generator's state to be saved.
+        key = np.random.SeedSequence((self._seed, 1, self._num_acts)).generate_state(1, np.uint64)
+        self._generator.manual_seed(int(key[0] >> np.uint64(1)))
+        self._num_acts += 1
+        faced = self.faces[env_id]
+        batch = ObsBatch.from_vec_obs(obs, self._device)
+        numbers = np.unique(faced).tolist()
+        if len(numbers) == 1:
+            return self._chosen(numbers[0], batch)
+        actions: dict[str, VecAction] = {}
+        for number in numbers:
+            frames = np.flatnonzero(faced == number)
+            for name, chosen in self._chosen(number, batch[torch.from_numpy(frames).to(self._device)]).items():
+                offsets = obs.action_masks[name].actors.offsets
+                if name not in actions:
+                    values = np.empty((offsets[-1], chosen.values.shape[1]), chosen.values.dtype)
+                    actions[name] = type(chosen).from_offsets(values, offsets)
+                rows = np.repeat(faced == number, np.diff(offsets))
+                actions[name].values[rows] = chosen.values
+        return actions
+
+    def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
+        """Whom the learner faces: `latest` or `step_<12 digits>`."""
+        return [name_of(number) for number in self.faces[env_id].tolist()]
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`."""
+        return {
+            "faces": self.faces.copy(),
+            "random": self._rng.bit_generator.state,
+            "num_acts": self._num_acts,
+            "seed": self._seed,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned; the policies are to be those of then.
+
+        Raises:
+            ValueError: an environment faces a policy that is not there.
+        """
+        faces = np.array(state["faces"], np.int64)
+        for number in np.unique(faces).tolist():
+            if number not in self.nets:
+                raise ValueError(f"an environment faces the policy {name_of(number)}, which is not there any more")
+        self.faces = faces
+        self._rng.bit_generator.state = state["random"]
+        self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
+
+    def _begin(self, env_id: NDArray[np.int64]) -> None:
+        """Episodes begin in some environments, with opponents that are drawn now."""
+        if not len(env_id):
+            return
+        missing = int(env_id.max()) + 1 - len(self.faces)
+        if missing > 0:
+            self.faces = np.concatenate([self.faces, np.full(missing, next(iter(self.nets)), np.int64)])
+        self.faces[env_id] = self._draw(len(env_id), self._rng)
+
+    def _chosen(self, number: int, batch: ObsBatch) -> dict[str, VecAction]:
+        fitted = self._fitted(number)
+        return fitted.net.act(fitted.adaptor(batch), greedy=self._greedy, generator=self._generator).to_buffers()
+
+    def _fitted(self, number: int) -> FittedPolicy:
+        """A policy as it acts in these environments, which may have gained something since it was trained."""
+        net = self.nets[number]
+        known = self._fits.get(number)
+        if known is None or known[0] is not net:
+            fitted = fit_net(net, self._obs_space, self._action_space, self._device, self._where, "this one")
+            self._fits = {n: those for n, those in self._fits.items() if n in self.nets}
+            self._fits[number] = known = net, fitted
+        return known[1]
+
+
+def name_of(number: int) -> str:
+    """How a policy is called: `latest`, or `step_<12 digits>`."""
+    return "latest" if number == LATEST else f"step_{number:012d}"

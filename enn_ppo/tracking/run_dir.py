@@ -1,0 +1,149 @@
+"""The run directory: what a run writes there, and the care taken before writing over an older run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+import yaml
+
+from enn_ppo.checkpoints.layout import BEST, LATEST
+
+__all__ = [
+    "CHECKPOINTS",
+    "CLONE_ROWS",
+    "CLONE_SETTINGS",
+    "CONFIG",
+    "LEARNING_CURVE",
+    "METRICS",
+    "POOL",
+    "RATINGS",
+    "TENSORBOARD",
+    "VIDEOS",
+    "WANDB",
+    "prepare_run_dir",
+]
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+LEARNING_CURVE = "learning_curve.png"
+CHECKPOINTS = "checkpoints"
+RATINGS = "ratings.json"
+VIDEOS = "videos"
+POOL = "pool"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
+CLONE_SETTINGS = "clone.yaml"
+CLONE_ROWS = "clone.jsonl"
+_FOLDERS = (CHECKPOINTS, POOL, VIDEOS, TENSORBOARD, WANDB)
+#: What a run leaves in its folders; those of trackers hold what they like.
+_LEAVES = {
+    CHECKPOINTS: rf"step_\d{{12,}}|{LATEST}|{BEST}|\.saving_\w+",
+    POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
+    VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
+}
+_MARKS = (CONFIG, METRICS, CHECKPOINTS)  # any of them: a run was here
+
+
+def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
+    """Create the run directory, or make sure that the existing one may be used.
+
+    Args:
+        path: the directory; parents are created.
+        resume: a run that is there is continued, nothing is removed.
+        overwrite: a run that is there is removed: only the things that a run writes, and only if each of them
+            looks as a run leaves it. Everything else in the directory stays.
+
+    Returns:
+        `path`, which exists and can be written to.
+
+    Raises:
+        ValueError: the directory holds a run and neither flag is set, both are set, what should be overwritten does not
+            look like a run, or the directory cannot be written.
+    """
+    path = Path(path)
+    if resume and overwrite:
+        raise ValueError("resume and overwrite=true exclude each other: one continues a run, the other removes it")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _probe(path)
+        found = [name for name in _MARKS if os.path.lexists(path / name)]
+        if found and overwrite:
+            _remove_run(path)
+        elif found and not resume:
+            raise ValueError(
+                f"run_dir {path} already holds a run ({', '.join(found)}): continue it with resume={path}, "
+                "remove it with overwrite=true, or give another run_dir"
+            )
+    except OSError as error:
+        blocker = error.filename or path
+        raise ValueError(f"run_dir {path} cannot be written: {error.strerror or error} ({blocker})") from error
+    return path
+
+
+def _probe(path: Path) -> None:
+    # Really creating a file is the only test that holds for root, read-only mounts and full disks alike.
+    probe = path / f".probe_{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"\n")
+    except OSError:
+        probe.unlink(missing_ok=True)
+        raise
+    probe.unlink()
+
+
+def _remove_run(path: Path) -> None:
+    doubts = [doubt for doubt in map(_doubt, _written_by_a_run(path)) if doubt]
+    if doubts:
+        raise ValueError(
+            f"overwrite=true refuses to touch run_dir {path}, which does not look like a run: {'; '.join(doubts)}. "
+            "Remove it yourself or give another run_dir"
+        )
+    for entry in _written_by_a_run(path):
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _written_by_a_run(path: Path) -> list[Path]:
+    # checkpoints first and config.yaml last: cut short anywhere, what is left still counts as a run
+    names = (*_FOLDERS, LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
+    return [path / name for name in names if os.path.lexists(path / name)]
+
+
+def _doubt(entry: Path) -> str | None:
+    """Return why a run cannot have written `entry`, or None if it can."""
+    if entry.is_symlink():
+        return f"{entry.name} is a link"
+    if entry.is_dir() != (entry.name in _FOLDERS):
+        return f"{entry.name} is {'a directory' if entry.is_dir() else 'not a directory'}"
+    if leaves := _LEAVES.get(entry.name):
+        strangers = sorted(name for name in os.listdir(entry) if not re.fullmatch(leaves, name))
+        return f"{entry.name} holds {strangers[0]}" if strangers else None
+    if entry.name == CONFIG and not _is_training_config(entry):
+        return f"{entry.name} has no total_timesteps"
+    if entry.name == METRICS and not _starts_with_a_row(entry):
+        return f"{entry.name} does not start with a row of metrics"
+    return None
+
+
+def _is_training_config(file: Path) -> bool:
+    try:
+        content = yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeError):
+        return False
+    return isinstance(content, dict) and "total_timesteps" in content
+
+
+def _starts_with_a_row(file: Path) -> bool:
+    with open(file, "rb") as lines:
+        first = lines.readline()
+    if not first.endswith(b"\n"):  # no update was finished, or its row was cut short
+        return first == b"" or first.startswith(b"{")
+    try:
+        row = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and "step" in row

@@ -1,0 +1,81 @@
+"""What a run shows and leaves behind, checkpoints apart: progress, metrics, config and the learning curve."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from enn_ppo.config import TrainConfig
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.tracking.curve import plot_learning_curve
+from enn_ppo.tracking.logger import Row
+from enn_ppo.tracking.progress import Progress
+from enn_ppo.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
+from enn_ppo.tracking.trackers import make_loggers
+
+
+class RunOutput:
+    """Writes into the run directory until the context ends, however it ends.
+
+    Args:
+        run_dir: exists.
+        config: of the run; written to `config.yaml`.
+        step: where a resumed run continues: later rows of metrics are dropped. None for a new one.
+
+    Raises:
+        ValueError: the directory cannot be written, or a tracker cannot start.
+    """
+
+    def __init__(self, run_dir: Path, config: TrainConfig, step: int | None) -> None:
+        self.run_dir = run_dir
+        try:
+            self._logger = make_loggers(run_dir, config, step, self.say)
+            (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+        except OSError as error:
+            raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
+        self._progress = Progress(config.total_timesteps, step or 0)
+
+    def log(self, row: Row) -> None:
+        """Show and store one update's metrics, or those of an evaluation that has ended since: then only `step` and `eval/...`.
+
+        Raises:
+            ValueError: `metrics.jsonl` cannot be written, so nobody would see what goes on.
+        """
+        try:
+            self._logger.log(row)
+        except OSError as error:
+            raise ValueError(
+                f"{self.run_dir / METRICS} cannot be written: {error}; training ends after {row['step']:,} steps"
+            ) from error
+        if "seconds" in row:
+            self._progress.update(row)
+        if row.get("eval/episodic_reward") is not None:
+            self.say(_evaluated(row))
+
+    def say(self, text: str) -> None:
+        """Print a line without tearing the live line."""
+        self._progress.write(text)
+
+    def __enter__(self) -> RunOutput:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.close()
+        self._logger.close()
+        try:
+            plot_learning_curve(self.run_dir / METRICS, self.run_dir / LEARNING_CURVE)
+        except (OSError, ValueError) as problem:  # never in the way of what ended the run
+            print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
+        if kind is None:
+            print(f"done: {self.run_dir}")
+
+
+def _evaluated(row: Row) -> str:
+    reward, half_width = row["eval/episodic_reward"], row.get("eval/episodic_reward_ci95")
+    interval = "" if half_width is None else f" ± {half_width:.3f}"
+    return f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {reward:.3f}{interval}"

@@ -1,0 +1,275 @@
+"""Trackers of runs beside `metrics.jsonl`: TensorBoard and Weights & Biases. Each needs its own library."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from enn_ppo.config import TrainConfig
+from enn_ppo.settings.schema import flatten, to_dict
+from enn_ppo.tracking.logger import CompositeLogger, Droppable, JsonlLogger, MetricsLogger, Row, known
+from enn_ppo.tracking.run_dir import METRICS, TENSORBOARD, WANDB
+
+__all__ = ["TensorBoardLogger", "WandbLogger", "make_loggers"]
+
+_RUN_ID = "run_id"  # in wandb's folder: the id that a resumed run goes on under
+_FINISH_SECONDS = 120.0  # that the end of a run waits for an upload; what is then left, `wandb sync` sends
+_FLUSH_SECONDS = 5.0  # that wandb's process has to bring its file to the disk after that
+_SILENT_BYTES = 2**18  # of rows after which wandb's file must have grown; it is written in blocks of 2^15
+
+
+def make_loggers(
+    run_dir: Path, config: TrainConfig, resume_step: int | None, warn: Callable[[str], None]
+) -> MetricsLogger:
+    """Make the one logger that the trainer talks to.
+
+    Trackers that fail to start are an error; one that fails later is dropped with a warning.
+
+    Args:
+        run_dir: exists; `metrics.jsonl` and the trackers' folders go there.
+        config: of the run.
+        resume_step: environment steps that a resumed run continues from; None for a new one.
+        warn: shows a line.
+
+    Raises:
+        ValueError: a tracker cannot be used, or the rows of a resumed run cannot be read.
+        OSError: `run_dir` cannot be written.
+    """
+    settings, chosen = to_dict(config), config.logger
+    trackers: list[MetricsLogger] = []
+    with ExitStack() as undo:  # trackers first: where one cannot start, the directory does not look like a run
+        if chosen.tensorboard:
+            tensorboard = TensorBoardLogger(run_dir, settings, resume_step)
+            undo.callback(tensorboard.close)
+            trackers.append(Droppable("TensorBoard", tensorboard, warn))
+        if chosen.wandb != "disabled":
+            wandb = WandbLogger(
+                run_dir, settings, resume_step, mode=chosen.wandb, project=chosen.project, entity=chosen.entity
+            )
+            undo.callback(wandb.close)
+            trackers.append(Droppable("wandb", wandb, warn))
+        file = JsonlLogger(run_dir / METRICS, resume_step)
+        undo.pop_all()
+    return CompositeLogger([file, *trackers])
+
+
+class TensorBoardLogger:
+    """Writes TensorBoard's event files, whole and flushed after every row.
+
+    Metrics `eval/...` stand at the step of the policy that was evaluated, and all others at the step of the row.
+    """
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any], resume_step: int | None) -> None:
+        """Start a file in the folder `tensorboard` of `run_dir`.
+
+        Args:
+            run_dir: exists.
+            config: nested settings, shown as a table on the page TEXT.
+            resume_step: where a resumed run continues: TensorBoard then forgets what came after. None for a new run.
+
+        Raises:
+            ValueError: tensorboard is not installed.
+            OSError: the file cannot be written.
+        """
+        try:
+            # neither loads TensorFlow nor starts a thread, so that what fails is known at once
+            from tensorboard.summary.writer.record_writer import RecordWriter
+        except ImportError as error:
+            raise ValueError(
+                'logger.tensorboard=true needs tensorboard, which is not installed: pip install "enn-ppo[tensorboard]", '
+                "or logger.tensorboard=false"
+            ) from error
+        folder = run_dir / TENSORBOARD
+        folder.mkdir(exist_ok=True)
+        # the name that TensorBoard looks for; files of a run are read in the order of their names
+        name = f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = open(folder / name, "xb")  # noqa: SIM115 - closed by close()
+        self._writer = RecordWriter(self._file)
+        try:
+            self._write_head(config, resume_step)
+        except OSError:
+            self.close()
+            raise
+
+    def log(self, row: Row) -> None:
+        """Write what is known of the row."""
+        values = known(row)
+        step = int(values.pop("step"))
+        evaluated = {name: value for name, value in values.items() if name.startswith("eval/")}
+        trained = {name: value for name, value in values.items() if name not in evaluated}
+        if trained:
+            self._write_scalars(trained, step)
+        if evaluated:
+            self._write_scalars(evaluated, int(evaluated.get("eval/step", step)))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write_head(self, config: Mapping[str, Any], resume_step: int | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        self._write_event(file_version="brain.Event:2")
+        if resume_step is not None:
+            self._write_event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._write_event(step=resume_step or 0, summary=_text_summary("config", _table(config)))
+        self._writer.flush()
+
+    def _write_scalars(self, values: Mapping[str, float], step: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write_event(step=step, summary=Summary(value=scalars))
+
+    def _write_event(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
+
+
+class WandbLogger:
+    """Sends rows to Weights & Biases, or keeps them for `wandb sync`.
+
+    A run that is resumed goes on under its id, which is in `wandb/run_id` of the run directory. wandb takes no rows of steps
+    that it has seen: what a resumed run repeats is left out there.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        resume_step: int | None,
+        *,
+        mode: str,
+        project: str,
+        entity: str | None,
+    ) -> None:
+        """Start or continue a wandb run.
+
+        Args:
+            run_dir: wandb's files go to its folder `wandb`.
+            config: shown with the run.
+            resume_step: None for a new run.
+            mode: "offline" needs no account and no network; "online".
+            project: wandb's project.
+            entity: team or user; None: wandb's default.
+
+        Raises:
+            ValueError: wandb is not installed, or refuses to start.
+            OSError: wandb's folder cannot be written.
+        """
+        try:
+            import wandb  # here, because it is optional and slow to import
+        except ImportError as error:
+            raise ValueError(
+                f'logger.wandb={mode} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
+                "or logger.wandb=disabled"
+            ) from error
+        folder = run_dir / WANDB
+        folder.mkdir(exist_ok=True)
+        run_id = _run_id(folder, new=resume_step is None)
+        settings = wandb.Settings(
+            console="off",  # its capture of the console would fight with the live progress line
+            silent=True,
+            reinit="create_new",  # the user's own wandb run, for example in a notebook, is left alone
+            finish_timeout=_FINISH_SECONDS,
+        )
+        try:
+            self._run = wandb.init(
+                mode="online" if mode == "online" else "offline",
+                project=project,
+                entity=entity,
+                dir=str(run_dir),
+                config=dict(config),
+                id=run_id,
+                # of what was kept offline, wandb makes one run by its id alone
+                resume="allow" if mode == "online" else None,
+                settings=settings,
+            )
+        except wandb.Error as error:
+            raise ValueError(
+                f"logger.wandb={mode} could not start: {error}. "
+                "`wandb login` sets up an account; logger.wandb=offline needs none"
+            ) from error
+        self._run.define_metric("eval/*", step_metric="eval/step")
+        self._file = Path(self._run.settings.sync_file)
+        self._size = 0
+        self._unseen = 0  # bytes of rows since the file last grew, roughly
+        self._closed = False
+
+    def log(self, row: Row) -> None:
+        """Send what is known of the row.
+
+        Raises:
+            OSError: wandb cannot write its file.
+        """
+        values = known(row)
+        self._run.log(values, step=int(values["step"]))
+        self._unseen += sum(len(name) + 16 for name in values)
+        self._check_file(_SILENT_BYTES)
+
+    def close(self) -> None:
+        """Finish the run.
+
+        Raises:
+            OSError: wandb could not write its file.
+        """
+        if not self._closed:
+            self._closed = True
+            self._run.finish()
+            deadline = time.monotonic() + _FLUSH_SECONDS  # wandb's process may still be at it
+            while self._file.stat().st_size <= self._size and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self._check_file(0)
+
+    def _check_file(self, limit: int) -> None:
+        """Look whether the file grows: wandb's own process, which writes it, keeps a full disk to itself."""
+        size = self._file.stat().st_size
+        if size > self._size:
+            self._size, self._unseen = size, 0
+        elif self._unseen > limit:
+            raise OSError(f"{self._file} does not grow any more; is the disk full?")
+
+
+def _run_id(folder: Path, *, new: bool) -> str:
+    """The id of the run, made where there is none."""
+    file = folder / _RUN_ID
+    if not new and file.exists():
+        return file.read_text("utf-8").strip()
+    run_id = secrets.token_hex(4)
+    aside = folder / f".{_RUN_ID}.aside"
+    aside.write_text(run_id + "\n", "utf-8")
+    os.replace(aside, file)
+    return run_id
+
+
+def _table(config: Mapping[str, Any]) -> str:
+    """Settings as a table in Markdown."""
+
+    def lines() -> Iterator[str]:
+        yield "| setting | value |"
+        yield "|---|---|"
+        for name, value in flatten(config).items():
+            shown = str(value).replace("|", "\\|")
+            yield f"| {name} | {shown} |"
+
+    return "\n".join(lines())
+
+
+def _text_summary(tag: str, text: str) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.plugins.text.metadata import create_summary_metadata
+
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
+    return Summary(value=[Summary.Value(tag=tag, metadata=create_summary_metadata(tag, ""), tensor=tensor)])
