@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import config, evaluation_config, learning_config, settings, world_config
+from enn_ppo import config
 from enn_ppo.config import (
     EnvConfig,
     EvalConfig,
@@ -27,6 +27,10 @@ from enn_ppo.config import (
     ValueOptimConfig,
     default_run_dir,
 )
+from enn_ppo.settings import evaluation as evaluation_config
+from enn_ppo.settings import learning as learning_config
+from enn_ppo.settings import schema as settings
+from enn_ppo.settings import world as world_config
 from enn_ppo.settings.schema import from_dict, setting_names, to_dict, unknown_setting
 from rogue_net import config as net_config
 from rogue_net.config import RogueNetConfig

