@@ -120,8 +120,8 @@ class TrainConfig:
     keep_last: int = 3
     """Newest checkpoints kept. At least 1. Default 3."""
     keep_best: int = 1
-    """Best checkpoints kept besides, by evaluation where there is one, and else by the mean reward of the episodes since
-    the checkpoint before. At least 0. Default 1."""
+    """Best checkpoints kept besides, by evaluation where there is one, and else by the mean reward of the last 100
+    training episodes. At least 0. Default 1."""
     keep_every_minutes: float | None = None
     """A checkpoint of every so many minutes of training is kept besides. Greater than 0; null: none. Default null."""
     record: str | None = None
@@ -156,6 +156,24 @@ class TrainConfig:
         check_bool("record_logits", self.record_logits)
         check_bool("debug", self.debug)
         self._check_sizes()
+        self._check_needs()
+
+    def _check_needs(self) -> None:
+        """Refuse settings that would do nothing without others."""
+        if self.value_net is None and self.value_optim != ValueOptimConfig():
+            name, value = next((name, value) for name, value in vars(self.value_optim).items() if value is not None)
+            raise ValueError(f"value_optim.{name}={value} needs a value network of its own: value_net=default")
+        if self.record_logits and self.record is None:
+            raise ValueError("record_logits=true needs a file: record=<name>")
+        if self.eval.interval is None:
+            for name in ("opponent", "env_kwargs", "video"):
+                if value := getattr(self.eval, name):
+                    raise ValueError(f"eval.{name}={value} needs evaluations while training: eval.interval=<steps>")
+        elif self.eval.seed == self.seed:
+            raise ValueError(
+                f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
+                "choose another"
+            )
 
     def _check_sizes(self) -> None:
         num_envs, steps = self.rollout.num_envs, self.rollout.steps

@@ -47,6 +47,10 @@ class RewardScale:
         scaled: Tensor = rewards / self.deviation
         return scaled
 
+    def begin(self) -> None:
+        """New episodes begin everywhere."""
+        self._running = torch.zeros_like(self._running)
+
     @property
     def deviation(self) -> float:
         """What rewards are divided by; 1 as long as their sums do not vary."""
@@ -70,6 +74,20 @@ class RewardScale:
         if len(state["running"]) == len(self._running):
             self._running = state["running"].clone()
         self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+
+
+def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:
+    """What a value of 1 is in rewards.
+
+    Args:
+        normalize: the setting `ppo.normalize`.
+        saved: what `state` returned of the scale that it stands for; None: there is none.
+    """
+    if normalize != "rewards" or saved is None:
+        return 1.0
+    scale = RewardScale(0)
+    scale.load_state(saved)
+    return scale.deviation
 
 
 class ReturnScale:

@@ -258,16 +258,23 @@ class TrainState:
         saved = checkpoint.trainer
         transfer_optimizer(self.optimizer, saved["optimizer"], networks)
         scale = self.reward_scale or self.return_scale
-        if scale and saved["scale"]:
-            scale.load_state(saved["scale"])
+        if scale and saved["scale"] and checkpoint.config["ppo"]["normalize"] == self.config.ppo.normalize:
+            scale.load_state(saved["scale"])  # else it is that of something else
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
         self.recent_rewards.extend(saved["recent_rewards"])
         self.evaluations = saved["evaluations"]
         if self.self_play:
             self._restore_self_play(saved["self_play"], checkpoint.path.parent.parent)
-        problem = networks[0].changed or self.collector.load_state(saved["collector"])
-        if problem:
-            self.collector.reset(env_info=self._draw_env_info() or None)
+        problem = (
+            networks[0].changed
+            or _parameters_changed(checkpoint.config["env"], to_dict(self.config.env))
+            or self.collector.load_state(saved["collector"])
+        )
+        if problem:  # by a seed of its own, for those of the run's beginning have been played
+            key = np.random.SeedSequence((self.config.seed, self.step, 3)).generate_state(1)
+            self.collector.reset(int(key[0]), self._draw_env_info() or None)
+            if self.reward_scale:
+                self.reward_scale.begin()
         self._measure_what_is_new(networks)
         return Restored(problem, networks[0].news)
 
@@ -305,6 +312,21 @@ class TrainState:
             obs = self.collector.collect(self.config.rollout.steps).obs
             for network in networks:
                 network.measure(obs)
+
+
+def _parameters_changed(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Which argument of the environment has another value than in the checkpoint's settings; None if none has.
+
+    Saved states hold the parameters of their time, and would bring them back for all episodes to come.
+    """
+    before, after = saved.get("kwargs", {}), now["kwargs"]
+    for name in {**before, **after}:
+        if before.get(name, "not set") != after.get(name, "not set"):
+            return f"env.kwargs.{name} was {before.get(name, 'not set')} and is {after.get(name, 'not set')}"
+    for name in saved.get("info", {}):
+        if name not in now["info"]:
+            return f"env.info.{name} was {saved['info'][name]} and is not set"
+    return None
 
 
 def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:

@@ -32,8 +32,9 @@ def fit_policy(
     action_space: Mapping[str, ActionSpace],
     device: torch.device,
     env: str,
+    network: str = "policy",
 ) -> FittedPolicy:
-    """The policy of a checkpoint for an environment with these spaces.
+    """The policy of a checkpoint, or another of its networks, for an environment with these spaces.
 
     New features are ignored, and entities of new types are hidden from all others, so that these act as they learned to. New
     actions and choices are as `enn_ppo.checkpoints.transfer` says; what they start as is always the same.
@@ -44,11 +45,12 @@ def fit_policy(
         action_space: what can be done in it.
         device: where it acts.
         env: the environment's name, for messages.
+        network: `policy`, or one of the checkpoint's `more_weights`.
 
     Raises:
         ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
     """
-    return fit_net(load_net(checkpoint), obs_space, action_space, device, f"checkpoint {checkpoint.path}", env)
+    return fit_net(load_net(checkpoint, network), obs_space, action_space, device, f"checkpoint {checkpoint.path}", env)
 
 
 def fit_net(

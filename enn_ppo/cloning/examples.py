@@ -85,10 +85,10 @@ def hold_out(examples: Examples, share: float, seed: int) -> Split:
         ValueError: there is only one episode.
     """
     episodes = torch.unique(examples.frames.episode)
-    number = max(1, round(share * len(episodes))) if share else 0
-    if number >= len(episodes):
+    number = min(max(1, round(share * len(episodes))), len(episodes) - 1) if share else 0
+    if share and not number:
         raise ValueError(
-            f"data holds {len(episodes)} episode, and clone.holdout={share} keeps whole episodes apart: record more, or "
+            f"data holds 1 episode, and clone.holdout={share} keeps whole episodes apart: record more, or "
             "hold none out with clone.holdout=0"
         )
     chosen = torch.randperm(len(episodes), generator=torch.Generator().manual_seed(seed))[:number]

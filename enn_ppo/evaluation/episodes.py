@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.config import EnvConfig
 from enn_ppo.environment import BoundEnvironment, EnvFactory, bind_environment
 from enn_ppo.evaluation.video import Camera, check_film
 from enn_ppo.recording.recorder import Recorder
+from enn_ppo.return_scale import value_unit
 from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.settings.schema import from_dict
@@ -86,6 +87,8 @@ class Pilot:
     device: torch.device
     greedy: bool
     generator: torch.Generator
+    critic: FittedPolicy  # tells values: the policy, or the run's value network
+    value_unit: float  # of these, in rewards
 
     def see(self, obs: VecObs) -> ObsBatch:
         """N frames as the policy knows them."""
@@ -94,6 +97,10 @@ class Pilot:
     def act(self, batch: ObsBatch, *, logits: bool = False) -> ActResult:
         """Choose actions in N frames."""
         return self.net.act(batch, greedy=self.greedy, generator=self.generator, logits=logits)
+
+    def values(self, obs: VecObs) -> torch.Tensor:
+        """(N,) the rewards, discounted, that the run expects to follow on N frames."""
+        return self.critic.net.value(self.critic.adaptor(ObsBatch.from_vec_obs(obs, self.device))) * self.value_unit
 
 
 def evaluate_checkpoint(
@@ -133,8 +140,17 @@ def evaluate_checkpoint(
                 outputs.record, fitted.net.obs_space, fitted.net.action_space, logits=outputs.record_logits
             )
             stack.enter_context(contextlib.closing(recorder))
+        critic = fitted
+        if recorder and "value_net" in checkpoint.more_weights:
+            critic = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id, "value_net")
         pilot = Pilot(
-            fitted.net, fitted.adaptor, device, config.greedy, torch.Generator(device).manual_seed(config.seed)
+            fitted.net,
+            fitted.adaptor,
+            device,
+            config.greedy,
+            torch.Generator(device).manual_seed(config.seed),
+            critic,
+            value_unit(checkpoint.config["ppo"]["normalize"], checkpoint.trainer["scale"]),
         )
         episodes = play_episodes(pilot, pool, config, camera, recorder, progress=progress)
     if outputs.film:
@@ -226,7 +242,8 @@ def play_episodes(
                 step = pool.step(result.to_buffers())
                 outcome = step.was_running.obs
                 if recorder:
-                    recorder.add_step(batch, obs, result, outcome, _final_values(pilot, outcome))
+                    told = result._replace(values=pilot.values(obs))
+                    recorder.add_step(batch, obs, told, outcome, _final_values(pilot, outcome))
                 camera.shoot(pool, step.was_running.env_id)
                 finished = tracker.step(outcome)
                 obs, running = step.still_running
@@ -237,7 +254,7 @@ def play_episodes(
 
 def _final_values(pilot: Pilot, outcome: VecObs) -> torch.Tensor | None:
     """(N,) values of what a step led to, in which a truncated episode shows its own last observation; None without such."""
-    return pilot.net.value(pilot.see(outcome)) if outcome.truncated.any() else None
+    return pilot.values(outcome) if outcome.truncated.any() else None
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:

@@ -129,7 +129,7 @@ class RandomOpponent:
 
     def __init__(self, action_space: Mapping[str, ActionSpace], seed: int = 0) -> None:
         self._action_space = action_space
-        self._rng = np.random.default_rng(seed)
+        self._rng = _generator(seed)
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `Opponents`."""
@@ -179,7 +179,7 @@ class PolicyOpponents:
         self.faces: NDArray[np.int64] = np.zeros(0, np.int64)  # of each environment, the number of whom it faces
         self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
         self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
-        self._rng = np.random.default_rng(np.random.SeedSequence((seed, 0)))
+        self._rng = _generator(seed)
         self._generator = torch.Generator(device)
         self._num_acts = 0
         self._fits: dict[int, tuple[RogueNet, FittedPolicy]] = {}
@@ -259,6 +259,11 @@ class PolicyOpponents:
             self._fits = {n: those for n, those in self._fits.items() if n in self.nets}
             self._fits[number] = known = net, fitted
         return known[1]
+
+
+def _generator(seed: int) -> np.random.Generator:
+    """Random numbers that are nobody else's: of `seed` alone, or (seed, 0), they would be those of environment 0."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
 
 def name_of(number: int) -> str:

@@ -108,4 +108,6 @@ class EvalConfig(EpisodesConfig):
             raise ValueError(f"video={self.video} needs a file: render=<name>.gif or .mp4")
         check_text("record", self.record, optional=True)
         check_bool("record_logits", self.record_logits)
+        if self.record_logits and self.record is None:
+            raise ValueError("record_logits=true needs a file: record=<name>")
         check_bool("debug", self.debug)

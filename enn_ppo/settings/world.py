@@ -24,7 +24,8 @@ class EnvConfig:
     info: dict[str, Any] = field(default_factory=dict)
     """Parameters that each episode draws anew, by name (curricula, domain randomization): a number or a schedule over
     progress (`1@0 -> 5@0.5`), a list of which one is drawn, or `{low: ..., high: ...}`, both ends included, drawn
-    uniformly (whole numbers where both are). The environment must take them in `configure`. Default: none."""
+    uniformly (whole numbers where both are). The environment must take them in `configure`; evaluation does not draw them,
+    and plays by `kwargs`. Default: none."""
 
     def __post_init__(self) -> None:
         check_text("env.id", self.id)

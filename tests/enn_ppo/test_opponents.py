@@ -160,6 +160,8 @@ def test_the_past_of_a_self_play_run_are_its_snapshots(run: Path, tmp_path: Path
         "step_000000000000",
         "step_000000000007",
     }
+    of_a_checkpoint = load_opponent("past", tmp_path, SNAKES, CPU, snapshots=[7, 14])
+    assert faced_over_time(of_a_checkpoint) == {"step_000000000007"}  # what other checkpoints need is not its past
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,30 @@ def test_training_survives_the_death_of_its_evaluation_process(
     assert evaluations(tmp_path / "a") == evaluations(tmp_path / "b")
 
 
+def test_a_run_terminated_while_it_waits_for_its_last_evaluation_says_so_and_evaluates_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    settings = evaluation(process=True, interval=10**6, env_kwargs={"gate": str(gate)})
+
+    def terminate() -> None:  # the last policy alone is evaluated, so that whoever waits at the gate evaluates that
+        while not Path(f"{gate}.pid").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=terminate, daemon=True)
+    thread.start()
+    saved = tmp_path / f"run/checkpoints/step_{TOTAL:012d}"
+    with pytest.raises(Interrupted, match=f"terminated after {TOTAL} steps; saved {saved}; go on with") as caught:
+        run(tmp_path / "run", Gated, eval=settings)
+    thread.join()
+    assert caught.value.exit_code == 143
+    assert not evaluations(tmp_path / "run")
+    gate.write_text("")
+    run(tmp_path / "run", Gated, eval=settings, resume=str(tmp_path / "run"))
+    assert sorted(evaluations(tmp_path / "run")) == [TOTAL]
+
+
 def test_every_evaluation_has_its_film(tmp_path: Path) -> None:
     run(tmp_path, Clock, eval=evaluation(video=2))
     films = sorted((tmp_path / "videos").iterdir())
