@@ -16,8 +16,9 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.advantages import Advantages, gae, n_step
 from enn_ppo.callbacks import Callback
 from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint
+from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
-from enn_ppo.config import PPOConfig, TrainConfig
+from enn_ppo.config import EnvConfig, PPOConfig, TrainConfig
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.recording.recorder import open_recorder
 from enn_ppo.return_scale import ReturnScale, RewardScale
@@ -255,10 +256,10 @@ class TrainState:
                 if is_known
                 else untransferred(value_net)
             )
-        saved = checkpoint.trainer
+        saved, before = checkpoint.trainer, saved_config(checkpoint)
         transfer_optimizer(self.optimizer, saved["optimizer"], networks)
         scale = self.reward_scale or self.return_scale
-        if scale and saved["scale"] and checkpoint.config["ppo"]["normalize"] == self.config.ppo.normalize:
+        if scale and saved["scale"] and before.ppo.normalize == self.config.ppo.normalize:
             scale.load_state(saved["scale"])  # else it is that of something else
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
         self.recent_rewards.extend(saved["recent_rewards"])
@@ -267,7 +268,7 @@ class TrainState:
             self._restore_self_play(saved["self_play"], checkpoint.path.parent.parent)
         problem = (
             networks[0].changed
-            or _parameters_changed(checkpoint.config["env"], to_dict(self.config.env))
+            or _parameters_changed(before.env, self.config.env)
             or self.collector.load_state(saved["collector"])
         )
         if problem:  # by a seed of its own, for those of the run's beginning have been played
@@ -314,18 +315,18 @@ class TrainState:
                 network.measure(obs)
 
 
-def _parameters_changed(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:
     """Which argument of the environment has another value than in the checkpoint's settings; None if none has.
 
     Saved states hold the parameters of their time, and would bring them back for all episodes to come.
     """
-    before, after = saved.get("kwargs", {}), now["kwargs"]
+    before, after = saved.kwargs, now.kwargs
     for name in {**before, **after}:
         if before.get(name, "not set") != after.get(name, "not set"):
             return f"env.kwargs.{name} was {before.get(name, 'not set')} and is {after.get(name, 'not set')}"
-    for name in saved.get("info", {}):
-        if name not in now["info"]:
-            return f"env.info.{name} was {saved['info'][name]} and is not set"
+    for name in saved.info:
+        if name not in now.info:
+            return f"env.info.{name} was {saved.info[name]} and is not set"
     return None
 
 

@@ -296,6 +296,8 @@ def head_rules(description: Description) -> Iterator[Rule]:
         else:
             yield from linear(f"heads.{number}.project", f"action_heads.{name}.proj")
     yield from linear("value_head.project", f"auxiliary_heads.{VALUE}")
+    yield Rule("value_head.mean", (), lambda: torch.tensor(0.0))  # their values are not scaled
+    yield Rule("value_head.deviation", (), lambda: torch.tensor(1.0))
     for number, name in enumerate(description.regression_heads):
         yield from linear(f"regression_heads.{number}.project", f"auxiliary_heads.{name}")
 

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
+from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.config import EnvConfig
 from enn_ppo.environment import BoundEnvironment, EnvFactory, bind_environment
 from enn_ppo.evaluation.video import Camera, check_film
@@ -98,8 +99,10 @@ class Pilot:
         """Choose actions in N frames."""
         return self.net.act(batch, greedy=self.greedy, generator=self.generator, logits=logits)
 
-    def values(self, obs: VecObs) -> torch.Tensor:
-        """(N,) the rewards, discounted, that the run expects to follow on N frames."""
+    def values(self, obs: VecObs, result: ActResult | None = None) -> torch.Tensor:
+        """(N,) the discounted rewards that the run expects after N frames; `result` is what `act` said of them, if it did."""
+        if result is not None and self.critic.net is self.net:
+            return result.values * self.value_unit
         return self.critic.net.value(self.critic.adaptor(ObsBatch.from_vec_obs(obs, self.device))) * self.value_unit
 
 
@@ -150,7 +153,7 @@ def evaluate_checkpoint(
             config.greedy,
             torch.Generator(device).manual_seed(config.seed),
             critic,
-            value_unit(checkpoint.config["ppo"]["normalize"], checkpoint.trainer["scale"]),
+            value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale")),
         )
         episodes = play_episodes(pilot, pool, config, camera, recorder, progress=progress)
     if outputs.film:
@@ -242,7 +245,7 @@ def play_episodes(
                 step = pool.step(result.to_buffers())
                 outcome = step.was_running.obs
                 if recorder:
-                    told = result._replace(values=pilot.values(obs))
+                    told = result._replace(values=pilot.values(obs, result))
                     recorder.add_step(batch, obs, told, outcome, _final_values(pilot, outcome))
                 camera.shoot(pool, step.was_running.env_id)
                 finished = tracker.step(outcome)

@@ -74,7 +74,8 @@ class Curriculum(Callback):
 def test_a_callback_chooses_parameters_by_progress_and_they_are_logged(tmp_path: Path) -> None:
     curriculum = Curriculum()
     result = train(tiny_config(tmp_path / "a", total_timesteps=128), callbacks=[curriculum])
-    assert curriculum.asked == [0.0, 0.0, 0.25, 0.5, 0.75]  # first for the input statistics, then before every update
+    # first for the input statistics, then for the first episodes, then before every update
+    assert curriculum.asked == [0.0, 0.0, 0.0, 0.25, 0.5, 0.75]
     assert result.metrics is not None and result.metrics["env_info/num_mines"] == 3
 
 

@@ -112,6 +112,30 @@ def test_a_bad_value_is_refused_with_its_dotted_field(
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"value_optim": ValueOptimConfig(lr=0.1)}, r"value_optim\.lr=0\.1 needs .*value_net=default"),
+        ({"record_logits": True}, r"record_logits=true needs a file: record="),
+        ({"eval": TrainEvalConfig(opponent="random")}, r"eval\.opponent=random needs .*eval\.interval="),
+        (
+            {"eval": TrainEvalConfig(env_kwargs={"width": 3})},
+            r"eval\.env_kwargs=\{'width': 3\} needs .*eval\.interval=",
+        ),
+        ({"eval": TrainEvalConfig(video=2)}, r"eval\.video=2 needs .*eval\.interval="),
+        ({"eval": TrainEvalConfig(interval=9, seed=5), "seed": 5}, r"eval\.seed=5 is the seed of training"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_says_what_it_needs(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**settings)
+
+
+def test_an_evaluation_records_logits_only_with_a_file() -> None:
+    with pytest.raises(ValueError, match="record_logits=true needs a file: record="):
+        EvalConfig(checkpoint="a", record_logits=True)
+
+
+@pytest.mark.parametrize(
     ("section", "values", "near"),
     [
         (

@@ -14,9 +14,9 @@ import imageio.v3 as imageio
 import pytest
 import torch
 
-from enn_ppo import EnvConfig, EvalConfig, evaluate, train
+from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.evaluation.episodes import Estimate, summarize
-from enn_ppo.recording.reading import read_episodes
+from enn_ppo.recording.reading import read_all, read_episodes
 from entity_gym import (
     Action,
     ActionSpace,
@@ -216,6 +216,38 @@ def test_the_episodes_that_are_evaluated_are_recorded(logits: bool, clock: str, 
         (each.env_id, each.length, each.reward) for each in played
     )
     assert all((each.frames.logits is not None) == logits for each in recorded)
+
+
+class CutClock(Clock):
+    """A clock that is stopped and pays 100 for every step."""
+
+    def _observation(self) -> Observation:
+        obs = super()._observation()
+        return replace(obs, reward=100.0, truncated=obs.done)
+
+
+@pytest.mark.parametrize("value_net", [None, RogueNetConfig(d_model=8, n_layer=1, n_head=1)])
+@pytest.mark.parametrize("normalize", ["none", "rewards", "returns"])
+def test_recorded_values_are_those_of_the_run_in_rewards(
+    normalize: Any, value_net: RogueNetConfig | None, tmp_path: Path
+) -> None:
+    config = tiny_config(
+        tmp_path / "a",
+        env=EnvConfig(),
+        ppo=PPOConfig(normalize=normalize, gamma=0.9),
+        value_net=value_net,
+        optim=OptimConfig(batch_size=16, lr=1e-2, anneal_lr=False),
+        total_timesteps=1600,
+        record=str(tmp_path / "training.arrow"),
+    )
+    train(config, env=CutClock)
+    record = tmp_path / "evaluation.arrow"
+    evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20, record=str(record)), env=CutClock)
+    training, evaluation = read_all(config.record or ""), read_all(record)
+    told = training.values[-64:].mean()  # in this world values hardly differ from frame to frame
+    assert told > 400  # of 1000, 100 / (1 - gamma)
+    torch.testing.assert_close(evaluation.values.mean(), told, rtol=0.2, atol=0.0)
+    torch.testing.assert_close(evaluation.final_values[evaluation.truncated].mean(), told, rtol=0.2, atol=0.0)
 
 
 # --- Mistakes ---

@@ -89,6 +89,15 @@ def test_a_state_that_faces_a_policy_which_is_gone_is_refused() -> None:
         opponents({0: snake_net()}, []).load_state(who.state())
 
 
+def test_opponents_draw_no_random_numbers_of_the_environments() -> None:
+    of_first = np.random.default_rng(np.random.SeedSequence((7, 0))).random(4)
+    policies = PolicyOpponents({1: snake_net()}, lambda n, rng: np.ones(n, np.int64), snake_pool(), CPU, seed=7)
+    for opponents in (policies, RandomOpponent(SNAKES.action_space(), 7)):
+        own = np.random.default_rng()
+        own.bit_generator.state = opponents.state()["random"]
+        assert not np.isin(own.random(100), of_first).any()
+
+
 def test_a_policy_of_another_world_is_refused() -> None:
     mines = ThreadedVecEnv(MineSweeper, 1, compile=False)
     with pytest.raises(ValueError, match="a past policy belongs to another environment than this one: .*'Mine'"):
@@ -101,7 +110,7 @@ def test_a_policy_of_another_world_is_refused() -> None:
 def test_random_picks_what_is_open() -> None:
     who = load_opponent("random", None, SNAKES, CPU, seed=5)
     obs = theirs()
-    rng = np.random.default_rng(5)
+    rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(0,)))
     expected = random_actions(obs, rng, SNAKES.action_space())
     assert who.act(obs, obs.env_id) == expected
     assert who.faced(np.arange(2)) == ["random", "random"]

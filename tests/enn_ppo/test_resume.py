@@ -22,6 +22,7 @@ from enn_ppo import (
     EnvConfig,
     Interrupted,
     OptimConfig,
+    PPOConfig,
     RogueNetConfig,
     RolloutConfig,
     TrainConfig,
@@ -29,6 +30,7 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.tracking.run_dir import METRICS
+from entity_gym import Observation
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, tiny_config
 
@@ -237,6 +239,53 @@ def test_another_number_of_environments_starts_new_episodes_and_that_is_said(
     assert "new episodes" in output and "the checkpoint has 4 of them, and rollout.num_envs is 6" in output
 
 
+def test_other_arguments_of_the_environment_start_new_episodes_that_have_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(tmp_path / "a", env=EnvConfig(kwargs={**SMALL_BOARD, "max_steps": 4}))
+    train(config)
+    env = EnvConfig(kwargs={**SMALL_BOARD, "max_steps": 3})
+    train(resumed(config, tmp_path / "a", env=env, total_timesteps=320))
+    said = (
+        "the environments start new episodes, so this is not the uninterrupted run: env.kwargs.max_steps was 4 and is 3"
+    )
+    assert said in capsys.readouterr().out
+    lengths = [row["episode_length_max"] for row in rows_of(tmp_path / "a")]
+    assert max(lengths[:5]) == 4 and max(lengths[5:]) == 3
+
+
+def test_parameters_that_are_not_drawn_any_more_are_those_of_the_environment_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kwargs = {**SMALL_BOARD, "max_steps": 4}
+    config = tiny_config(tmp_path / "a", env=EnvConfig(kwargs=kwargs, info={"max_steps": 2}))
+    train(config)
+    train(resumed(config, tmp_path / "a", env=EnvConfig(kwargs=kwargs), total_timesteps=320))
+    assert "env.info.max_steps was 2 and is not set" in capsys.readouterr().out
+    lengths = [row["episode_length_max"] for row in rows_of(tmp_path / "a")]
+    assert max(lengths[:5]) == 2 and max(lengths[5:]) == 4
+
+
+def test_new_episodes_are_none_that_the_run_began_with(tmp_path: Path) -> None:
+    """Else each part of a run that is often interrupted would play the same first episodes."""
+    drawn: list[tuple[int, ...]] = []
+
+    class Drawn(Copycat):
+        def reset(self) -> Observation:
+            obs = super().reset()
+            drawn.append(tuple(self.colours))
+            return obs
+
+    config = tiny_config(
+        tmp_path / "a", env=EnvConfig(), rollout=RolloutConfig(num_envs=32, steps=1), total_timesteps=32
+    )
+    train(config, env=Drawn)
+    first = drawn[:32]
+    drawn.clear()
+    train(resumed(config, tmp_path / "a", total_timesteps=64), env=Drawn)
+    assert drawn[:32] != first
+
+
 def test_a_run_that_continues_exactly_does_not_say_otherwise(
     config: TrainConfig, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +294,20 @@ def test_a_run_that_continues_exactly_does_not_say_otherwise(
 
 
 # --- More steps, other settings ---
+
+
+@pytest.mark.parametrize("before", ["none", "rewards", "returns"])
+@pytest.mark.parametrize("now", ["none", "rewards", "returns"])
+def test_another_normalization_begins_with_statistics_of_its_own(before: Any, now: Any, tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "a", ppo=PPOConfig(normalize=before), total_timesteps=32)
+    train(config)
+    train(resumed(config, tmp_path / "a", ppo=PPOConfig(normalize=now), total_timesteps=64))
+    scale = load_checkpoint(tmp_path / "a").trainer["scale"]
+    counts = {"rewards": "count", "returns": "weight"}
+    assert (scale is None) == (now == "none")
+    if scale:
+        alone = {"count": 32, "weight": pytest.approx(0.1)}[counts[now]]
+        assert (scale[counts[now]] == alone) == (before != now)
 
 
 def test_a_finished_run_has_nothing_left_to_train_and_says_so(

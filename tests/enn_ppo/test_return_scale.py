@@ -52,6 +52,14 @@ def test_a_saved_scale_goes_on_as_if_it_had_not_been() -> None:
     assert torch.equal(scale(rewards, ended, 0.9), restored(rewards, ended, 0.9))
 
 
+def test_new_episodes_begin_with_nothing_summed_up() -> None:
+    # sums: 4, then 2 alone
+    scale = RewardScale(1)
+    scale(torch.tensor([[4.0]]), NEVER[:1], 0.5)
+    scale.begin()
+    torch.testing.assert_close(scale(torch.tensor([[2.0]]), NEVER[:1], 0.5).flatten(), torch.tensor([2.0]))
+
+
 def head_of(seed: int) -> ValueHead:
     head = ValueHead(4)
     with torch.random.fork_rng():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -415,11 +415,8 @@ def test_training_against_past_selves_resumes_bit_for_bit(tmp_path: Path) -> Non
 
 
 @pytest.mark.learning
-def test_two_snakes_get_better_than_their_earlier_selves(tmp_path: Path) -> None:
-    """It scores more against each of them than they did against themselves, and beats the first ones.
-
-    Dying ends the game for both, so that half of the games are ties, and 0.5 is even.
-    """
+def test_two_snakes_get_better_than_each_of_their_earlier_selves(tmp_path: Path) -> None:
+    """Dying ends the game for both, so that many games are ties, and 0.5 is even."""
     config = TrainConfig(
         env=EnvConfig(id="MultiSnake", kwargs=SHORT_SNAKES.values),
         rollout=RolloutConfig(num_envs=64, steps=16),
@@ -429,18 +426,17 @@ def test_two_snakes_get_better_than_their_earlier_selves(tmp_path: Path) -> None
         ),
         optim=OptimConfig(batch_size=256, lr=5e-3, epochs=4),
         ppo=PPOConfig(ent_coef=0.02, gamma=0.9),
-        self_play=SelfPlayConfig(enabled=True, snapshot_interval=2048),
-        total_timesteps=24_576,
+        self_play=SelfPlayConfig(enabled=True, snapshot_interval=8192, zero_sum=True),
+        total_timesteps=65_536,
         device="cpu",
         run_dir=str(tmp_path / "a"),
     )
     policy = train(config).policy
-    for step in (0, 2048, 4096, 8192, 12_288):
-        past = read_snapshot(snapshot_path(tmp_path / "a", step), CPU)
-        against_it, of_its_own = games(policy, past), games(past, past)
-        assert against_it.score > of_its_own.score + 0.01, step
-        if step <= 2048:
-            assert against_it.win_rate > 0.58, step
+    earlier = range(0, 65_536, 8192)
+    win_rates = {step: games(policy, read_snapshot(snapshot_path(tmp_path / "a", step), CPU)) for step in earlier}
+    assert win_rates[0] > 0.62 and win_rates[8192] > 0.52, win_rates
+    assert sum(win_rates.values()) / len(win_rates) > 0.52, win_rates
+    assert min(win_rates.values()) > 0.48, win_rates  # of 2,000 games: the last snapshots are as good as it is
     table = json.loads((tmp_path / "a/ratings.json").read_text())
     assert table["current"]["rating"] > table["snapshots"][0]["rating"] + 3
 
@@ -448,26 +444,18 @@ def test_two_snakes_get_better_than_their_earlier_selves(tmp_path: Path) -> None
 SHORT_SNAKES = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=4, max_steps=30)
 
 
-class Games(NamedTuple):
-    """Means over many games."""
-
-    score: float
-    win_rate: float
-
-
-def games(policy: RogueNet, opponent: RogueNet, count: int = 1000) -> Games:
-    """How a policy does against another, both seats as often."""
+def games(policy: RogueNet, opponent: RogueNet, count: int = 2000) -> float:
+    """The share of games that a policy wins against another, draws counting half, both seats as often."""
     pool = EpisodeVecEnv(SHORT_SNAKES, 100, seed=99)
     mapping = players_of(SHORT_SNAKES)
     assert mapping is not None
     env = SeatedEpisodeVecEnv(pool, mapping, PolicyOpponents({0: opponent}, lambda n, rng: np.zeros(n, int), pool, CPU))
     generator = torch.Generator().manual_seed(99)
-    total, results = 0.0, []
+    results: list[float] = []
     while len(results) < count:
         obs, running = env.reset()
         while len(running):
             chosen = policy.act(ObsBatch.from_vec_obs(obs), generator=generator).to_buffers()
             (last, _), (obs, running) = env.step(chosen)
-            total += float(last.reward.sum())
             results += [info["win_rate"] for info in last.end_of_episode_info.values()]
-    return Games(total / len(results), float(np.mean(results)))
+    return float(np.mean(results))
