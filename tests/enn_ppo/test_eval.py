@@ -210,7 +210,8 @@ def test_the_episodes_that_are_evaluated_are_recorded(logits: bool, clock: str, 
     file = tmp_path / "new/clock.arrow"
     config = EvalConfig(checkpoint=clock, episodes=10, num_envs=4, record=str(file), record_logits=logits)
     played = evaluate(config, env=Clock).episodes
-    assert played == evaluate(replace(config, record=None), env=Clock).episodes  # which changes nothing
+    unrecorded = replace(config, record=None, record_logits=False)
+    assert played == evaluate(unrecorded, env=Clock).episodes  # which changes nothing
     recorded = list(read_episodes(file))
     assert Counter((each.env_id, len(each), each.reward) for each in recorded) == Counter(
         (each.env_id, each.length, each.reward) for each in played
@@ -237,7 +238,7 @@ def test_recorded_values_are_those_of_the_run_in_rewards(
         ppo=PPOConfig(normalize=normalize, gamma=0.9),
         value_net=value_net,
         optim=OptimConfig(batch_size=16, lr=1e-2, anneal_lr=False),
-        total_timesteps=1600,
+        total_timesteps=320,
         record=str(tmp_path / "training.arrow"),
     )
     train(config, env=CutClock)
@@ -245,7 +246,7 @@ def test_recorded_values_are_those_of_the_run_in_rewards(
     evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20, record=str(record)), env=CutClock)
     training, evaluation = read_all(config.record or ""), read_all(record)
     told = training.values[-64:].mean()  # in this world values hardly differ from frame to frame
-    assert told > 400  # of 1000, 100 / (1 - gamma)
+    assert told > 50  # on the way to 100 / (1 - gamma) = 1000
     torch.testing.assert_close(evaluation.values.mean(), told, rtol=0.2, atol=0.0)
     torch.testing.assert_close(evaluation.final_values[evaluation.truncated].mean(), told, rtol=0.2, atol=0.0)
 
