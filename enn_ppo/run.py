@@ -11,6 +11,7 @@ from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
 from enn_ppo.config import Interrupted
 from enn_ppo.evaluation.evaluator import EvalRow, Evaluator
+from enn_ppo.recording.recorder import RecordingError
 from enn_ppo.rollout import Rollout
 from enn_ppo.state import Settings, TrainState
 from enn_ppo.tracking.metrics import Row, Timing, metrics_row
@@ -137,6 +138,9 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, RecordingError):
+            self.state.collector.recorder = None  # which is closed
+            error.add_note(self._rescued())
         with ExitStack() as stack:  # all are closed, also where one fails
             stack.callback(self.output.__exit__, kind, error, trace)
             stack.callback(self.state.close)

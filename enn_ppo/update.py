@@ -6,7 +6,8 @@ Shapes: B frames of the rollout, M frames of a minibatch, A actors of all action
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -113,7 +114,7 @@ def update(
         advantages: of the rollout.
         optim: minibatches and epochs.
         ppo: the objective, in which every schedule has become a number.
-        generator: shuffles the frames; on the CPU.
+        generator: shuffles the frames; on the CPU. What it was seeded with decides about dropout, too.
     """
     samples = Samples(
         rollout.obs,
@@ -128,19 +129,31 @@ def update(
     num_minibatches = math.ceil(num_frames / optim.batch_size)
     sizes = [len(part) for part in torch.arange(num_frames).tensor_split(num_minibatches)]  # nearly equal
     epochs = 0
-    while epochs < optim.epochs:
-        order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
-        kl_before = totals[_KL].clone()
-        for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
-            totals += learn_minibatch(net, optimizer, minibatch, optim, ppo)
-        epochs += 1
-        if ppo.target_kl is not None and float(totals[_KL] - kl_before) > ppo.target_kl * num_minibatches:
-            break  # the comparison synchronises with the device, once an epoch
+    with dropout_seed(generator.initial_seed() ^ 1, samples.values.device):
+        while epochs < optim.epochs:
+            order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
+            kl_before = totals[_KL].clone()
+            for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
+                totals += learn_minibatch(net, optimizer, minibatch, optim, ppo)
+            epochs += 1
+            if ppo.target_kl is not None and float(totals[_KL] - kl_before) > ppo.target_kl * num_minibatches:
+                break  # the comparison synchronises with the device, once an epoch
     explained = explained_variance(samples.values, samples.returns)
     means = torch.cat([totals / (epochs * num_minibatches), explained.reshape(1)])
     policy, value, entropy, kl, clipped, norm, value_norm, explained_share = means.tolist()  # leave the device at once
     value_grad_norm = None if math.isnan(value_norm) else value_norm
     return UpdateStats(policy, value, entropy, kl, clipped, norm, value_grad_norm, explained_share, epochs)
+
+
+@contextmanager
+def dropout_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Within this context dropout on `device` draws what `seed` says; it knows torch's global generators only.
+
+    Afterwards these are as before.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def learn_minibatch(

@@ -23,6 +23,7 @@ from enn_ppo.losses import Weighting, unit_weights
 from enn_ppo.return_scale import RewardScale
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
+from enn_ppo.update import dropout_seed
 from entity_gym.spaces import ActionSpace, ContinuousActionSpace
 
 #: Frames that are evaluated at a time where nothing is learned from them.
@@ -99,7 +100,8 @@ def learn(
     for epoch in range(1, cloning.epochs + 1):
         started = time.perf_counter()
         row: Row = {"epoch": epoch}
-        row |= _learn_once(model, optimizer, split.learned, cloning, weighting, epoch, generator)
+        with dropout_seed(int(torch.randint(2**62, (), generator=generator)), model.value_head.deviation.device):
+            row |= _learn_once(model, optimizer, split.learned, cloning, weighting, epoch, generator)
         row |= {f"holdout_{name}": value for name, value in measure(model, split.held_out, cloning, weighting).items()}
         row["seconds"] = time.perf_counter() - started
         log(row)

@@ -108,14 +108,14 @@ def test_a_schedule_as_an_end_of_a_range() -> None:
 
 
 def test_the_world_of_evaluation_takes_arguments_in_training_and_alone() -> None:
-    assert composed("eval.env_kwargs.width=9").eval.env_kwargs == {"width": 9}
+    assert composed("eval.interval=9", "eval.env_kwargs.width=9").eval.env_kwargs == {"width": 9}
     seen: list[EvalConfig] = []
     assert run_eval(seen.append, ["checkpoint=a", "env_kwargs.width=9", "env_kwargs.deep.x=[1]"]) == 0
     assert seen[0].env_kwargs == {"width": 9, "deep": {"x": [1]}}
 
 
 def test_an_argument_that_the_world_of_evaluation_does_not_have_is_told(mistake: Callable[..., str]) -> None:
-    message = mistake("eval.env_kwargs.widht=9")
+    message = mistake("eval.interval=9", "eval.env_kwargs.widht=9")
     assert "eval.env_kwargs.widht is not a setting" in message
     assert "did you mean 'eval.env_kwargs.width'?" in message and "+eval.env_kwargs.widht=..." in message
 

@@ -14,7 +14,18 @@ import torch
 import yaml
 from torch import Tensor
 
-from enn_ppo import CloneConfig, CloningConfig, EnvConfig, EvalConfig, Interrupted, PPOConfig, clone, evaluate, train
+from enn_ppo import (
+    CloneConfig,
+    CloningConfig,
+    EnvConfig,
+    EvalConfig,
+    Interrupted,
+    PPOConfig,
+    RogueNetConfig,
+    clone,
+    evaluate,
+    train,
+)
 from enn_ppo.callbacks import Callbacks
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
@@ -63,7 +74,9 @@ def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clone_config(run_dir: Path | str, data: Path | list[str], **changes: Any) -> CloneConfig:
     """A clone of a second or two, of a world that is given apart."""
     training = {
-        name: changes.pop(name) for name in list(changes) if name in ("ppo", "seed", "record", "overwrite", "run_dir")
+        name: changes.pop(name)
+        for name in list(changes)
+        if name in ("net", "ppo", "seed", "record", "overwrite", "run_dir")
     }
     settings = {"epochs": 8, "batch_size": 64, "lr": "0.01@0 -> 0@1"} | changes
     base = vars(tiny_config(run_dir, env=EnvConfig())) | training
@@ -173,9 +186,11 @@ def test_crowded_frames_weigh_more_where_actors_count_and_not_where_frames_do(le
     assert Weights.of(examples, "actor").values.tolist() == [1, 0]  # only what is known
 
 
-def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_same_seed_gives_the_same_clone(dropout: float, lessons: Path, tmp_path: Path) -> None:
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, residual_dropout=dropout)
     one, same, other = (
-        clone(clone_config(tmp_path / name, lessons, epochs=1, seed=seed), env=Copycat)
+        clone(clone_config(tmp_path / name, lessons, epochs=1, seed=seed, net=net), env=Copycat)
         for name, seed in (("a", 3), ("b", 3), ("c", 4))
     )
     assert_same(one.policy.state_dict(), same.policy.state_dict(), "policy")
@@ -185,7 +200,7 @@ def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> No
 # --- Holding out ---
 
 
-@pytest.mark.parametrize(("share", "number"), [(0.001, 1), (0.25, 10), (0.5, 20), (0, 0)])
+@pytest.mark.parametrize(("share", "number"), [(0.001, 1), (0.25, 10), (0.5, 20), (0.999, 39), (0, 0)])
 def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), Moment([2], actors=1), Moment([3], actors=1, end="terminated")]
     collector = collector_of(lambda: Scripted(moments), 4)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, record_score, save_checkpoint
+from enn_ppo.recording.reading import read_all
 from entity_gym import Action, Observation
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -120,6 +122,30 @@ def test_a_run_whose_directory_vanishes_ends_and_says_what_is_left(tmp_path: Pat
     Vandal.at = 0
     train(tiny_config(tmp_path / "run", env=EnvConfig(), total_timesteps=64, overwrite=True), env=Vandal)
     assert load_checkpoint(tmp_path / "run").step == 64
+
+
+def test_a_run_whose_recording_cannot_be_written_ends_with_what_was_saved_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = 0
+    write = os.write
+
+    def until_full(file: int, data: bytes) -> int:
+        nonlocal writes
+        writes += 1
+        if writes > 3:  # the header and two rollouts
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr("enn_ppo.recording.recorder.os.write", until_full)
+    config = tiny_config(tmp_path / "run", checkpoint_interval=1, record=str(tmp_path / "a.arrow"))
+    with pytest.raises(ValueError, match="it holds 64 whole frames") as caught:
+        train(config)
+    last = tmp_path / "run/checkpoints/step_000000000064"
+    assert caught.value.__notes__ == [f"saved is {last}: go on with resume={tmp_path / 'run'}"]
+    monkeypatch.undo()
+    train(replace(config, resume=str(tmp_path / "run")))
+    assert len(read_all(tmp_path / "a.arrow")) == config.total_timesteps
 
 
 def test_a_checkpoint_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ def nursery(folder: Path) -> None:
     with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
         patch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
         for name, world in WORLDS.items():
-            train(world(folder / name, record=None, total_timesteps=FRAMES))
+            train(world(folder / name, record=None, record_logits=False, total_timesteps=FRAMES))
         for line in sys.stdin:
             config, moment, step = pickle.loads(bytes.fromhex(line))
             child = os.fork()

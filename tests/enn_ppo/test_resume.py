@@ -212,6 +212,17 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) 
         time.sleep(0.01)
 
 
+def test_a_run_with_dropout_equals_the_uninterrupted_one_after_resuming(tmp_path: Path) -> None:
+    net = RogueNetConfig(
+        d_model=16, n_layer=1, n_head=2, embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2
+    )
+    config = tiny_config(tmp_path / "a", net=net, checkpoint_interval=2, keep_last=9)
+    train(config)
+    torch.rand(1)  # whatever else draws from torch's own generator
+    train(resumed(config, tmp_path / "a/checkpoints/step_000000000064", run_dir=str(tmp_path / "b")))
+    assert_same_end(tmp_path / "a", tmp_path / "b")
+
+
 # --- What is not the same run, and says so ---
 
 
