@@ -100,8 +100,9 @@ class TrainConfig:
     total_timesteps: int = 500_000
     """Environment steps in all, counted over all environments. At least `rollout.num_envs`. Default 500,000."""
     max_train_seconds: float | None = None
-    """Seconds of training in all, interruptions not counted: training ends, and schedules reach their end, when they are
-    used up or `total_timesteps` are met. Greater than 0; null: no limit. Default null."""
+    """Seconds of rollouts and updates in all (saving, interruptions and evaluation in line not counted): training ends, and
+    schedules reach their end, when they are used up or `total_timesteps` are met. Greater than 0; null: no limit. Default
+    null."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one. Default `auto`."""
     num_threads: int | None = None

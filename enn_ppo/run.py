@@ -92,6 +92,11 @@ class Run:
         Raises:
             Interrupted: before they were done; the run that is resumed does them.
         """
+        if pending := self.evaluator.pending_steps:
+            steps = ", ".join(f"{step:,}" for step in pending)
+            self.output.say(
+                f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates"
+            )
         while done := self.evaluator.wait(interrupted):
             row = {"step": self.state.step, **self._evaluated(done)}
             self._log(row)

@@ -17,6 +17,7 @@ from enn_ppo.advantages import Advantages, gae, n_step
 from enn_ppo.callbacks import Callback
 from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint
 from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.checkpoints.saving import what_is_there
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from enn_ppo.config import EnvConfig, PPOConfig, TrainConfig
 from enn_ppo.environment import BoundEnvironment
@@ -28,6 +29,7 @@ from enn_ppo.settings.distributions import draw_parameters
 from enn_ppo.settings.schedule import Scheduled, at_progress, decayed, parse_schedule
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.metrics import Row, env_info_row
+from enn_ppo.tracking.run_dir import CHECKPOINTS
 from entity_gym.saving import spaces_to_dict
 from rogue_net import ObsBatch, RogueNet
 
@@ -209,9 +211,12 @@ class TrainState:
         scale = self.reward_scale or self.return_scale
         value_net, recorder, self_play = self.model.value_net, self.collector.recorder, self.self_play
         if self_play:  # first what the checkpoint needs
-            self_play.write(run_dir)
+            try:
+                self_play.write(run_dir)
+            except ValueError as error:
+                raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
         saved = save_checkpoint(
-            run_dir / "checkpoints",
+            run_dir / CHECKPOINTS,
             self.step,
             policy=self.net.state_dict(),
             config=to_dict(replace(self.config, resume=None, overwrite=False)),

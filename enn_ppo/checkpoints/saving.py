@@ -102,7 +102,7 @@ def save_checkpoint(
         with suppress(OSError):  # the disk may still refuse; what is left over is hidden, and swept by the next save
             _tidy(directory, target)
         raise CheckpointError(
-            f"saving checkpoint {target} failed: {error.strerror or error}; {_what_is_there(directory)}"
+            f"saving checkpoint {target} failed: {error.strerror or error}; {what_is_there(directory)}"
         ) from error
     return target
 
@@ -129,11 +129,12 @@ def record_score(directory: Path, step: int, score: float) -> None:
             _point_best(directory, now=_step_of(latest) if latest else step)
     except OSError as error:
         raise CheckpointError(
-            f"the score of checkpoint {folder} cannot be written: {error.strerror or error}; {_what_is_there(directory)}"
+            f"the score of checkpoint {folder} cannot be written: {error.strerror or error}; {what_is_there(directory)}"
         ) from error
 
 
-def _what_is_there(directory: Path) -> str:
+def what_is_there(directory: Path) -> str:
+    """What a run whose `checkpoints` folder this is can go on from, in words."""
     link = link_target(directory / LATEST)
     if link is None:
         return f"there is no `{LATEST}` yet"
