@@ -14,22 +14,15 @@ from rogue_net.heads import ValueHead
 class Actor(Protocol):
     """What plays."""
 
-    def act(
-        self,
-        batch: ObsBatch,
-        greedy: bool = False,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        logits: bool = False,
-    ) -> ActResult:
-        """Choose actions; see `RogueNet.act`."""
+    def act(self, batch: ObsBatch, *, generator: torch.Generator | None, logits: bool = False) -> ActResult:
+        """Sample actions; see `RogueNet.act`."""
 
     def value(self, batch: ObsBatch) -> Tensor:
         """(B,) values."""
 
 
 class ActorCritic(nn.Module):
-    """A policy and its values, with the methods of a `RogueNet`.
+    """A policy and its values, with what training needs of a `RogueNet`.
 
     Args:
         policy: chooses actions.
@@ -47,16 +40,9 @@ class ActorCritic(nn.Module):
         return (self.value_net or self.policy).value_head
 
     @torch.no_grad()
-    def act(
-        self,
-        batch: ObsBatch,
-        greedy: bool = False,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        logits: bool = False,
-    ) -> ActResult:
-        """Choose actions; see `RogueNet.act`."""
-        result = self.policy.act(batch, greedy, temperature, generator, logits)
+    def act(self, batch: ObsBatch, *, generator: torch.Generator | None, logits: bool = False) -> ActResult:
+        """Sample actions; see `RogueNet.act`."""
+        result = self.policy.act(batch, generator=generator, logits=logits)
         return result if self.value_net is None else result._replace(values=self.value_net.value(batch))
 
     def evaluate(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> Evaluation:

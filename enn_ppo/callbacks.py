@@ -46,7 +46,8 @@ class Callback:
     def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]] | None:
         """Parameters for the episodes that begin from now on: name -> one value for each environment.
 
-        Called before every update. Where two callbacks, or the setting `env.info`, give the same name, the later one holds.
+        Called when a run begins, before its first episodes, and before every update. Where two callbacks, or the setting
+        `env.info`, give the same name, the later one holds.
 
         Args:
             progress: of the training, 0 to 1.

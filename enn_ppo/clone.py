@@ -18,11 +18,12 @@ from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.cloning.examples import hold_out, load_examples
 from enn_ppo.cloning.learning import learn, match_scales
-from enn_ppo.cloning.output import CloneOutput, Row
+from enn_ppo.cloning.output import CloneOutput
 from enn_ppo.config import Interrupted, default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
-from enn_ppo.interrupt import finish_on_interrupt
+from enn_ppo.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.state import TrainState
+from enn_ppo.tracking.metrics import Row
 from rogue_net import RogueNet
 
 
@@ -68,8 +69,8 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             row = learn(state.model, split, config, output.log, lambda: bool(interrupted()))
             saved = state.save(Path(run_dir))
             if how := interrupted():
-                code = 143 if how == "terminated" else 130
-                raise Interrupted(f"{how} after pass {row['epoch']} of {config.clone.epochs}; saved {saved}", code)
+                passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
+                raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
         output.say(f"done: {run_dir}; to go on from it: python -m enn_ppo.train resume={run_dir}")
     return CloneResult(Path(run_dir), row, state.net)
 

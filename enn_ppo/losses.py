@@ -15,12 +15,13 @@ Shapes: B frames, A actors of all actions and frames together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rogue_net.ragged import segment_sum
+from rogue_net.ragged import RaggedTensor, segment_sum
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
@@ -33,6 +34,11 @@ class PolicyTerms(NamedTuple):
     entropy: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor
+
+
+def count_actors(actions: Mapping[str, RaggedTensor]) -> Tensor:
+    """(B,) int64, actors of all actions in each frame, from action -> B sequences with an item for each actor."""
+    return torch.stack([action.lengths for action in actions.values()]).sum(dim=0)
 
 
 def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting) -> Tensor:

@@ -40,6 +40,7 @@ class RewardScale:
             gamma: discount.
         """
         sums = torch.empty(rewards.shape, dtype=torch.float64)
+        # counted on the CPU: the rewards synchronise with the device, once per update
         for t, (reward, end) in enumerate(zip(rewards.double().cpu(), ended.cpu(), strict=True)):
             sums[t] = self._running = reward + gamma * self._running
             self._running = self._running.masked_fill(end, 0.0)
@@ -109,8 +110,10 @@ class ReturnScale:
         is_new = self._weight == 0 and not bool(head.project.weight.any())
         keep, take = self._decay, 1 - self._decay
         self._weight = keep * self._weight + take
-        self._first = keep * self._first + take * float(returns.double().mean())
-        self._second = keep * self._second + take * float(returns.double().square().mean())
+        returns = returns.double()
+        first, second = torch.stack([returns.mean(), returns.square().mean()]).tolist()  # synchronises, once per update
+        self._first = keep * self._first + take * first
+        self._second = keep * self._second + take * second
         mean = self._first / self._weight
         variance = self._second / self._weight - mean**2
         deviation = max(variance**0.5 if variance > 0 else 0.0, MIN_DEVIATION)

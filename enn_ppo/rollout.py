@@ -76,16 +76,13 @@ class Collector:
         assert self._obs is not None, "reset first"
         frames: list[ObsBatch] = []
         results = []
-        elapsed: list[NDArray[np.int64]] = []
-        outcomes: list[VecObs] = []
         episodes: list[Episode] = []
         metrics: dict[str, Metric] = {}
         env_seconds = act_seconds = 0.0
-        seen = [self._obs]
+        seen = [self._obs]  # before every step, and after the last
         logits = self.recorder is not None and self.recorder.logits
         for _ in range(steps):
             started = time.perf_counter()
-            elapsed.append(self._obs.elapsed_step)
             batch = ObsBatch.from_vec_obs(self._obs, self.device)
             result = self.net.act(batch, generator=self.generator, logits=logits)
             actions = result.to_buffers()  # synchronises: the environments need the actions
@@ -95,11 +92,12 @@ class Collector:
             act_seconds += acted - started
             frames.append(batch)
             results.append(result)
-            outcomes.append(self._obs)
             seen.append(self._obs)
             episodes += self.tracker.step(self._obs)
             for name, metric in self._obs.metrics.items():
                 metrics.setdefault(name, Metric()).merge(metric)
+
+        outcomes = seen[1:]
 
         def stack(name: str) -> Tensor:
             return torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes]).to(self.device)
@@ -123,7 +121,7 @@ class Collector:
             truncated=truncated,
             final_values=self._final_values(outcomes),
             last_values=self.net.value(ObsBatch.from_vec_obs(self._obs, self.device)),
-            elapsed_steps=np.stack(elapsed),
+            elapsed_steps=np.stack([obs.elapsed_step for obs in seen[:-1]]),
             episodes=episodes,
             metrics=metrics,
             env_seconds=env_seconds,
@@ -177,7 +175,7 @@ def _frames(rollout: Rollout, seen: list[VecObs], results: list[ActResult], valu
     return Frames(
         obs=rollout.obs,
         env_id=torch.cat([torch.from_numpy(obs.env_id) for obs in seen]),
-        step=torch.cat([torch.from_numpy(obs.elapsed_step) for obs in seen]),
+        step=torch.from_numpy(rollout.elapsed_steps.flatten()),
         actions=rollout.actions,
         log_probs=rollout.log_probs,
         logits={name: cat_ragged([each[name] for each in logits]) for name in logits[0]} if logits else None,

@@ -11,10 +11,12 @@ from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
 from enn_ppo.config import Interrupted
 from enn_ppo.evaluation.evaluator import EvalRow, Evaluator
+from enn_ppo.interrupt import EXIT_CODES
 from enn_ppo.recording.recorder import RecordingError
 from enn_ppo.rollout import Rollout
 from enn_ppo.state import Settings, TrainState
 from enn_ppo.tracking.metrics import Row, Timing, metrics_row
+from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
 from enn_ppo.update import UpdateStats
 
@@ -72,11 +74,12 @@ class Run:
         state, step = self.state, self.state.step
         last = self.stopped or state.next_steps() == 0
         evaluate = self.evaluator.is_due(self._evaluated_until, step, last)
-        if not (interrupted or last or evaluate or state.checkpoint_is_due()):
+        due = last or state.num_updates % state.config.checkpoint_interval == 0
+        if not (interrupted or evaluate or due):
             return
         pending = [*self.evaluator.pending_steps, *([step] if evaluate else [])]
         # one that only an interruption has brought is none of the best: the uninterrupted run would not have it
-        scored = self.evaluator.config.interval is None and (last or state.checkpoint_is_due())
+        scored = self.evaluator.config.interval is None and due
         score = state.recent_reward() if scored else None
         saved = state.save(self.output.run_dir, evaluations=pending, score=score)
         self.callback.on_checkpoint(saved, step)
@@ -105,9 +108,8 @@ class Run:
             raise self._interrupted(how, resolve_checkpoint(self.output.run_dir))
 
     def _interrupted(self, how: str, saved: Path) -> Interrupted:
-        code = 143 if how == "terminated" else 130
         resume = f"go on with resume={self.output.run_dir}"
-        return Interrupted(f"{how} after {self.state.step:,} steps; saved {saved}; {resume}", code)
+        return Interrupted(f"{how} after {self.state.step:,} steps; saved {saved}; {resume}", EXIT_CODES[how])
 
     def _log(self, row: Row) -> None:
         try:
@@ -132,7 +134,7 @@ class Run:
         if done is None:
             return {}
         try:
-            record_score(self.output.run_dir / "checkpoints", done.step, done.score)
+            record_score(self.output.run_dir / CHECKPOINTS, done.step, done.score)
         except CheckpointError as error:  # the next save will meet the same disk, and end the run if it must
             self.output.say(str(error))
         return dict(done.metrics)

@@ -16,7 +16,7 @@ from enn_ppo.environment import EnvFactory, bind_environment
 from enn_ppo.evaluation.evaluator import Evaluator, check_evaluation
 from enn_ppo.run import Run
 from enn_ppo.state import TrainState
-from enn_ppo.tracking.run_dir import prepare_run_dir
+from enn_ppo.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.tracking.run_output import RunOutput
 from entity_gym.threaded_env import ThreadedVecEnv
 
@@ -56,10 +56,11 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     _say_what_is_left_out(state, output)
     state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     if not continues or _is_left_behind(checkpoint):
-        state.save(run_dir, evaluations=state.evaluations, score=checkpoint.score if checkpoint else None)
+        evaluations = state.evaluations if continues else ()  # those of another run are its own
+        state.save(run_dir, evaluations=evaluations, score=checkpoint.score if checkpoint else None)
     evaluator = Evaluator(config.eval, env, config.device, run_dir, output.say)
     if continues:
-        evaluator.resubmit(state.evaluations, run_dir / "checkpoints")
+        evaluator.resubmit(state.evaluations, run_dir / CHECKPOINTS)
     return Run(state, output, evaluator, callback)
 
 

@@ -196,10 +196,6 @@ class TrainState:
         if self.self_play:
             self.self_play.update(rollout.episodes, self.step)
 
-    def checkpoint_is_due(self) -> bool:
-        """Whether to save now: every `checkpoint_interval` updates, and at the end."""
-        return self.num_updates % self.config.checkpoint_interval == 0 or self.next_steps() == 0
-
     def save(self, run_dir: Path, *, evaluations: Sequence[int] = (), score: float | None = None) -> Path:
         """Write a checkpoint into `run_dir`.
 

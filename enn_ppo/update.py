@@ -17,7 +17,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
-from enn_ppo.losses import explained_variance, normalize, policy_terms, unit_weights, value_loss
+from enn_ppo.losses import count_actors, explained_variance, normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Rollout
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.ragged import gather_items
@@ -56,7 +56,7 @@ class Samples:
     @property
     def num_actors(self) -> Tensor:
         """(B,) int64, actors of all actions in each frame."""
-        return torch.stack([action.lengths for action in self.actions.values()]).sum(dim=0)
+        return count_actors(self.actions)
 
     @property
     def frames_of_actors(self) -> Tensor:
@@ -188,13 +188,13 @@ def learn_minibatch(
     terms = torch.zeros(5, device=weights.device)
     for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
         terms += _backward(net, part, weight, num_frames, ppo)
-    norms = [_clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm) for group in groups]
+    norms = [clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm) for group in groups]
     optimizer.step()
     return torch.cat([terms, *(norm.reshape(1) for norm in norms), terms.new_full((2 - len(norms),), math.nan)])
 
 
 @torch.no_grad()
-def _clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
+def clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
     """Scale the gradient so that its norm is at most `limit`.
 
     Returns:

@@ -6,15 +6,13 @@ python scripts/regenerate_environments.py --check    # only look: exit status 1 
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import sys
-from pathlib import Path
+
+from pages import regenerate
 
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.registry import list_envs, look_up
 
-PAGE = Path(__file__).parent.parent / "docs" / "environments.md"
 SECTIONS = ("Observation", "Actions", "Reward", "End", "Best score")
 HEAD = """\
 # Environments
@@ -23,23 +21,6 @@ The worlds that come with the package, by the name that `env=` and `make` know t
 `render`. The docstring of each, in `entity_gym/envs/`, is its contract: this page is made of them by
 `python scripts/regenerate_environments.py`, and leaves out the order of events in a step and the ranges of parameters.
 """
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is stale")
-    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/environments.md")
-    given = parser.parse_args()
-    new = page()
-    stale = not given.page.exists() or given.page.read_text(encoding="utf-8") != new
-    if given.check:
-        if stale:
-            print(f"{given.page}: stale; run python scripts/{Path(__file__).name}", file=sys.stderr)
-        return int(stale)
-    if stale:
-        given.page.write_text(new, encoding="utf-8")
-    print(f"{given.page}: {'rewritten' if stale else 'nothing rewritten'}")
-    return 0
 
 
 def page() -> str:
@@ -68,4 +49,4 @@ def settings(cls: type[CompiledEnvironment]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(regenerate("environments.md", page, __doc__))

@@ -23,7 +23,7 @@ CHAPTERS = {"train": TrainConfig, "eval": EvalConfig, "clone": CloneConfig, "swe
 
 
 def regenerate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    script = ROOT / "scripts" / "options_page.py"
+    script = ROOT / "scripts" / "regenerate_options.py"
     return subprocess.run([sys.executable, script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 

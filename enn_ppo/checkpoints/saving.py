@@ -40,6 +40,7 @@ from enn_ppo.checkpoints.reading import read_summary
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
 from enn_ppo.checkpoints.upgrades import FORMAT
+from enn_ppo.files import replace_file, write_file
 
 
 def save_checkpoint(
@@ -124,7 +125,8 @@ def record_score(directory: Path, step: int, score: float) -> None:
     folder = step_folder(directory, step)
     try:
         if folder.is_dir():
-            _replace_file(folder / SUMMARY, _summary_bytes(read_summary(folder).seconds, score), aside_in=directory)
+            replace_file(folder / SUMMARY, _summary_bytes(read_summary(folder).seconds, score), aside=hidden(directory))
+            _flush_folder(folder)
             latest = link_target(directory / LATEST)
             _point_best(directory, now=_step_of(latest) if latest else step)
     except OSError as error:
@@ -207,28 +209,9 @@ def _write_aside(directory: Path, contents: Mapping[str, bytes | memoryview]) ->
     aside = hidden(directory)
     aside.mkdir()
     for name, data in contents.items():
-        _write_file(aside / name, data)
+        write_file(aside / name, data)
     _flush_folder(aside)
     return aside
-
-
-def _write_file(path: Path, data: bytes | memoryview) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _replace_file(path: Path, data: bytes, *, aside_in: Path) -> None:
-    aside = hidden(aside_in)
-    try:
-        _write_file(aside, data)
-        os.replace(aside, path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
-        raise
-    _flush_folder(path.parent)
 
 
 def _publish(aside: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.cloning.config import CloneConfig
+from enn_ppo.losses import count_actors
 from enn_ppo.recording.frames import RecordedFrames
 from enn_ppo.recording.reading import read_all, read_header
 from enn_ppo.settings.schedule import parse_schedule
@@ -38,7 +39,7 @@ class Examples:
     @property
     def num_actors(self) -> Tensor:
         """(B,) int64, actors of all actions in each frame."""
-        return torch.stack([action.lengths for action in self.frames.actions.values()]).sum(dim=0)
+        return count_actors(self.frames.actions)
 
     @property
     def num_episodes(self) -> int:

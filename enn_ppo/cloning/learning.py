@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +18,14 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.cloning.examples import Examples, Split
 from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
-from enn_ppo.cloning.output import Row
 from enn_ppo.losses import Weighting, unit_weights
 from enn_ppo.return_scale import RewardScale
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
-from enn_ppo.update import dropout_seed
+from enn_ppo.tracking.metrics import Row
+from enn_ppo.update import clip_gradient, dropout_seed
 from entity_gym.spaces import ActionSpace, ContinuousActionSpace
+from rogue_net import RaggedTensor
 
 #: Frames that are evaluated at a time where nothing is learned from them.
 FRAMES_AT_ONCE = 8192
@@ -94,7 +95,7 @@ def learn(
         The metrics of the pass that was kept.
     """
     cloning, weighting = config.clone, config.ppo.weighting
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
     generator = torch.Generator().manual_seed(config.seed)
     best: tuple[float, Row, dict[str, Any]] | None = None  # loss, metrics and weights of the best pass
     for epoch in range(1, cloning.epochs + 1):
@@ -143,7 +144,7 @@ def _learn_once(
         losses = _losses(model, minibatch, Weights.of(minibatch, weighting), cloning.loss)
         optimizer.zero_grad(set_to_none=True)
         (losses[0] + cloning.vf_coef * losses[1]).backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cloning.max_grad_norm)
+        norm = clip_gradient(list(model.parameters()), cloning.max_grad_norm)
         optimizer.step()
         totals += torch.cat([losses.detach(), norm.reshape(1)])
     names = ("loss", "value_loss", "log_prob", "grad_norm")
@@ -174,7 +175,7 @@ def _losses(model: ActorCritic, examples: Examples, weights: Weights, loss: Loss
     evaluation = model.evaluate(frames.obs, frames.actions)
     policy, log_prob = weights.actors.new_zeros(()), weights.actors.new_zeros(())
     for name, actions in frames.actions.items():
-        own, log_probs = weights.actors.repeat_interleave(actions.lengths), evaluation.log_probs[name]
+        own, log_probs = spread(weights.actors, actions), evaluation.log_probs[name]
         log_prob = log_prob + own.dot(log_probs.detach())
         if loss == "cross_entropy":
             policy = policy + cross_entropy(log_probs, own)
@@ -183,17 +184,23 @@ def _losses(model: ActorCritic, examples: Examples, weights: Weights, loss: Loss
         else:
             assert frames.logits is not None, "checked when the examples were loaded"
             recorded = frames.logits[name]
-            rows = weights.actors.repeat_interleave(recorded.lengths)
+            rows = spread(weights.actors, recorded)
             divergence = numbers_kl if _is_continuous(model.policy.action_space, name) else choices_kl
             policy = policy + divergence(evaluation.logits[name].view_as(recorded.values), recorded.values, rows)
     value = value_error(evaluation.values, examples.returns, weights.values, model.value_head.deviation)
     return torch.stack([policy, value, log_prob])
 
 
+def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
+    """(items,) the weight of each item's frame, from (B,) weights of frames."""
+    return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))
+
+
 def _is_continuous(action_space: Mapping[str, ActionSpace], name: str) -> bool:
     return isinstance(action_space[name], ContinuousActionSpace)
 
 
-def _parts(examples: Examples) -> list[Examples]:
-    """Consecutive parts."""
-    return [examples.gather(rows) for rows in torch.split(torch.arange(len(examples)), FRAMES_AT_ONCE)]
+def _parts(examples: Examples) -> Iterator[Examples]:
+    """Consecutive parts, one in memory at a time."""
+    for rows in torch.split(torch.arange(len(examples)), FRAMES_AT_ONCE):
+        yield examples.gather(rows)

@@ -9,9 +9,8 @@ import yaml
 
 from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.settings.schema import to_dict
+from enn_ppo.tracking.metrics import Row
 from enn_ppo.tracking.run_dir import CONFIG, prepare_run_dir
-
-Row = dict[str, float | int | None]
 
 SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.tracking.run_dir import METRICS
 
 LAST_ROWS = 10
 
@@ -40,7 +42,8 @@ def check_run_dirs(run_dirs: Sequence[str]) -> None:
 
 def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
     """Read a run's `metrics.jsonl`; the reward is the mean of the last 10 rows, less those where no episode ended."""
-    rows = [row for row in _metrics(Path(run_dir) / "metrics.jsonl") if "seconds" in row]  # others are of evaluations
+    file = Path(run_dir) / METRICS
+    rows = [row for row in read_metrics(file) if "seconds" in row] if file.exists() else []  # others are of evaluations
     given = [row.get("episodic_reward") for row in rows[-LAST_ROWS:]]
     rewards = [float(reward) for reward in given if isinstance(reward, int | float) and math.isfinite(reward)]
     last = rows[-1] if rows else {}
@@ -84,18 +87,3 @@ def format_table(runs: Sequence[RunSummary]) -> str:
     ]
     lines.append(f"episodic_reward is the mean of the last {LAST_ROWS} updates" + ("; * is the best" if best else ""))
     return "\n".join(lines)
-
-
-def _metrics(path: Path) -> list[dict[str, object]]:
-    """The rows of a metrics file; a run that was stopped may have none, or half a last line."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows

@@ -38,7 +38,7 @@ from enn_ppo.evaluation.episodes import (
 from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
 from enn_ppo.evaluation.video import Camera, check_film
 from enn_ppo.self_play.opponents import load_opponent
-from enn_ppo.tracking.run_dir import METRICS
+from enn_ppo.tracking.run_dir import METRICS, VIDEOS
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.process_pickling import ErrorReport, pickled_for_worker
 from entity_gym.saving import spaces_to_dict
@@ -118,7 +118,7 @@ class Evaluator:
     def submit(self, checkpoint: Path, step: int) -> None:
         """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""
         name = f"step_{step:012d}.{self.config.video_format}"
-        film = self._run_dir / "videos" / name if self.config.video else None
+        film = self._run_dir / VIDEOS / name if self.config.video else None
         deterministic = torch.are_deterministic_algorithms_enabled()
         self._waiting.append(EvalTask(checkpoint, step, self.config, self._env, self._device, film, deterministic))
         if self.config.process:

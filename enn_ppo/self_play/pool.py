@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +22,11 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoints.layout import step_folders
 from enn_ppo.config import SelfPlayConfig
+from enn_ppo.files import replace_file
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, name_of
 from enn_ppo.self_play.ratings import Ratings, prioritized
-from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_aside, write_snapshot
+from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.tracking.metrics import Row
 from enn_ppo.tracking.run_dir import CHECKPOINTS, RATINGS
 from entity_gym.episodes import Episode
 from entity_gym.players import players_of
@@ -35,8 +36,6 @@ from rogue_net import RogueNet
 
 #: Snapshots that environments choose from at a time, drawn anew with every update: each costs a pass of its own network.
 AT_A_TIME = 2
-
-Row = dict[str, float | int | None]
 
 
 class SelfPlay:
@@ -136,7 +135,7 @@ class SelfPlay:
                 self._written.add((run_dir, step))
         table = json.dumps(self.ratings.table(), indent=2) + "\n"
         try:
-            write_aside(run_dir / f".saving_{uuid.uuid4().hex}", run_dir / RATINGS, table.encode())
+            replace_file(run_dir / RATINGS, table.encode())
         except OSError as error:
             raise ValueError(f"{run_dir / RATINGS} cannot be written: {error.strerror or error}") from error
 

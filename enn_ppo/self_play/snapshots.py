@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
 
+from enn_ppo.files import replace_file
 from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.tracking.run_dir import POOL
 from entity_gym.saving import spaces_from_dict, spaces_to_dict
@@ -41,7 +41,6 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
         ValueError: the disk refused; then what was there still is.
     """
     path = snapshot_path(run_dir, step)
-    aside = path.parent / f".saving_{uuid.uuid4().hex}"
     header = {
         "net": json.dumps(to_dict(net.config)),
         "spaces": json.dumps(spaces_to_dict(net.obs_space, net.action_space)),
@@ -49,21 +48,9 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(aside, path, safetensors.torch.save(weights, header))
+        replace_file(path, safetensors.torch.save(weights, header))
     except OSError as error:
         raise ValueError(f"snapshot {path} cannot be written: {error.strerror or error}") from error
-
-
-def write_aside(aside: Path, path: Path, content: bytes) -> None:
-    """Write `path` so that nobody ever sees it half-written. Both are in one folder."""
-    try:
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read_snapshot(path: Path, device: torch.device) -> RogueNet:

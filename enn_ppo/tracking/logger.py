@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from enn_ppo.files import replace_file
 
 __all__ = [
     "CompositeLogger",
@@ -178,12 +179,7 @@ def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
 
 def _drop_rows_after(path: Path, step: int) -> None:
     kept = b"".join(line + b"\n" for row, line in _rows(path) if row["step"] <= step)
-    aside = path.with_name(f".{path.name}.aside")
-    with open(aside, "wb") as file:
-        file.write(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    replace_file(path, kept)
 
 
 def _json_number(value: Any) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from enn_ppo.config import TrainConfig
+from enn_ppo.files import replace_file
 from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.tracking.logger import CompositeLogger, Droppable, JsonlLogger, MetricsLogger, Row, known
 from enn_ppo.tracking.run_dir import METRICS, TENSORBOARD, WANDB
@@ -244,9 +245,7 @@ def _run_id(folder: Path, *, new: bool) -> str:
     if not new and file.exists():
         return file.read_text("utf-8").strip()
     run_id = secrets.token_hex(4)
-    aside = folder / f".{_RUN_ID}.aside"
-    aside.write_text(run_id + "\n", "utf-8")
-    os.replace(aside, file)
+    replace_file(file, f"{run_id}\n".encode())
     return run_id
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from enn_ppo.config import TrainConfig
+from enn_ppo.files import replace_file
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.study import ARGUMENTS, BEST, REASON, REPORT, TRIALS, best_of, import_optuna, trials_in
@@ -140,12 +140,9 @@ def _row(cells: Sequence[str], *, tag: str = "td", mark: str = "") -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write aside and rename, so that there is never half a file."""
-    aside = file.with_name(f".{file.name}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, file)
+        replace_file(file, text.encode())
     except OSError as error:
         raise ValueError(
             f"{file} cannot be written: {error}; the study is kept, and the same command goes on"

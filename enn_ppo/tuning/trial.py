@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from enn_ppo.checkpoints.layout import LATEST
 from enn_ppo.command_line.job_process import JobProcess
 from enn_ppo.config import TrainConfig
-from enn_ppo.tracking.run_dir import METRICS
+from enn_ppo.tracking.run_dir import CHECKPOINTS, METRICS
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.curve import Curve
 from enn_ppo.tuning.study import POINTS, TRIALS, VALUES
@@ -108,7 +109,7 @@ class RunningTrial:
     def _start(self, index: int) -> None:
         seed = self.training.seed + index
         run_dir = self._folder / f"seed_{seed}"
-        resume = (run_dir / "checkpoints" / "latest").exists()
+        resume = (run_dir / CHECKPOINTS / LATEST).exists()
         if not resume and run_dir.exists():
             shutil.rmtree(run_dir)  # stopped before its first checkpoint
         settings = dataclasses.replace(

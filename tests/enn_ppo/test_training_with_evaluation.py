@@ -20,6 +20,7 @@ import torch
 
 from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
 from enn_ppo.callbacks import Update
+from enn_ppo.checkpoints import load_checkpoint
 from tests.enn_ppo.evaluation_worlds import Careless, Duel, Gated
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
@@ -93,6 +94,14 @@ def test_an_interrupted_run_is_evaluated_as_the_uninterrupted_one(stopped_at: in
     run(tmp_path / "halves", Clock, eval=evaluation(), resume=str(tmp_path / "halves"))
     assert evaluations(tmp_path / "halves") == evaluations(tmp_path / "whole")
     assert sorted(evaluations(tmp_path / "whole")) == DUE
+
+
+def test_a_branch_into_another_directory_leaves_what_was_to_be_evaluated_to_its_own_run(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", Clock, eval=evaluation(), callbacks=[StopAt(128)])
+    assert load_checkpoint(tmp_path / "run").trainer["evaluations"] == [128]
+    run(tmp_path / "branch", Clock, eval=evaluation(), resume=str(tmp_path / "run"), total_timesteps=128)
+    assert load_checkpoint(tmp_path / "branch").trainer["evaluations"] == []
 
 
 def test_what_was_evaluated_at_the_end_is_not_evaluated_again_when_the_run_goes_on(tmp_path: Path) -> None:

@@ -1,16 +1,15 @@
 """Write docs/options.md anew, from the settings' docstrings.
 
-python scripts/options_page.py            # rewrite the page if it has changed
-python scripts/options_page.py --check    # only look: exit status 1 if the page is stale
+python scripts/regenerate_options.py            # rewrite the page if it has changed
+python scripts/regenerate_options.py --check    # only look: exit status 1 if the page is stale
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from pages import regenerate
 
 from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.command_line.options import Option, Section, sections_of
@@ -18,13 +17,12 @@ from enn_ppo.config import EvalConfig, TrainConfig
 from enn_ppo.plot import PlotConfig
 from enn_ppo.tuning.config import SweepCommand
 
-PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 HEAD = """\
 # Options
 
-Every option of every command, made from the docstrings in `enn_ppo/*_config.py`, `enn_ppo/config.py` and
-`rogue_net/config.py` by `python scripts/options_page.py`. `--help` prints the same in short, with the values that the rest
-of the line gives; `--cfg job` prints those as YAML. From Python they are the arguments of the classes:
+Every option of every command, made from the docstrings of the settings (`enn_ppo/config.py`, `enn_ppo/settings/`,
+`rogue_net/config.py` and others) by `python scripts/regenerate_options.py`. `--help` prints the same in short, with the
+values that the rest of the line gives; `--cfg job` prints those as YAML. From Python they are the arguments of the classes:
 `TrainConfig(optim=OptimConfig(lr=1e-3))`.
 
 - On the command line an option is `name=value`: `optim.lr=1e-3`. A mistake in a name or a value ends the command with one
@@ -68,23 +66,6 @@ COMMANDS = (
     ),
     Command("python -m enn_ppo.plot run1 run2", "draws learning curves.", PlotConfig),
 )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is stale")
-    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/options.md")
-    given = parser.parse_args()
-    new = page()
-    stale = not given.page.exists() or given.page.read_text(encoding="utf-8") != new
-    if given.check:
-        if stale:
-            print(f"{given.page}: stale; run python scripts/{Path(__file__).name}", file=sys.stderr)
-        return int(stale)
-    if stale:
-        given.page.write_text(new, encoding="utf-8")
-    print(f"{given.page}: {'rewritten' if stale else 'nothing rewritten'}")
-    return 0
 
 
 def page() -> str:
@@ -142,4 +123,4 @@ def table(options: Sequence[Option]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(regenerate("options.md", page, __doc__))
