@@ -47,7 +47,7 @@ class Restored(NamedTuple):
     """How a run continues."""
 
     problem: str | None  # why the environments start new episodes; None if they too continue
-    news: tuple[str, ...]  # a line for each thing that the environment has gained
+    news: tuple[str, ...]  # a line for each thing that is new, or means something else now
 
 
 class TrainState:
@@ -260,8 +260,14 @@ class TrainState:
         saved, before = checkpoint.trainer, saved_config(checkpoint)
         transfer_optimizer(self.optimizer, saved["optimizer"], networks)
         scale = self.reward_scale or self.return_scale
-        if scale and saved["scale"] and before.ppo.normalize == self.config.ppo.normalize:
-            scale.load_state(saved["scale"])  # else it is that of something else
+        news = list(networks[0].news)
+        if before.ppo.normalize != self.config.ppo.normalize:
+            news.append(
+                f"ppo.normalize was {before.ppo.normalize!r} and is {self.config.ppo.normalize!r}: values, until now in another "
+                "unit, are learned anew"
+            )
+        elif scale and saved["scale"]:
+            scale.load_state(saved["scale"])
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
         self.recent_rewards.extend(saved["recent_rewards"])
         self.evaluations = saved["evaluations"]
@@ -278,7 +284,7 @@ class TrainState:
             if self.reward_scale:
                 self.reward_scale.begin()
         self._measure_what_is_new(networks)
-        return Restored(problem, networks[0].news)
+        return Restored(problem, tuple(news))
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
         assert self.self_play is not None

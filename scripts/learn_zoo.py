@@ -2,7 +2,7 @@
 
 python scripts/learn_zoo.py                              # everything that is not done yet, into outputs/zoo
 python scripts/learn_zoo.py --envs Xor CherryPick --seeds 1
-python scripts/learn_zoo.py --report docs/learning.md    # the same, and the table goes into the page
+python scripts/learn_zoo.py --report                     # the same, and the tables go into README.md and docs/learning.md
 
 Each seed is trained by `python -m enn_ppo.train` and scored by `python -m enn_ppo.eval`, in processes of their own, with
 seeds that training has not seen, acting as the preset says (`eval.greedy`). What is done is not done again: a run that was
@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ import yaml
 from enn_ppo.tracking.logger import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
-EPISODES, EVAL_SEED = 500, 2_000_000
+EPISODES, EVAL_SEED = 500, 7_000_000
 WINDOW = 5  # rows over which the learning curve is averaged
 BEGIN, END = "<!-- table: scripts/learn_zoo.py -->", "<!-- end of table -->"
 
@@ -142,29 +142,40 @@ def is_met(world: World, learned: Sequence[Learned]) -> bool:
 
 def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
     """The results as Markdown; worlds without any are left out. What a row has not met is in bold."""
-    lines = [
+    header = (
         "| world | asked | score of each seed | mean ± deviation | acting | steps | to the score: steps | seconds | whole run, s "
-        "| at most, s | ancestor's steps: score |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+        "| at most, s | ancestor's steps: score |"
+    )
+    return _markdown(header, worlds, learned, _row)
+
+
+def summary(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
+    """The same in fewer columns."""
+    header = "| world | score | steps to the score asked for | seconds | whole run, s | ancestor's steps: score |"
+    return _markdown(header, worlds, learned, _short_row)
+
+
+def _markdown(
+    header: str,
+    worlds: Sequence[World],
+    learned: Sequence[Learned],
+    row: Callable[[World, Sequence[Learned]], list[str]],
+) -> str:
+    lines = [header, "|---" * (header.count("|") - 1) + "|"]
     for world in worlds:
         seeds = sorted((each for each in learned if each.world == world.name), key=lambda each: each.seed)
         if seeds:
-            lines.append(_row(world, seeds))
+            lines.append(f"| {' | '.join(row(world, seeds))} |")
     return "\n".join(lines)
 
 
-def _row(world: World, seeds: Sequence[Learned]) -> str:
-    digits = 1 if world.score >= 100 else 3
-    scores = [each.score for each in seeds]
-    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-    mean = f"{statistics.fmean(scores):.{digits}f} ± {spread:.{digits}f}"
-    asked = f"≥ {world.score:g}" if world.most is None else f"{world.score:g} to {world.most:g}"
-    cells = [
+def _row(world: World, seeds: Sequence[Learned]) -> list[str]:
+    digits = _digits(world)
+    return [
         world.name,
-        asked,
-        ", ".join(f"{score:.{digits}f}" for score in scores),
-        mean if is_met(world, seeds) else f"**{mean}**",
+        f"≥ {world.score:g}" if world.most is None else f"{world.score:g} to {world.most:g}",
+        ", ".join(f"{each.score:.{digits}f}" for each in seeds),
+        _mean(world, seeds),
         "greedy" if seeds[0].greedy else "sampled",
         f"{max(each.steps for each in seeds):,}",
         ", ".join("never" if each.steps_to_score is None else f"{each.steps_to_score:,}" for each in seeds),
@@ -173,7 +184,31 @@ def _row(world: World, seeds: Sequence[Learned]) -> str:
         f"{60 * world.minutes:.0f}",
         world.ancestor,
     ]
-    return f"| {' | '.join(cells)} |"
+
+
+def _short_row(world: World, seeds: Sequence[Learned]) -> list[str]:
+    steps = [each.steps_to_score for each in seeds if each.steps_to_score is not None]
+    seconds = [each.seconds_to_score for each in seeds if each.seconds_to_score is not None]
+    never = "" if len(steps) == len(seeds) else f" ({len(seeds) - len(steps)} of {len(seeds)} never)"
+    return [
+        world.name,
+        _mean(world, seeds),
+        f"{statistics.fmean(steps):,.0f}{never}" if steps else "never",
+        f"{statistics.fmean(seconds):.0f}" if seconds else "never",
+        f"{max(each.seconds for each in seeds):.0f}",
+        world.ancestor,
+    ]
+
+
+def _mean(world: World, seeds: Sequence[Learned]) -> str:
+    scores = [each.score for each in seeds]
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    mean = f"{statistics.fmean(scores):.{_digits(world)}f} ± {spread:.{_digits(world)}f}"
+    return mean if is_met(world, seeds) else f"**{mean}**"
+
+
+def _digits(world: World) -> int:
+    return 1 if world.score >= 100 else 3
 
 
 def replace_table(page: str, new: str) -> str:
@@ -277,8 +312,8 @@ def main() -> int:
                 print(f"{world.name}, seed {seed}: {error}", file=sys.stderr, flush=True)
     (given.folder / "results.json").write_text(json.dumps([vars(each) for each in learned], indent=2) + "\n")
     print("\n" + table(worlds, learned))
-    if given.report:
-        given.report.write_text(replace_table(given.report.read_text(), table(worlds, learned)))
+    for page, make in ((ROOT / "README.md", summary), (ROOT / "docs/learning.md", table)) if given.report else ():
+        page.write_text(replace_table(page.read_text(), make(worlds, learned)))
     return int(failed)
 
 
@@ -289,7 +324,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; more than one makes their seconds longer")
     parser.add_argument("--threads", type=int, default=2, help="of torch, in each run")
     parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"), help="of the runs and results.json")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="a page whose table is replaced: docs/learning.md")
+    parser.add_argument("--report", action="store_true", help="replace the tables in README.md and docs/learning.md")
     return parser.parse_args()
 
 

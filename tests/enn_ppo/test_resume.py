@@ -309,10 +309,15 @@ def test_a_run_that_continues_exactly_does_not_say_otherwise(
 
 @pytest.mark.parametrize("before", ["none", "rewards", "returns"])
 @pytest.mark.parametrize("now", ["none", "rewards", "returns"])
-def test_another_normalization_begins_with_statistics_of_its_own(before: Any, now: Any, tmp_path: Path) -> None:
+def test_another_normalization_begins_with_statistics_of_its_own_and_says_so(
+    before: Any, now: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tiny_config(tmp_path / "a", ppo=PPOConfig(normalize=before), total_timesteps=32)
     train(config)
+    capsys.readouterr()
     train(resumed(config, tmp_path / "a", ppo=PPOConfig(normalize=now), total_timesteps=64))
+    told = f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
+    assert (told in " ".join(capsys.readouterr().out.split())) == (before != now)
     scale = load_checkpoint(tmp_path / "a").trainer["scale"]
     counts = {"rewards": "count", "returns": "weight"}
     assert (scale is None) == (now == "none")
