@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
@@ -161,15 +161,17 @@ class TrainConfig:
 
     def _check_needs(self) -> None:
         """Refuse settings that would do nothing without others."""
-        if self.value_net is None and self.value_optim != ValueOptimConfig():
-            name, value = next((name, value) for name, value in vars(self.value_optim).items() if value is not None)
-            raise ValueError(f"value_optim.{name}={value} needs a value network of its own: value_net=default")
+        if self.value_net is None and (change := _change(self.value_optim)):
+            raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
+        if not self.self_play.enabled and (change := _change(self.self_play)):
+            raise ValueError(f"self_play.{change} needs self_play.enabled=true")
         if self.record_logits and self.record is None:
             raise ValueError("record_logits=true needs a file: record=<name>")
         if self.eval.interval is None:
-            for name in ("opponent", "env_kwargs", "video"):
-                if value := getattr(self.eval, name):
-                    raise ValueError(f"eval.{name}={value} needs evaluations while training: eval.interval=<steps>")
+            if change := _change(self.eval, but="greedy"):  # that one is a preset's, and says how its policy is to act
+                raise ValueError(f"eval.{change} needs evaluations while training: eval.interval=<steps>")
+        elif self.eval.video_format != TrainEvalConfig().video_format and not self.eval.video:
+            raise ValueError(f"eval.video_format={self.eval.video_format} needs films: eval.video=<episodes>")
         elif self.eval.seed == self.seed:
             raise ValueError(
                 f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
@@ -188,6 +190,15 @@ class TrainConfig:
                 f"total_timesteps must be at least rollout.num_envs={num_envs}, one step of each environment, "
                 f"got {self.total_timesteps}"
             )
+
+
+def _change(section: Any, but: str = "") -> str | None:
+    """The first setting of a section, but for one, that is not its default, as `name=value`; None if there is none."""
+    default = type(section)()
+    changes = (
+        f"{name}={value}" for name, value in vars(section).items() if name != but and value != getattr(default, name)
+    )
+    return next(changes, None)
 
 
 def default_run_dir(env_id: str, when: datetime, root: str = "outputs") -> str:
