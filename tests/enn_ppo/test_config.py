@@ -122,7 +122,10 @@ def test_a_bad_value_is_refused_with_its_dotted_field(
             r"eval\.env_kwargs=\{'width': 3\} needs .*eval\.interval=",
         ),
         ({"eval": TrainEvalConfig(episodes=20)}, r"eval\.episodes=20 needs .*eval\.interval="),
-        ({"eval": TrainEvalConfig(interval=100, video_format="mp4")}, r"eval\.video_format=mp4 needs films: eval\.video="),
+        (
+            {"eval": TrainEvalConfig(interval=100, video_format="mp4")},
+            r"eval\.video_format=mp4 needs films: eval\.video=",
+        ),
         ({"self_play": SelfPlayConfig(pool_size=3)}, r"self_play\.pool_size=3 needs self_play\.enabled=true"),
         ({"eval": TrainEvalConfig(video=2)}, r"eval\.video=2 needs .*eval\.interval="),
         ({"eval": TrainEvalConfig(interval=9, seed=5), "seed": 5}, r"eval\.seed=5 is the seed of training"),
