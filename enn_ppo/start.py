@@ -45,6 +45,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
         state.start()
     continues = checkpoint is not None and run_dir.resolve() == _home(checkpoint).resolve()
     prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite)
+    state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     output = RunOutput(run_dir, config, state.step if checkpoint else None)
     output.say(f"training {bound.config.id} on {device} into {run_dir}")
     if config.rollout.num_threads == "auto" and isinstance(state.vec_env, ThreadedVecEnv):
@@ -54,7 +55,6 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     if restored and restored.problem:
         output.say(f"the environments start new episodes, so this is not the uninterrupted run: {restored.problem}")
     _say_what_is_left_out(state, output)
-    state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     if not continues or _is_left_behind(checkpoint):
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         state.save(run_dir, evaluations=evaluations, score=checkpoint.score if checkpoint else None)

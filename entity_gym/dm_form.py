@@ -32,7 +32,7 @@ try:
     import dm_env
     from dm_env import specs
 except ImportError as error:
-    raise ImportError(f"the dm form needs dm_env ({error}): pip install enn-ppo[dm]") from error
+    raise ImportError(f'the dm form needs dm_env ({error}): pip install "enn-ppo[dm]"') from error
 
 FIRST, MID, LAST = (int(each) for each in dm_env.StepType)
 

@@ -33,7 +33,7 @@ try:
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
 except ImportError as error:
-    raise ImportError(f"the Gymnasium form needs Gymnasium ({error}): pip install enn-ppo[gymnasium]") from error
+    raise ImportError(f'the Gymnasium form needs Gymnasium ({error}): pip install "enn-ppo[gymnasium]"') from error
 
 _RENDER_MODES = ["rgb_array"]
 _FRAMES_PER_SECOND = 10

@@ -246,7 +246,12 @@ def _import(env_id: str, option: str) -> Any:
         raise ValueError(f"{option} is {env_id!r}, but there is no module {module_name!r} to import") from error
     found = getattr(module, name, None)
     if not callable(found) and not hasattr(found, "as_environment"):
-        classes = [key for key, value in vars(module).items() if _is_environment(value)]
+        mine = module_name.startswith("entity_gym.")  # elsewhere our classes are what somebody has subclassed
+        classes = [
+            key
+            for key, value in vars(module).items()
+            if _is_environment(value) and (mine or not value.__module__.startswith("entity_gym."))
+        ]
         raise ValueError(
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, classes)}"
         )

@@ -124,7 +124,7 @@ def opened_names(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def _open_name(argument: str) -> re.Match[str] | None:
-    return re.match(rf"({_OPEN}\.[^.=]+)[^=]*=", argument)
+    return re.match(rf"({_OPEN}(?:\.[^.=]+)?)[^=]*=", argument)
 
 
 def _prepare(arguments: Sequence[str]) -> list[str]:
@@ -156,7 +156,7 @@ def _quoted(argument: str) -> str:
 
 def _closed(override: str, opened: frozenset[str]) -> str:
     """The override as it was typed."""
-    name = re.match(rf"\+\+({_OPEN}\.[^.=]+)", override)
+    name = re.match(rf"\+\+({_OPEN}(?:\.[^.=]+)?)", override)
     return override[2:] if name and name[1] in opened else override
 
 

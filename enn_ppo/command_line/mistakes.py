@@ -6,8 +6,10 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -47,6 +49,7 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
     Returns:
         0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
     """
+    warnings.showwarning = _warn
     try:
         action()
     except SystemExit as exit_:  # --help, --version, and flags that Hydra's parser refuses
@@ -67,6 +70,20 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
     except Exception as error:
         return report(error, schema(), debug())
     return 0
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning: ours are for users, and need no line of source beside them."""
+    ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1])
+    text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
+    print(text, end="", file=file or sys.stderr)
 
 
 def report(error: Exception, schema: type[Any], debug: bool) -> int:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from enn_ppo.command_line.composition import load_choice, plain_values
 from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import flatten, from_dict, to_dict
+from rogue_net.checks import check_text
 
 _SEPARATE = ("run_dir", "resume", "overwrite")  # say how to resume, and are not settings of the run that is resumed
 
@@ -38,6 +39,7 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
     """
     if config.get("resume") is None:
         return from_dict(TrainConfig, plain_values(config)), ""
+    check_text("resume", config.resume, optional=True)
     from enn_ppo.checkpoints import load_checkpoint  # here, because it loads torch
 
     checkpoint = load_checkpoint(Path(str(config.resume)))

@@ -12,12 +12,14 @@
     log_prob/<action>                   list of numbers
     logits/<action>                     list of rows, of select-entity actor by actor; only where logits are recorded
 
-The schema's metadata holds the spaces, so that a recording can be read without the environment.
+The schema's metadata holds the spaces, so that a recording can be read without the environment, and that of a chunk its
+checksum.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -40,6 +42,8 @@ from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.obs_batch import ActionMask, CategoricalMask, ContinuousMask, SelectEntityMask
 
 FORMAT = 1  # raise it when an old reader would misunderstand a new file
+#: Key of a chunk's own metadata.
+CHECKSUM = b"enn_ppo.crc32"
 _FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.recording.recorder", "enn_ppo.spaces", "enn_ppo.logits"
 
 
@@ -116,6 +120,11 @@ def header_of(schema: Any, path: object) -> Header:
             f"{path} is a recording of format {metadata[_FORMAT_KEY]}, and this version of enn-ppo reads up to {FORMAT}"
         )
     return Header(*spaces_from_dict(json.loads(metadata[_SPACES_KEY])), bool(json.loads(metadata[_LOGITS_KEY])))
+
+
+def checksum(batch: Any) -> bytes:
+    """What is stored beside a chunk, to tell damage: Arrow checks that a chunk is well formed, not what its numbers are."""
+    return b"%08x" % zlib.crc32(batch.serialize())
 
 
 def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:

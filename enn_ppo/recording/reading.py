@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from enn_ppo.recording.columns import Header, from_record_batch, header_of, import_pyarrow
+from enn_ppo.recording.columns import CHECKSUM, Header, checksum, from_record_batch, header_of, import_pyarrow
 from enn_ppo.recording.frames import RecordedFrames
 from entity_gym.saving import spaces_difference, spaces_to_dict
 
@@ -84,7 +84,8 @@ def read_frames(paths: Paths) -> Iterator[RecordedFrames]:
                 yield replace(frames, episode=frames.episode + taken)
             if stream.rest:
                 warnings.warn(
-                    f"{path}: the last {stream.rest:,} bytes are not a whole chunk, and were left out", stacklevel=2
+                    f"{path}: the last {stream.rest:,} bytes begin with a chunk that is damaged or cut short, and were left out",
+                    stacklevel=2,
                 )
             taken += highest + 1
 
@@ -154,7 +155,7 @@ class _Stream:
     def __init__(self, path: Path | str, only: str | None = None) -> None:
         pa = import_pyarrow()
         self._damage = (pa.ArrowInvalid, OSError)
-        self._path = path
+        self._whole = only is None
         try:
             self._source = pa.OSFile(str(path))
         except OSError as error:
@@ -178,12 +179,15 @@ class _Stream:
             raise
 
     def batches(self) -> Iterator[Any]:
-        """The whole chunks; `end` is the end of the last."""
+        """The chunks up to the first that is damaged or not whole; `end` is the end of the last of them."""
         while True:
             try:
-                batch = self._reader.read_next_batch()
+                batch, metadata = self._reader.read_next_batch_with_custom_metadata()
                 batch.validate(full=True)
             except (StopIteration, *self._damage):
+                break
+            written = metadata.get(CHECKSUM) if metadata else None  # chunks of before there were any have none
+            if self._whole and written is not None and written != checksum(batch):
                 break
             self.end = self._source.tell()
             yield batch

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from enn_ppo.recording.columns import Header, import_pyarrow, schema_of, to_record_batch
+from enn_ppo.recording.columns import CHECKSUM, Header, checksum, import_pyarrow, schema_of, to_record_batch
 from enn_ppo.recording.frames import Frames, RecordedFrames
 from enn_ppo.recording.reading import read_extent
 from entity_gym.spaces import ActionSpace, ObsSpace
@@ -228,7 +228,8 @@ class Recorder:
         pa = import_pyarrow()
         sink = pa.BufferOutputStream()
         writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
-        writer.write_batch(to_record_batch(frames, self._schema))
+        batch = to_record_batch(frames, self._schema)
+        writer.write_batch(batch, custom_metadata={CHECKSUM: checksum(batch)})
         return memoryview(sink.getvalue())[len(self._head) :]
 
     def _write(self, data: bytes | memoryview) -> None:

@@ -69,6 +69,8 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
     if resume and overwrite:
         raise ValueError("resume and overwrite=true exclude each other: one continues a run, the other removes it")
     try:
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"run_dir {path} is a file; give a folder, which need not be there yet")
         path.mkdir(parents=True, exist_ok=True)
         _probe(path)
         found = [name for name in _MARKS if os.path.lexists(path / name)]

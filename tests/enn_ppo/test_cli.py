@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from enn_ppo.checkpoints import CheckpointError, Retention, save_checkpoint
+from enn_ppo.command_line import mistakes
 from enn_ppo.command_line.cli import config_directory, run_eval, run_train
 from enn_ppo.command_line.run_table import RunSummary, format_table, summarize_run
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig
@@ -422,3 +424,26 @@ def test_a_half_written_checkpoint_is_named(tmp_path: Path, mistake: Callable[..
     (file,) = (tmp_path / "out/a/checkpoints").glob("step_*/trainer.pt")
     file.unlink()
     assert re.search(r"step_0+64 is half-written: trainer\.pt is missing", mistake("resume=out/a"))
+
+
+def test_a_mapping_that_takes_any_name_may_be_written_as_a_whole() -> None:
+    config = composed("env.info={num_mines: [3, 4]}", "env.kwargs={width: 7}")
+    assert config.env.info == {"num_mines": [3, 4]}
+    assert (config.env.kwargs["width"], config.env.kwargs["height"]) == (7, 6)
+
+
+def test_an_empty_resume_is_no_directory(mistake: Callable[..., str]) -> None:
+    assert "resume must be a text or null, got ''" in mistake("resume=")
+
+
+def test_our_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def warn(config: TrainConfig) -> None:
+        warnings.warn_explicit("the file is short", UserWarning, mistakes.__file__, 1)
+        warnings.warn_explicit("mind the gap", UserWarning, "somebody/elses.py", 7)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run_train(Runs(warn), []) == 0
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert first == "warning: the file is short"
+    assert second == "somebody/elses.py:7: UserWarning: mind the gap"

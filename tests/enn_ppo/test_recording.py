@@ -370,7 +370,8 @@ def test_a_recording_killed_in_the_middle_of_a_chunk_reads_up_to_the_last_whole_
     torn = path.stat().st_size - whole.stat().st_size
     assert torn > 100
 
-    with pytest.warns(UserWarning, match=f"killed.arrow: the last {torn:,} bytes are not a whole chunk"):
+    left_out = f"killed.arrow: the last {torn:,} bytes begin with a chunk that is damaged or cut short"
+    with pytest.warns(UserWarning, match=left_out):
         assert_same_frames(read_all(path), read_all(whole))
     taken = int(read_all(whole).episode.max())
     record(path, Menagerie)
@@ -414,6 +415,23 @@ def test_cut_anywhere_a_recording_reads_up_to_the_last_whole_chunk(
     assert len(found) == 15 * whole
     recorder_for(cut, Menagerie()).close()
     assert cut.read_bytes() == path.read_bytes()[: ends[whole - 1]]  # what an appended chunk will stand behind
+
+
+def test_a_chunk_with_other_numbers_than_were_written_is_not_read(tmp_path: Path) -> None:
+    path, damaged = tmp_path / "whole.arrow", tmp_path / "damaged.arrow"
+    record(path, Menagerie)
+    with pyarrow.ipc.open_stream(path) as stream:
+        schema = stream.schema
+        (first, its), (second, of_second) = list(stream.iter_batches_with_custom_metadata())
+    column = schema.get_field_index("reward")
+    other = second.set_column(column, schema.field(column), pa.array([7.0] * len(second), pa.float32()))
+    with pyarrow.ipc.new_stream(damaged, schema) as writer:
+        writer.write_batch(first, custom_metadata=its)
+        writer.write_batch(other, custom_metadata=of_second)
+
+    with pytest.warns(UserWarning, match="damaged.arrow: the last .* bytes begin with a chunk that is damaged"):
+        assert len(read_all(damaged)) == len(first)
+    assert len(read_all(path)) == len(first) + len(second)
 
 
 @pytest.mark.parametrize("left", [0, 1, 7, 100])
@@ -542,6 +560,15 @@ def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path
 
 
 # --- Mistakes ---
+
+
+def test_a_run_that_cannot_record_leaves_nothing_in_the_way_of_the_next(tmp_path: Path) -> None:
+    taken = tmp_path / "taken.arrow"
+    taken.write_bytes(b"something else")
+    config = tiny_config(tmp_path / "run", record=str(taken))
+    with pytest.raises(ValueError, match="taken.arrow"):
+        train(config)
+    train(replace(config, record=str(tmp_path / "free.arrow")))
 
 
 def test_a_file_that_somebody_records_into_is_refused(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_overwrite_takes_a_run_that_crashed_early(tmp_path: Path, metrics: str) 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(ValueError, match=rf"run_dir {tmp_path}/out cannot be written: File exists"):
+    with pytest.raises(ValueError, match=rf"run_dir {tmp_path}/out is a file; give a folder"):
         prepare_run_dir(tmp_path / "out", resume=False, overwrite=True)
 
 

@@ -353,7 +353,7 @@ def test_a_form_needs_only_its_own_library_and_says_how_to_get_it(
     make_it = f"from entity_gym.registry import make; make('Xor', compile=False, env_type={env_type!r})"
     run(f"import sys; sys.modules[{other!r}] = None; {make_it}.reset()")
     refused = f"import sys; sys.modules[{library!r}] = None\ntry: {make_it}\nexcept ImportError as error: print(error)"
-    assert f"pip install enn-ppo[{extra}]" in run(refused)
+    assert f'pip install "enn-ppo[{extra}]"' in run(refused)
 
 
 def test_the_compiled_classes_can_be_found_for_training() -> None:

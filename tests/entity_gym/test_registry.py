@@ -47,6 +47,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str) -> None:
 def test_an_unknown_class_is_answered_with_the_classes_of_the_module(module: str) -> None:
     with pytest.raises(ValueError, match=rf"'{module}:Medow', but {module} has no .*'Medow'; .*did you mean 'Meadow'"):
         find_environment(f"{module}:Medow")
+    with pytest.raises(ValueError, match=r"allowed: 'Meadow'; did"):  # and not Environment, which it imports
+        find_environment(f"{module}:Medow")
     with pytest.raises(ValueError, match="no class or function 'number'"):
         find_environment(f"{module}:number")
 
