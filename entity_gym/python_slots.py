@@ -265,9 +265,7 @@ class PythonSlots(EnvSlots):
         """Run an environment's own code; what it raises keeps its type and says which environment it was."""
         try:
             return method(*args)
-        except SystemExit as error:  # else the pool's own program would end, as if all were done
-            raise RuntimeError(f"{self.where(i)} left by sys.exit({error.code!r}) in {method.__name__}()") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             error.add_note(f"raised by {self.where(i)} in {method.__name__}()")
             raise
 

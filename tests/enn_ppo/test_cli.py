@@ -447,3 +447,12 @@ def test_our_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert first == "warning: the file is short"
     assert second == "somebody/elses.py:7: UserWarning: mind the gap"
+
+
+def test_an_environment_that_leaves_the_program_does_not_end_it_as_if_all_were_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    left = SystemExit(0)
+    left.add_note("raised by Leaver (environment 0) in act()")
+    assert run_train(Runs(raises(left)), []) == 1
+    assert "left by sys.exit(0): raised by Leaver (environment 0) in act()" in capsys.readouterr().err
