@@ -108,11 +108,7 @@ def _run_job(job: Job[C], number_of_jobs: int, run: Callable[[C], object]) -> No
         print(f"job {job.job + 1} of {number_of_jobs}: {' '.join(job.typed)}", file=sys.stderr, flush=True)
     if job.note:
         print(job.note, file=sys.stderr, flush=True)
-    try:
-        run(job.config)
-    except SystemExit as left:  # by an environment or a callback: else the command would end as if all were done
-        where = "; ".join(getattr(left, "__notes__", [])) or "by the environment or a callback"
-        raise RuntimeError(f"left by sys.exit({left.code!r}): {where}") from left
+    run(job.config)
 
 
 def _eval_job(composed: Composed) -> Job[EvalConfig]:

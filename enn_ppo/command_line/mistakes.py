@@ -49,10 +49,14 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
     Returns:
         0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
     """
-    warnings.showwarning = _warn
     try:
-        action()
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            action()
     except SystemExit as exit_:  # --help, --version, and flags that Hydra's parser refuses
+        if notes := getattr(exit_, "__notes__", []):  # those of pools: an environment left, and not the command
+            print(f"error: sys.exit({exit_.code!r}), {'; '.join(notes)}", file=sys.stderr)
+            return 1
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)

@@ -436,14 +436,16 @@ def test_an_empty_resume_is_no_directory(mistake: Callable[..., str]) -> None:
     assert "resume must be a text or null, got ''" in mistake("resume=")
 
 
-def test_our_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_warnings_are_one_line_while_a_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
     def warn(config: TrainConfig) -> None:
         warnings.warn_explicit("the file is short", UserWarning, mistakes.__file__, 1)
         warnings.warn_explicit("mind the gap", UserWarning, "somebody/elses.py", 7)
 
+    shown_by = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert run_train(Runs(warn), []) == 0
+    assert warnings.showwarning is shown_by
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert first == "warning: the file is short"
     assert second == "somebody/elses.py:7: UserWarning: mind the gap"
@@ -455,4 +457,4 @@ def test_an_environment_that_leaves_the_program_does_not_end_it_as_if_all_were_d
     left = SystemExit(0)
     left.add_note("raised by Leaver (environment 0) in act()")
     assert run_train(Runs(raises(left)), []) == 1
-    assert "left by sys.exit(0): raised by Leaver (environment 0) in act()" in capsys.readouterr().err
+    assert paragraph(capsys) == "error: sys.exit(0), raised by Leaver (environment 0) in act()\n"
