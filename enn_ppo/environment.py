@@ -17,6 +17,7 @@ from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
 from entity_gym.registry import look_up
 from entity_gym.saving import spaces_from_dict
+from entity_gym.slots import SlotsFactory
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Entity, ObsSpace, has_global_entity
 from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
 from entity_gym.vec_env import VecEnv
@@ -56,8 +57,8 @@ class BoundEnvironment(NamedTuple):
         """
         if rollout.num_processes:
             return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed)
-        is_native = isinstance(self.source, CompiledEnvironment) or _is_vectorised(self.source)
-        if is_native or rollout.num_threads != 1:
+        has_slots = isinstance(self.source, CompiledEnvironment | SlotsFactory) or _is_vectorised(self.source)
+        if has_slots or rollout.num_threads != 1:
             return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed)
         return ListEnv(self.create, rollout.num_envs, seed)
 
@@ -95,6 +96,10 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
             raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is vectorised by hand: subclass it")
         vectorised: type[BatchEnvironment] = factory
         return vectorised
+    if isinstance(factory, SlotsFactory):
+        if kwargs:
+            raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is made already: {factory!r:.200}")
+        return factory
     _check_arguments(name, factory, kwargs)
     create: Callable[[], Environment] = functools.partial(factory, **kwargs)
     return create

@@ -34,6 +34,13 @@ class Environment(ABC):
     def rng(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
+    def reseed(self, seed: int, number: int) -> None:
+        """Begin the random numbers anew: those of environment `number` in a pool that is seeded with `seed`.
+
+        Optional. Override it where the world draws from something else than `rng`, and call this one, too.
+        """
+        self.rng = np.random.default_rng(np.random.SeedSequence((seed, number)))
+
     @abstractmethod
     def obs_space(self) -> ObsSpace:
         """What this environment may show. Must not change."""

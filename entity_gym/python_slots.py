@@ -89,7 +89,7 @@ class PythonSlots(EnvSlots):
     def seed(self, seed: int) -> None:
         check_seed(seed)
         for i, env in enumerate(self.envs):
-            env.rng = np.random.default_rng(np.random.SeedSequence((seed, self.first_env + i)))
+            self._call(i, env.reseed, seed, self.first_env + i)
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         for i, info in zip(ids.tolist(), env_info, strict=True):

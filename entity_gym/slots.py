@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.environment import Environment
 from entity_gym.frame import FrameReader
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecAction, VecObs
@@ -154,6 +155,22 @@ class EnvSlots(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the environments. May be called twice."""
+
+
+@runtime_checkable
+class SlotsFactory(Protocol):
+    """What makes environments that bring slots of their own: they must be stepped together, or are read in another way.
+
+    Pools take it wherever they take what makes a Python environment; called, it makes one.
+    """
+
+    def __call__(self) -> Environment:
+        """One environment alone."""
+
+    def make_slots(
+        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations
+    ) -> EnvSlots:
+        """Slots for several; arguments as in `EnvSlots`, and `first_env` is the number of the first in seeds and messages."""
 
 
 def check_final_observations(given: str) -> None:

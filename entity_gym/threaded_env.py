@@ -11,7 +11,7 @@ from entity_gym.batch_slots import BatchSlots
 from entity_gym.environment import Environment
 from entity_gym.python_slots import PythonSlots
 from entity_gym.slot_vec_env import SlotVecEnv
-from entity_gym.slots import EnvSlots, FinalObservations
+from entity_gym.slots import EnvSlots, FinalObservations, SlotsFactory
 from entity_gym.thread_choice import choose_num_threads
 from entity_gym.workers import SerialWorkers, ThreadWorkers, Workers, check_affinity, numbers_of_workers, usable_cores
 
@@ -124,6 +124,8 @@ def make_slots(
         )
     if isinstance(given, type) and issubclass(given, BatchEnvironment):
         return BatchSlots(given, num_envs, **common)
+    if isinstance(given, SlotsFactory):
+        return given.make_slots(num_envs, **common)
     if isinstance(given, Environment):
         name = type(given).__name__
         raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
