@@ -1,7 +1,15 @@
-"""Training agents for worlds with a variable number of things."""
+"""Training agents for worlds with a variable number of things.
 
+Names are imported when they are first used: a program that only plays (`enn_ppo.agent`) does not wait for the trainer.
+"""
+
+from __future__ import annotations
+
+import importlib
 import os
-import warnings
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 # OpenMP threads that spin while they wait slow everything else on their cores down, by up to 20 times; ones that sleep at
 # once are woken too late for small operations (two threads were half as fast as one). So: spin for some microseconds,
@@ -9,28 +17,26 @@ import warnings
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# `python -m enn_ppo.train` runs a module that this package imports too; runpy warns of that, and it does no harm here
-warnings.filterwarnings("ignore", message="'enn_ppo.(train|eval|clone)' found in sys.modules", category=RuntimeWarning)
-
-from enn_ppo.callbacks import Callback, Update  # noqa: E402
-from enn_ppo.clone import CloneResult, clone  # noqa: E402
-from enn_ppo.cloning.config import CloneConfig, CloningConfig  # noqa: E402
-from enn_ppo.config import (  # noqa: E402
-    EnvConfig,
-    EvalConfig,
-    Interrupted,
-    LoggerConfig,
-    OptimConfig,
-    PPOConfig,
-    RolloutConfig,
-    SelfPlayConfig,
-    TrainConfig,
-    TrainEvalConfig,
-    ValueOptimConfig,
-)
-from enn_ppo.eval import EvalResult, evaluate  # noqa: E402
-from enn_ppo.train import TrainResult, train  # noqa: E402
-from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig  # noqa: E402
+if TYPE_CHECKING:
+    from enn_ppo.callbacks import Callback, Update
+    from enn_ppo.clone import CloneResult, clone
+    from enn_ppo.cloning.config import CloneConfig, CloningConfig
+    from enn_ppo.config import (
+        EnvConfig,
+        EvalConfig,
+        Interrupted,
+        LoggerConfig,
+        OptimConfig,
+        PPOConfig,
+        RolloutConfig,
+        SelfPlayConfig,
+        TrainConfig,
+        TrainEvalConfig,
+        ValueOptimConfig,
+    )
+    from enn_ppo.eval import EvalResult, evaluate
+    from enn_ppo.train import TrainResult, train
+    from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
 
 __all__ = [
     "Callback",
@@ -58,3 +64,42 @@ __all__ = [
     "evaluate",
     "train",
 ]
+
+#: Where these names are; those that are not listed are in `enn_ppo.config`.
+_HOMES = {
+    "Callback": "enn_ppo.callbacks",
+    "CloneConfig": "enn_ppo.cloning.config",
+    "CloneResult": "enn_ppo.clone",
+    "CloningConfig": "enn_ppo.cloning.config",
+    "EvalResult": "enn_ppo.eval",
+    "RelposConfig": "rogue_net.config",
+    "RogueNetConfig": "rogue_net.config",
+    "TrainResult": "enn_ppo.train",
+    "TranslationConfig": "rogue_net.config",
+    "Update": "enn_ppo.callbacks",
+    "clone": "enn_ppo.clone",
+    "evaluate": "enn_ppo.eval",
+    "train": "enn_ppo.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES.get(name, "enn_ppo.config")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The first import of the module `enn_ppo.train` would put it where the function of the same name is expected.
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
+from entity_gym.agents import TrainEnv
 from entity_gym.batch_env import BatchEnvironment
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.list_env import ListEnv
@@ -25,6 +27,15 @@ from rogue_net.adaptor import ObsAdaptor
 
 #: A compiled environment's class, an environment class, or a function that makes an environment.
 EnvFactory = Callable[..., Any]
+
+#: `env.api` -> where the function is that finds a world of that interface: `function(env.id, **env.kwargs)` returns what
+#: pools take. Imported when it is used: it may need other packages.
+BRIDGES = {
+    "gymnasium": "entity_gym.bridges.gymnasium_in:gymnasium_worlds",
+    "dm_env": "entity_gym.bridges.dm_in:dm_worlds",
+    "pettingzoo": "entity_gym.bridges.pettingzoo_in:pettingzoo_worlds",
+    "program": "entity_gym.remote:program_worlds",
+}
 
 
 class BoundEnvironment(NamedTuple):
@@ -78,12 +89,25 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
         ValueError: there is no such environment, or it does not take these arguments.
     """
     kwargs = dict(config.kwargs)
+    if env is None and config.api in BRIDGES:
+        return BoundEnvironment(_across(config), config)
     factory: Any = env
     if env is None:
         registered = look_up(config.id, "env.id")
         factory, kwargs = registered.load("env.id"), registered.arguments() | kwargs
     name = config.id if env is None else f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', repr(env))}"
     return BoundEnvironment(_bind(factory, name, kwargs), replace(config, id=name))
+
+
+def _across(config: EnvConfig) -> EnvSource:
+    """What makes a world of another interface."""
+    module, _, name = BRIDGES[config.api].partition(":")
+    bridge = getattr(importlib.import_module(module), name)
+    try:
+        source: EnvSource = bridge(config.id, **config.kwargs)
+    except (TypeError, ImportError) as error:
+        raise ValueError(f"env.api={config.api} env.id={config.id}: {error}") from error
+    return source
 
 
 def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
@@ -96,6 +120,8 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
             raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is vectorised by hand: subclass it")
         vectorised: type[BatchEnvironment] = factory
         return vectorised
+    if isinstance(factory, TrainEnv):
+        return factory.configured(kwargs)
     if isinstance(factory, SlotsFactory):
         if kwargs:
             raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is made already: {factory!r:.200}")

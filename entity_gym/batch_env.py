@@ -38,7 +38,8 @@ class BatchStep(NamedTuple):
     reward: NDArray[Any]
     terminated: NDArray[np.bool_]  # the episode ended by its own rules
     truncated: NDArray[np.bool_]  # it was cut
-    info: Mapping[str, NDArray[Any]] = {}  # end_of_episode_info, read where the episode ended
+    # end_of_episode_info, read where the episode ended: by name, or a mapping for each environment
+    info: Mapping[str, NDArray[Any]] | Sequence[Mapping[str, Any]] = {}
     metrics: Mapping[str, NDArray[Any]] = {}  # numbers of every step; NaN: none this time
 
 

@@ -130,7 +130,7 @@ class BatchSlots(EnvSlots):
             self._metrics.setdefault(name, np.full(len(self), np.nan))[mine] = values
         ended = np.flatnonzero(self._done[mine])
         for k, i in zip(ended.tolist(), mine[ended].tolist(), strict=True):
-            self._infos[i] = {name: values[k : k + 1].tolist()[0] for name, values in result.info.items()}
+            self._infos[i] = _info(result.info, k)
         if self.autoreset and len(ended):
             self._start_again(mine[ended])
 
@@ -260,9 +260,18 @@ class BatchSlots(EnvSlots):
             reward,
             self._column("terminated", result.terminated, n, "b"),
             self._column("truncated", result.truncated, n, "b"),
-            {key: self._column(f"info[{key!r}]", values, n, "biufUSO") for key, values in result.info.items()},
+            self._info(result.info, n),
             {key: self._column(f"metrics[{key!r}]", values, n, "biuf") for key, values in result.metrics.items()},
         )
+
+    def _info(
+        self, given: Mapping[str, NDArray[Any]] | Sequence[Mapping[str, Any]], n: int
+    ) -> Mapping[str, NDArray[Any]] | Sequence[Mapping[str, Any]]:
+        if isinstance(given, Mapping):
+            return {key: self._column(f"info[{key!r}]", values, n, "biufUSO") for key, values in given.items()}
+        if len(given) != n:
+            raise ValueError(f"{self._reader.environment}: info of step() has {len(given)} entries; expected {n}")
+        return given
 
     def _column(self, field: str, given: Any, n: int, kinds: str) -> NDArray[Any]:
         values = np.asarray(given)
@@ -283,6 +292,13 @@ class BatchSlots(EnvSlots):
             more = f" and {len(ids) - 1} others" if len(ids) > 1 else ""
             error.add_note(f"raised by {self._reader.environment} (environment {first}{more}) in {method.__name__}()")
             raise
+
+
+def _info(given: Mapping[str, NDArray[Any]] | Sequence[Mapping[str, Any]], k: int) -> Mapping[str, Any]:
+    """What the `k`-th environment said."""
+    if isinstance(given, Mapping):
+        return {name: values[k : k + 1].tolist()[0] for name, values in given.items()}
+    return dict(given[k])
 
 
 def _metric(values: NDArray[np.float64]) -> Metric:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,22 @@ class Dense(NamedTuple):
 
     observation: Tree  # ends: (N, ...) arrays, or `RaggedArray` with a row a player
     info: dict[str, Tree]
+
+
+class Form(Protocol):
+    """One environment's frames as nested arrays, and the way back for actions: `DenseForm`, or another."""
+
+    observation: Tree
+    action: Tree
+
+    def show(self, obs: VecObs) -> Dense:
+        """What the environment shows; its next action answers it."""
+
+    def ragged(self, actions: Any, ids: NDArray[np.int64]) -> dict[str, VecAction]:
+        """The actions of environment 0 as its pool takes them."""
+
+    def forget_replaced(self) -> None:
+        """No action has led to the coming frame."""
 
 
 class DenseForm:

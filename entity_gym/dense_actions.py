@@ -170,12 +170,12 @@ class DenseActions:
             offsets = np.zeros(len(ids) + 1, np.int64)
             np.cumsum(num_actors, out=offsets[1:])
             if size.numbers:
-                numbers = _numbers(given[name], name, (*shape, size.numbers))
+                numbers = real_numbers(given[name], name, (*shape, size.numbers))
                 picked = numbers.reshape(*here.shape, size.numbers)[here]  # (K, F)
                 self._check_numbers(name, picked, owner)
                 result[name] = RaggedBufferF32.from_offsets(picked, offsets)
                 continue
-            values = _whole_numbers(given[name], name, shape)
+            values = whole_numbers(given[name], name, shape)
             chosen = values.reshape(here.shape)[here]  # (K,)
             self._check_bounds(name, chosen, owner)
             if name in self._open:
@@ -188,17 +188,7 @@ class DenseActions:
     def _given(self, actions: Any) -> Mapping[str, Any]:
         if self.plain:
             return {next(iter(self._sizes)): actions}
-        if not isinstance(actions, Mapping):
-            raise ValueError(f"actions are {actions!r:.200}; expected a dictionary with {list(self._sizes)}")
-        for name in actions:
-            if name not in self._sizes:
-                raise ValueError(f"unknown action {name!r}; {nearest(name, self._sizes)}")
-        for name in self._sizes:
-            if name not in actions:
-                raise ValueError(
-                    f"action {name!r} is missing; give one number for each of {self._sizes[name].actors} actors"
-                )
-        return actions
+        return named_actions(actions, {name: f"each of {size.actors} actors" for name, size in self._sizes.items()})
 
     def _check_bounds(self, name: str, chosen: NDArray[np.int64], owner: EnvIds) -> None:
         high = self._sizes[name].choices - 1
@@ -210,15 +200,11 @@ class DenseActions:
             )
 
     def _check_numbers(self, name: str, picked: NDArray[np.float32], owner: EnvIds) -> None:
-        low, high = self._spaces[name].bounds()
-        wrong = ~((picked >= low) & (picked <= high) & np.isfinite(picked))
-        if wrong.any():
-            k, column = (int(place) for place in np.argwhere(wrong)[0])
-            actor = k - int((owner == owner[k]).argmax())
-            label = self._spaces[name].label(column)
+        wrong = first_outside(self._spaces[name], picked)
+        if wrong is not None:
+            actor = wrong.row - int((owner == owner[wrong.row]).argmax())
             raise ValueError(
-                f"{self._name} (environment {owner[k]}): action {name!r} of actor {actor}: {label} is {picked[k, column]}; "
-                f"it must be a finite number from {low[column]} to {high[column]}"
+                f"{self._name} (environment {owner[wrong.row]}): action {name!r} of actor {actor}: {wrong.says}"
             )
 
     def _open_only(
@@ -236,10 +222,9 @@ class DenseActions:
                 f"{self._name} (environment {owner[k]}): action {name!r} is {chosen[k]}, which is not open now; open are "
                 f"{np.flatnonzero(open_[k]).tolist()}"
             )
-        order = (chosen[refused, None] + np.arange(open_.shape[1])) % open_.shape[1]  # (refused, C), counting on
-        first = np.take_along_axis(open_[refused], order, axis=1).argmax(axis=1)
+        replacing = next_open(chosen[refused], open_[refused])
         chosen[closed] = -1
-        chosen[refused] = order[np.arange(len(refused)), first]
+        chosen[refused] = replacing
         np.add.at(self.num_replaced, owner[refused], 1)
         return chosen
 
@@ -288,7 +273,56 @@ def _sizes(spec: EnvSpec, name: str, action: ActionSpec) -> _Sizes:
     return _Sizes(action.max_actors, action.high + 1)
 
 
-def _whole_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+class Outside(NamedTuple):
+    """A number that a continuous action may not be."""
+
+    row: int
+    says: str  # which number it is, and what is allowed
+
+
+def named_actions(actions: Any, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+    """`actions`, a dictionary with exactly the names `wanted`, which also says for whom numbers are wanted.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not isinstance(actions, Mapping):
+        raise ValueError(f"actions are {actions!r:.200}; expected a dictionary with {list(wanted)}")
+    for name in actions:
+        if name not in wanted:
+            raise ValueError(f"unknown action {name!r}; {nearest(name, wanted)}")
+    for name, whom in wanted.items():
+        if name not in actions:
+            raise ValueError(f"action {name!r} is missing; give one number for {whom}")
+    return actions
+
+
+def next_open(chosen: NDArray[np.int64], open_: NDArray[Any]) -> NDArray[np.int64]:
+    """(K,) for each choice the next open one, counting on from it and beginning again at 0.
+
+    Args:
+        chosen: (K,), not below 0; beyond C, counting has begun again at 0.
+        open_: (K, C), 1 where open; each row has a 1.
+    """
+    order = (chosen[:, None] + np.arange(open_.shape[1])) % open_.shape[1]  # (K, C), counting on
+    first = np.take_along_axis(open_, order, axis=1).argmax(axis=1)
+    found: NDArray[np.int64] = order[np.arange(len(chosen)), first]
+    return found
+
+
+def first_outside(space: ContinuousActionSpace, picked: NDArray[np.float32]) -> Outside | None:
+    """The first of the numbers `picked` (K, F) that is not finite or not within the bounds of `space`; None: all are."""
+    low, high = space.bounds()
+    wrong = ~((picked >= low) & (picked <= high) & np.isfinite(picked))
+    if not wrong.any():
+        return None
+    row, column = (int(place) for place in np.argwhere(wrong)[0])
+    limits = f"it must be a finite number from {low[column]} to {high[column]}"
+    return Outside(row, f"{space.label(column)} is {picked[row, column]}; {limits}")
+
+
+def whole_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """`values` as an array; a ValueError says if they are not whole numbers of this shape."""
     given = np.asarray(values)
     if given.dtype.kind not in "iu" or given.shape != shape:
         raise ValueError(
@@ -297,7 +331,8 @@ def _whole_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np
     return given.astype(np.int64)
 
 
-def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def real_numbers(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """`values` as an array; a ValueError says if they are not numbers of this shape."""
     given = np.asarray(values)
     if given.dtype.kind not in "fiu" or given.shape != shape:
         raise ValueError(

@@ -34,7 +34,7 @@ from entity_gym.vec_obs import VecObs
 
 @dataclass(frozen=True)
 class Field:
-    """An array of one environment, or with `per_player` of one player."""
+    """An array of one environment, or with `per_player` of one player, or of whatever else has a row and varies in number."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -2,7 +2,7 @@
 
 Observations, actions and infos are what `dense` says. Spaces: `Box` for arrays, `MultiBinary` for what is 0 or 1, `Discrete`
 for an action that is a plain number, `MultiDiscrete` for others and `Box` for continuous ones, nested in `Dict`s. Rows of
-players, whose number varies, are a `Sequence` of `Box`; in a batch the rows of all environments stand one after another, and
+players, whose number varies, are a `Sequence` of these; in a batch the rows of all environments stand one after another, and
 info["players"]["env_id"] says whose they are.
 
 Every action of the space can be taken, as Gymnasium promises: one that is not open (see `action_mask`) becomes the next
@@ -18,9 +18,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.dense import Dense, DenseForm, frame_of, frames_of, rows_only
+from entity_gym.dense import Dense, DenseForm, Form, frame_of, frames_of, rows_only
 from entity_gym.dense_obs import Field, Tree, map_tree
-from entity_gym.making import make_single_pool, prepare, spec_of
+from entity_gym.making import draws, make_single_pool, prepare, spec_of
 from entity_gym.slots import check_num_envs
 from entity_gym.spec import EnvSpec
 from entity_gym.vec_env import EnvIdLike, VecEnv, check_env_id
@@ -199,10 +199,16 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             )
         self._pool = make_single_pool(prepared)
         self.env_spec = spec_of(prepared, self._pool)
-        self.spec = _gymnasium_spec(self.env_spec, env)
-        self._form = DenseForm(self.env_spec, 1)
-        self.observation_space = _space(self._form.observation)
-        self.action_space = _action_space(self._form.action)
+        self.spec = _gymnasium_spec(self.env_spec, env, type(self))
+        if not draws(prepared, self._pool):
+            self.metadata = {**self.metadata, "render_modes": []}
+        try:
+            self._form = self._make_form()
+            self.observation_space = _space(self._form.observation)
+            self.action_space = _action_space(self._form.action)
+        except ValueError:
+            self._pool.close()
+            raise
         self._only = np.zeros(1, np.int64)
         self._running = False
 
@@ -244,6 +250,10 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:  # noqa: D102
         self._pool.close()
 
+    def _make_form(self) -> Form:
+        """How observations and actions look."""
+        return DenseForm(self.env_spec, 1)
+
     def _frame(self, obs: VecObs) -> tuple[Any, dict[str, Any]]:
         dense = self._form.show(obs)
         return frame_of(dense.observation, 0), map_tree(_plain, frame_of(dense.info, 0))
@@ -261,13 +271,20 @@ def _space(tree: Tree, num_envs: int | None = None) -> spaces.Space[Any]:
     if isinstance(tree, dict):
         return spaces.Dict({name: _space(branch, num_envs) for name, branch in tree.items()})
     field: Field = tree
-    if field.dtype == np.int8 and (field.low, field.high) == (0, 1):
-        space: spaces.Space[Any] = spaces.MultiBinary(field.shape)
+    if field.per_player and _is_index(field):
+        space: spaces.Space[Any] = spaces.Discrete(field.high - field.low + 1, start=field.low)
+    elif field.dtype == np.int8 and (field.low, field.high) == (0, 1):
+        space = spaces.MultiBinary(field.shape)
     else:
         space = _box(field)
     if field.per_player:
         return spaces.Sequence(space, stack=True)
     return space if num_envs is None else batch_space(space, num_envs)
+
+
+def _is_index(field: Field) -> bool:
+    """Whether it is one whole number with bounds; in a Sequence, Gymnasium wants such numbers to be Discrete."""
+    return not field.shape and field.dtype.kind in "iu" and bool(np.isfinite([field.low, field.high]).all())
 
 
 def _box(field: Field) -> spaces.Box:
@@ -280,10 +297,12 @@ def _action_space(tree: Tree) -> spaces.Space[Any]:
         return spaces.Dict({name: _action_space(branch) for name, branch in tree.items()})
     field: Field = tree
     if field.dtype.kind == "f":
-        return _box(field)
-    if field.shape:
-        return spaces.MultiDiscrete(np.full(field.shape, field.high + 1))
-    return spaces.Discrete(field.high + 1)
+        space: spaces.Space[Any] = _box(field)
+    elif field.shape:
+        space = spaces.MultiDiscrete(np.full(field.shape, field.high + 1))
+    else:
+        space = spaces.Discrete(field.high + 1)
+    return spaces.Sequence(space, stack=True) if field.per_player else space
 
 
 def _with_masks(info: dict[str, Tree], valid: NDArray[np.bool_]) -> dict[str, Any]:
@@ -354,8 +373,8 @@ def _check_seed(seed: Any) -> None:
         )
 
 
-def _gymnasium_spec(spec: EnvSpec, env: Any = None) -> GymnasiumSpec:
-    """What Gymnasium wants to know; `make` of it makes a `GymnasiumEnv`."""
+def _gymnasium_spec(spec: EnvSpec, env: Any = None, made: type[GymnasiumEnv] = GymnasiumEnv) -> GymnasiumSpec:
+    """What Gymnasium wants to know; `make` of it makes a `made`."""
     config = spec.config
     kwargs: dict[str, Any] = {
         "env": config.name if env is None else env,
@@ -370,7 +389,7 @@ def _gymnasium_spec(spec: EnvSpec, env: Any = None) -> GymnasiumSpec:
     }
     return GymnasiumSpec(
         id=re.sub(r"[^\w:.-]", "_", config.name),
-        entry_point="entity_gym.gymnasium_form:GymnasiumEnv",
+        entry_point=f"{made.__module__}:{made.__qualname__}",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs=kwargs,

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from entity_gym.batch_env import BatchEnvironment
+from entity_gym.batch_slots import BatchSlots
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.list_env import ListEnv
+from entity_gym.python_slots import PythonSlots
 from entity_gym.registry import Registered, look_up
 from entity_gym.slot_vec_env import SlotVecEnv, check_batch_size
 from entity_gym.slots import check_final_observations, check_num_envs, check_seed
@@ -95,6 +98,15 @@ def make_single_pool(prepared: Prepared) -> SlotVecEnv:
     """One environment without autoreset: after the last observation of an episode comes `reset`."""
     slots = make_slots(prepared.source, 1, autoreset=False, final_observations="none", compile=prepared.config.compile)
     return SlotVecEnv(slots, seed=prepared.config.seed)
+
+
+def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
+    """Whether the environments of `pool` implement `render`, as far as that can be seen without calling it."""
+    if prepared.compiled is not None:
+        return type(prepared.compiled).render is not None
+    if isinstance(pool.slots, PythonSlots):
+        return type(pool.slots.envs[0]).render is not Environment.render
+    return not isinstance(pool.slots, BatchSlots) or type(pool.slots.env).render is not BatchEnvironment.render
 
 
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:

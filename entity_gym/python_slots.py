@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.action import Action
 from entity_gym.batching import batch_frames, batch_masks
 from entity_gym.dispatch import ActionsOfEach, check_actions
 from entity_gym.environment import Environment
@@ -116,17 +117,19 @@ class PythonSlots(EnvSlots):
         self._elapsed[ids[lo:hi]] += 1
         mine = ids[lo:hi].tolist()
         told = ActionsOfEach(actions, lo, hi, self._reader.action_space)
+        frames = [shown.frame for shown in self._shown_by(ids[lo:hi])]
         # First all act, then all are read: taking turns with the environments' code is measurably slower.
         ends = []
-        for k, i in enumerate(mine, start=lo):
-            shown = self._shown[i]
-            assert shown is not None
-            obs = self._call(i, self.envs[i].act, told.of(k, shown.frame))
+        for i, obs in zip(mine, self._act(mine, [told.of(k, f) for k, f in enumerate(frames, start=lo)]), strict=True):
             if not isinstance(obs, Observation):
                 raise ValueError(f"{self.where(i)}: act() returned {obs!r:.200}; expected an Observation")
             ends.append(self._end_of_episode(i, obs) if obs.done else (obs, None))
         for i, (obs, final) in zip(mine, ends, strict=True):
             self._show(i, obs, final)
+
+    def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
+        """Step the environments `ids`. Worlds elsewhere, which go on at the same time, override it: hand out, then gather."""
+        return (self._call(i, self.envs[i].act, told) for i, told in zip(ids, actions, strict=True))
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         shown = self._shown_by(ids)
@@ -188,18 +191,22 @@ class PythonSlots(EnvSlots):
                 f"a copy needs environments that can be saved; {type(lacking).__name__} does not implement both "
                 "state() and load_state()"
             )
-        twin = PythonSlots(
+        twin = self._another()
+        twin.load_state(self.state())
+        for i, (mine, its) in enumerate(zip(self._shown, twin._shown, strict=True)):
+            if mine is not None and its is not None:
+                twin._shown[i] = its._replace(final=mine.final)
+        return twin
+
+    def _another(self) -> PythonSlots:
+        """New slots, made as these were."""
+        return PythonSlots(
             self._create_env,
             len(self),
             first_env=self.first_env,
             autoreset=self.autoreset,
             final_observations=self.final_observations,
         )
-        twin.load_state(self.state())
-        for i, (mine, its) in enumerate(zip(self._shown, twin._shown, strict=True)):
-            if mine is not None and its is not None:
-                twin._shown[i] = its._replace(final=mine.final)
-        return twin
 
     def close(self) -> None:
         errors = []

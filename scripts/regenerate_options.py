@@ -15,6 +15,7 @@ from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.command_line.options import Option, Section, sections_of
 from enn_ppo.config import EvalConfig, TrainConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.tuning.config import SweepCommand
 
 HEAD = """\
@@ -64,6 +65,7 @@ COMMANDS = (
         "searches for good settings. Beside these it takes the options of train, for every trial.",
         SweepCommand,
     ),
+    Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "answers programs that ask what to do.", ServeConfig),
     Command("python -m enn_ppo.plot run1 run2", "draws learning curves.", PlotConfig),
 )
 

@@ -15,11 +15,19 @@ from enn_ppo.command_line.options import sections_of
 from enn_ppo.config import EvalConfig, TrainConfig
 from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.schema import flatten, setting_names, to_dict
+from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.tuning.config import SweepCommand
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "options.md"
-CHAPTERS = {"train": TrainConfig, "eval": EvalConfig, "clone": CloneConfig, "sweep": SweepCommand, "plot": PlotConfig}
+CHAPTERS = {
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "clone": CloneConfig,
+    "sweep": SweepCommand,
+    "plot": PlotConfig,
+    "serve": ServeConfig,
+}
 
 
 def regenerate(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,8 +27,9 @@ from enn_ppo.command_line.resuming import resolve_train_config
 from enn_ppo.command_line.run_table import RunSummary, check_run_dirs, format_table, summarize_run
 from enn_ppo.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict, unknown_setting
+from enn_ppo.settings.serving import ServeConfig
 
-__all__ = ["config_directory", "run_clone", "run_eval", "run_train", "train_job"]
+__all__ = ["config_directory", "run_clone", "run_eval", "run_serve", "run_train", "train_job"]
 
 
 class Settings(Protocol):
@@ -57,6 +58,11 @@ def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None =
 def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, evaluate, and return the exit code. As `run_train`."""
     return _main("eval", _eval_job, run, argv, EvalConfig)
+
+
+def run_serve(run: Callable[[ServeConfig], object], argv: Sequence[str] | None = None) -> int:
+    """Compose the settings, serve, and return the exit code. As `run_train`."""
+    return _main("serve", _serve_job, run, argv, ServeConfig)
 
 
 def run_clone(run: Callable[[CloneConfig], object], argv: Sequence[str] | None = None) -> int:
@@ -115,6 +121,12 @@ def _eval_job(composed: Composed) -> Job[EvalConfig]:
     return Job(from_dict(EvalConfig, plain_values(composed.config)), composed.typed, composed.job, note="")
 
 
+def _serve_job(composed: Composed) -> Job[ServeConfig]:
+    if composed.job is not None:
+        raise ValueError("--multirun is for commands that end by themselves")
+    return Job(from_dict(ServeConfig, plain_values(composed.config)), composed.typed, composed.job, note="")
+
+
 def train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
     """A job of training, with its run directory; `started` names that where it has no name."""
     config, note = resolve_train_config(composed.config, composed.typed)
@@ -151,7 +163,8 @@ def _check_env_kwargs(config: TrainConfig, opened: frozenset[str]) -> None:
         values = (
             values.get("env", values) if isinstance(values, dict) else {}
         )  # a preset of everything, or a world alone
-        if values.get("id") == config.env.id and values.get("kwargs"):
+        same_world = values.get("id") == config.env.id and values.get("api", "entity") == config.env.api
+        if same_world and values.get("kwargs"):
             for name in sorted(opened):
                 section = name.rpartition(".")[0]
                 known = [f"{section}.{argument}" for argument in values["kwargs"]]

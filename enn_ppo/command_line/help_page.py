@@ -20,6 +20,7 @@ _EXAMPLES = {
     "train": (
         "env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines",
         "env=custom env.id=my_pkg.my_env:MyEnv env.kwargs.size=8",
+        "env=gymnasium env.id=CartPole-v1    # or dm_env, pettingzoo, program: see configs/env",
         "'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [",
         "--multirun env=Xor,Count seed=1,2,3    # every combination; jobs=2: two at a time",
         "resume=outputs/mines total_timesteps=2e6",
@@ -32,6 +33,7 @@ _EXAMPLES = {
         "checkpoint=outputs/mines episodes=1000 output=result.json",
         "checkpoint=outputs/mines greedy=true env_kwargs.width=10 video=3 render=mines.gif",
     ),
+    "serve": ("checkpoint=outputs/orchard port=5577 greedy=true",),
 }
 
 

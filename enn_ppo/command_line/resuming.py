@@ -65,13 +65,15 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
 
 def _apply_typed(values: dict[str, Any], composed: Mapping[str, Any], typed: Sequence[str]) -> None:
     """Copy into `values` what `typed` touches of `composed`."""
-    saved_env = values["env"]["id"]
+    saved_world = (values["env"]["id"], values["env"]["api"])
     overrides = OverridesParser.create().parse_overrides(list(typed))
     for override in overrides:
         for path in _touched(override):
             _copy(values, composed, path.split("."))
-    if any(override.key_or_group == "env" for override in overrides) and values["env"]["id"] != saved_env:
-        values["env"] = composed["env"]  # the arguments of one world mean nothing to another
+    chosen = composed["env"]
+    if any(override.key_or_group == "env" for override in overrides) and chosen["id"] != "???":
+        if (chosen["id"], chosen["api"]) != saved_world:
+            values["env"] = chosen  # the arguments of one world mean nothing to another
 
 
 def _touched(override: Override) -> list[str]:

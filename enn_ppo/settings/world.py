@@ -11,6 +11,7 @@ from enn_ppo.settings.schema import plain
 from rogue_net.checks import check_bool, check_choice, check_float, check_int, check_text
 
 Sampling = Literal["uniform", "prioritized"]
+Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,11 @@ class EnvConfig:
     """The world to train in."""
 
     id: str = "MineSweeper"
-    """A registered name, or `package.module:Class` of an importable class or factory. Default `MineSweeper`."""
+    """A registered name, or `package.module:Class` of an importable class or factory; with another `api`, what that calls a
+    world, such as Gymnasium's `CartPole-v1`. Default `MineSweeper`."""
+    api: Api = "entity"
+    """Whose interface the world has: `entity` (this project's), `gymnasium`, `dm_env`, `pettingzoo`, or `program` (one in any
+    language, see the page on the protocol). Default `entity`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of its constructor: numbers, texts, truth values, null, lists and mappings. Default: none."""
     info: dict[str, Any] = field(default_factory=dict)
@@ -29,6 +34,7 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_text("env.id", self.id)
+        check_choice("env.api", self.api, get_args(Api))
         if not isinstance(self.kwargs, Mapping):
             raise ValueError(f"env.kwargs must be a mapping of argument names to values, got {self.kwargs!r}")
         object.__setattr__(self, "kwargs", plain(self.kwargs, "env.kwargs"))

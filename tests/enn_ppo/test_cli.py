@@ -406,6 +406,14 @@ def test_another_world_typed_while_resuming_does_not_inherit_the_arguments_of_th
     assert config.env == EnvConfig(id="maze:Maze", kwargs={"size": 3})
 
 
+def test_a_world_of_the_same_name_and_another_interface_is_another_world_while_resuming(tmp_path: Path) -> None:
+    saved_run(tmp_path, env=EnvConfig(id="CartPole-v1", kwargs={"max_steps": 9}))
+    config = composed("resume=out/a", "env=gymnasium", "env.id=CartPole-v1")
+    assert config.env == EnvConfig(id="CartPole-v1", api="gymnasium")
+    saved_run(tmp_path, env=EnvConfig(id="CartPole-v1", api="gymnasium"))
+    assert composed("resume=out/a", "env=CartPole-v1").env.api == "entity"
+
+
 def test_arguments_of_ones_own_world_are_kept_and_changed_while_resuming(tmp_path: Path) -> None:
     saved_run(tmp_path, env=EnvConfig(id="maze:Maze", kwargs={"size": 3, "deep": {"x": 1, "y": 2}}))
     config = composed("resume=out/a", "env=custom", "env.kwargs.size=4", "env.kwargs.deep.x=5")

@@ -11,10 +11,13 @@ import yaml
 from enn_ppo.checkpoints import Retention, save_checkpoint
 from enn_ppo.command_line.cli import config_directory, run_train
 from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
+from enn_ppo.environment import BRIDGES
 from enn_ppo.settings.schema import flatten, to_dict
 from entity_gym.registry import list_envs
 
-FILES = sorted(path for path in (config_directory() / "env").glob("*.yaml") if path.stem != "custom")
+#: Presets that are for any world of a kind, which `env.id` names.
+KINDS = ("custom", *BRIDGES)
+FILES = sorted(path for path in (config_directory() / "env").glob("*.yaml") if path.stem not in KINDS)
 
 
 def composed(*arguments: str) -> TrainConfig:

@@ -433,6 +433,7 @@ NO = np.zeros(2, np.bool_)
         ),
         (BatchStep(np.zeros(2), NO, NO, metrics={"m": np.array(["a", "b"])}), "metrics['m'] of step() has shape (2,)"),
         (BatchStep(np.zeros(2), NO, NO, info={"i": np.zeros(1)}), "info['i'] of step() has shape (1,)"),
+        (BatchStep(np.zeros(2), NO, NO, info=[{}]), "info of step() has 1 entries; expected 2"),
     ],
 )
 def test_an_answer_that_cannot_be_is_refused(answer: Any, message: str) -> None:

@@ -1,0 +1,26 @@
+// Plays the orchard as a policy server says, several games at a time, and prints the mean reward of an episode.
+//
+//   python -m enn_ppo.serve checkpoint=outputs/orchard port=5577
+//   node clients/javascript/examples/play_orchard.mjs 5577 50
+
+import { connectPolicy } from "../entity_gym.mjs";
+import { Orchard, spaces } from "./orchard.mjs";
+
+const [port, episodes] = process.argv.slice(2).map(Number);
+const policy = await connectPolicy({ port, spaces });
+
+async function play(seed) {
+  const world = new Orchard();
+  let observation = world.reset(seed);
+  let reward = 0;
+  while (!observation.done) {
+    const { actions } = await policy.act(observation, { greedy: true });
+    observation = world.act(actions);
+    reward += observation.reward;
+  }
+  return reward;
+}
+
+const rewards = await Promise.all(Array.from({ length: episodes }, (_, episode) => play(1000 + episode)));
+policy.close();
+console.log(rewards.reduce((sum, reward) => sum + reward, 0) / episodes);

@@ -1,0 +1,161 @@
+"""A trained policy that plays in a program: `load_agent("outputs/my_run")` instead of the trainer's agent.
+
+    agent = load_agent("outputs/my_run")        # or a checkpoint, or one file that `save_agent` wrote
+    move = agent.act(Obs(Move, score=game.score, entities=[*game.foods], actors=[game.head]))
+    decision = agent.decide(obs)                # the same, with probabilities and the value of the position
+
+Nothing of the trainer is imported. Entity types, features, actions and choices are found by their names: features that the
+policy does not know are ignored, and entities of types that it does not know are hidden from it; without those that it needs,
+nothing is decided. A decision takes milliseconds, and the first one some time more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.archive import read_archive, write_archive
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
+from enn_ppo.checkpoints.policy import load_net
+from entity_gym.agents.agent import Agent, Handle, Obs, Ready
+from entity_gym.agents.features import EntityType
+from entity_gym.batching import batch_observations
+from entity_gym.errors import nearest
+from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from rogue_net import ObsBatch
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Decision(Generic[A]):
+    """What a policy does, and why."""
+
+    actions: list[A]  # of each actor
+    labels: tuple[str, ...]  # of the C choices
+    probabilities: NDArray[np.float32]  # (A, C) of each actor's choices; those that are not allowed have 0
+    value: float  # discounted rewards that are expected from here on, in the unit of the training
+
+
+class _Fit(NamedTuple):
+    """The policy as it acts in what a program has shown until now."""
+
+    policy: FittedPolicy
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+
+
+class TrainedAgent(Agent):
+    """A checkpoint's policy; `load_agent` makes it.
+
+    Args:
+        checkpoint: whose policy.
+        greedy: the likeliest choice is always taken; otherwise choices are sampled.
+        seed: of the sampling.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
+        self._name = f"checkpoint {checkpoint.path}"
+        self._net = load_net(checkpoint)
+        self._net.eval()
+        self._greedy = greedy
+        self._generator = torch.Generator().manual_seed(seed)
+        self._types: dict[str, Entity] = {}  # that the program has shown
+        self._fits: dict[str, _Fit] = {}  # for each action
+
+    @property
+    def news(self) -> str:
+        """What the program has shown or asked for until now that the policy does not know, as one line; empty if nothing."""
+        return "; ".join(dict.fromkeys(fit.policy.news for fit in self._fits.values() if fit.policy.news))
+
+    def act_async(self, obs: Obs[A]) -> Handle[A]:
+        """Decide at once; see `Agent.act_async`.
+
+        Raises:
+            ValueError: `obs` lacks what the policy needs; names it.
+        """
+        return Ready(obs, self.decide(obs).actions)
+
+    def decide(self, obs: Obs[A]) -> Decision[A]:
+        """What to do, with how likely the policy finds each choice, and what it expects.
+
+        Raises:
+            ValueError: `obs` lacks what the policy needs; names it.
+        """
+        fit = self._fit(obs)
+        name, choices = obs.choices.name, obs.choices
+        batch = ObsBatch.from_vec_obs(
+            batch_observations([obs.to_observation()], fit.obs_space, fit.action_space, "the program")
+        )
+        result = fit.policy.net.act(fit.policy.adaptor(batch), self._greedy, generator=self._generator, logits=True)
+        assert result.logits is not None
+        actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
+        probabilities = result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
+        return Decision(actions, choices.labels, probabilities, float(result.values[0]))
+
+    def _fit(self, obs: Obs[A]) -> _Fit:
+        types, name = obs.types(), obs.choices.name
+        if any(self._types.get(each.name) != each.entity for each in types.values()):
+            self._meet(types)
+        fit = self._fits.get(name)
+        if fit is None or fit.action_space[name] != obs.choices.space:
+            fit = self._fits[name] = self._fit_anew(name, obs.choices.space)
+        return fit
+
+    def _meet(self, types: dict[str, EntityType]) -> None:
+        """Take in entity types that were not met before."""
+        for name, known in types.items():
+            if name in self._types and self._types[name] != known.entity:
+                raise ValueError(f"the entity type {name!r} was {self._types[name]} and is now {known.entity}")
+        self._types |= {name: known.entity for name, known in types.items()}
+        self._fits.clear()
+
+    def _fit_anew(self, action: str, space: CategoricalActionSpace) -> _Fit:
+        known = self._net.action_space
+        if action not in known:
+            raise ValueError(f"{self._name} was not trained for the action {action!r}; {nearest(action, known)}")
+        # Types that were not met yet may come: the policy knows what they are.
+        entities = {**self._net.obs_space.entities, **self._types}
+        obs_space = ObsSpace(entities, self._net.obs_space.global_features, self._net.obs_space.global_kinds)
+        action_space: dict[str, ActionSpace] = {**known, action: space}
+        policy = fit_net(self._net, obs_space, action_space, torch.device("cpu"), self._name, "the program")
+        policy.net.eval()
+        return _Fit(policy, obs_space, action_space)
+
+
+def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:
+    """A trained policy as an agent. Loading never executes code.
+
+    Args:
+        path: a run directory, one of its checkpoints, or a file that `save_agent` wrote.
+        greedy: the likeliest choice is always taken; otherwise choices are sampled.
+        seed: of the sampling; the same one plays the same.
+
+    Raises:
+        ValueError: there is no policy at `path`, it is damaged, or it was written by another version; says which.
+    """
+    path = Path(path)
+    checkpoint = read_archive(path) if path.is_file() else load_checkpoint(path)
+    return TrainedAgent(checkpoint, greedy=greedy, seed=seed)
+
+
+def save_agent(path: str | Path, file: str | Path) -> Path:
+    """Write the policy of a checkpoint, and what is needed to play it, into one file.
+
+    Args:
+        path: a run directory, or one of its checkpoints.
+        file: what to write; one that is there is replaced.
+
+    Returns:
+        `file`.
+
+    Raises:
+        ValueError: there is no policy at `path`, or the file cannot be written.
+    """
+    return write_archive(load_checkpoint(Path(path)), Path(file))

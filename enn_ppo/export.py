@@ -1,0 +1,33 @@
+"""Write a checkpoint's policy into one file, which `enn_ppo.agent.load_agent` plays.
+
+    python -m enn_ppo.export outputs/my_run snake.agent
+
+Exit codes: 0 written, 2 a mistake in the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from enn_ppo.agent import save_agent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write what the command line names, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m enn_ppo.export", description="Write a policy into one file.")
+    parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
+    parser.add_argument("file", help="what to write; one that is there is replaced")
+    options = parser.parse_args(argv)
+    try:
+        file = save_agent(options.checkpoint.removeprefix("checkpoint="), options.file)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The policy server: what it decides (`policy`), and whom it talks to (`server`)."""

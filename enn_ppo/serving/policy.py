@@ -1,0 +1,189 @@
+"""A checkpoint's policy decides for observations of many clients at once. Nothing here knows connections."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.fit import fit_net
+from enn_ppo.checkpoints.policy import load_net
+from entity_gym.batching import batch_frames
+from entity_gym.dispatch import ActionsOfEach
+from entity_gym.frame import Frame, FrameReader
+from entity_gym.observation import Observation
+from entity_gym.remote.messages import Message, ProtocolError, check_parts
+from entity_gym.remote.wire import Spaces, actions_to_json, observation_from_json, spaces_from_json
+from entity_gym.saving import spaces_to_dict
+from entity_gym.spaces import (
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.vec_obs import VecObs
+from rogue_net import ObsBatch
+from rogue_net.rogue_net import ActResult
+
+_QUESTION = ("type", "id", "observation", "greedy", "value", "probabilities")
+
+
+class Question(NamedTuple):
+    """What a client asks."""
+
+    id: int | str | None  # the client's own, given back with the answer
+    obs: Observation
+    frame: Frame
+    greedy: bool | None  # None: as the server was told
+    value: bool  # whether it is to be told the value
+    probabilities: bool
+
+
+class ServedPolicy:
+    """The policy as it acts in the worlds of some clients.
+
+    Args:
+        spaces: of these worlds.
+        fitted: the network, fitted into them.
+        max_entities: that an observation may have.
+
+    Attributes:
+        spaces: of these worlds, in the form of `spaces.json`.
+        news: what is not as it was in training, as one line; empty if nothing is.
+    """
+
+    def __init__(self, spaces: Spaces, fitted: Any, max_entities: int) -> None:
+        self.spaces = spaces_to_dict(*spaces)
+        self.news: str = fitted.news
+        self._net, self._adaptor = fitted.net, fitted.adaptor
+        self._net.eval()
+        self._reader = _ObservationReader(spaces.obs_space, spaces.action_space)
+        self._max_entities = max_entities
+
+    def read(self, message: Message) -> Question:
+        """Check what a client asks.
+
+        Raises:
+            ValueError: it is not in order; says what.
+        """
+        check_parts(message, _QUESTION, "'act'")
+        id_ = message.get("id")
+        if id_ is not None and type(id_) not in (int, str):
+            raise ProtocolError(f"id is {id_!r:.200}; it must be a whole number or a text")
+        for name in ("greedy", "value", "probabilities"):
+            if type(message.get(name, False)) is not bool:
+                raise ProtocolError(f"{name} is {message[name]!r:.200}; it must be true or false")
+        obs = observation_from_json(message.get("observation"), self._reader.action_space)
+        try:
+            frame = self._reader.read(obs, 0)
+            if len(frame.ids) > self._max_entities:
+                raise ProtocolError(
+                    f"the observation has {len(frame.ids):,} entities; at most {self._max_entities:,} are taken"
+                )
+            self._batch(
+                [frame], [obs]
+            )  # a number that cannot be is the fault of this client, and not of those beside it
+        except OverflowError as error:
+            raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
+        greedy, wants = message.get("greedy"), [message.get(name, False) for name in ("value", "probabilities")]
+        return Question(id_, obs, frame, greedy, *wants)
+
+    def decide(
+        self, questions: Sequence[Question], greedy: bool, temperature: float, generator: torch.Generator
+    ) -> list[Message]:
+        """Answer several questions at once.
+
+        Args:
+            questions: at least one.
+            greedy: whether the likeliest actions are taken.
+            temperature: of the sampling; see `RogueNet.act`.
+            generator: of the sampling, on the network's device.
+
+        Returns:
+            A message for each.
+        """
+        frames = [question.frame for question in questions]
+        obs = self._batch(frames, [question.obs for question in questions])
+        batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
+        wanted = any(question.probabilities for question in questions)
+        result = self._net.act(batch, greedy, temperature, generator, logits=wanted)
+        told = ActionsOfEach(result.to_buffers(), 0, len(frames), self._reader.action_space)
+        values = result.values.tolist()
+        answers = []
+        for k, question in enumerate(questions):
+            answer: Message = {"type": "actions", "actions": actions_to_json(told.of(k, question.frame))}
+            if question.id is not None:
+                answer["id"] = question.id
+            if question.value:
+                answer["value"] = values[k]
+            if question.probabilities:
+                answer["probabilities"] = self._probabilities(result, k, question.frame)
+            answers.append(answer)
+        return answers
+
+    def _batch(self, frames: Sequence[Frame], observations: Sequence[Observation]) -> VecObs:
+        count = len(frames)
+        return batch_frames(frames, observations, np.zeros(count, np.int64), np.zeros(count, np.int64), self._reader)
+
+    def _probabilities(self, result: ActResult, k: int, frame: Frame) -> Message:
+        """How likely each choice was in frame `k`, for the actions that it offered; numbers have none."""
+        assert result.logits is not None
+        told: Message = {}
+        for name, offered in frame.actions.items():
+            space = self._reader.action_space[name]
+            if isinstance(space, ContinuousActionSpace):
+                continue
+            values, offsets = result.logits[name]
+            rows = values[int(offsets[k]) : int(offsets[k + 1])].exp()
+            if isinstance(space, GlobalCategoricalActionSpace):
+                told[name] = rows[0].tolist()
+            elif isinstance(space, CategoricalActionSpace):
+                told[name] = rows.tolist()
+            else:
+                assert isinstance(space, SelectEntityActionSpace)
+                actees = [frame.ids[actee] for actee in offered.actees.tolist()]
+                columns = len(actees) + space.nobody  # nobody's is the last one
+                told[name] = {"actees": actees, "rows": rows.view(len(offered.actors), columns).tolist()}
+        return told
+
+
+class PolicyShelf:
+    """A checkpoint's policy for whatever worlds clients have; those with the same spaces share one.
+
+    Args:
+        checkpoint: whose policy.
+        device: where it acts.
+        max_entities: that an observation may have.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, max_entities: int) -> None:
+        self._name = f"checkpoint {checkpoint.path}"
+        self._saved = load_net(checkpoint)
+        self._own = Spaces(self._saved.obs_space, dict(self._saved.action_space))
+        self._device, self._max_entities = device, max_entities
+        # One that no client uses any more goes.
+        self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
+
+    def policy(self, given: Any) -> ServedPolicy:
+        """The policy for worlds with these spaces, as JSON has them; None: those that it was trained in.
+
+        Raises:
+            ValueError: these are no spaces, or not ones that the policy can act in; says what is missing.
+        """
+        spaces = self._own if given is None else spaces_from_json(given)
+        key = json.dumps(spaces_to_dict(*spaces))
+        policy = self._fitted.get(key)
+        if policy is None:
+            fitted = fit_net(self._saved, *spaces, self._device, self._name, "the client's")
+            policy = self._fitted[key] = ServedPolicy(spaces, fitted, self._max_entities)
+        return policy
+
+
+class _ObservationReader(FrameReader):
+    def where(self, env_id: int) -> str:
+        return "the observation"

@@ -1,0 +1,255 @@
+"""Connections of the policy server: clients come, ask, are answered together, and are dropped if they misbehave.
+
+One thread reads and writes for all clients; another one decides. While it does, questions gather: they are the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from enn_ppo.serving.policy import PolicyShelf, Question, ServedPolicy
+from enn_ppo.settings.serving import ServeConfig
+from entity_gym.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, check_parts, encode
+
+_CHUNK = 2**16
+_MOST_UNANSWERED = 256  # questions of one client; then nothing more of it is read until some are answered
+_LAST_SECONDS = 1.0  # that a client which is dropped has to read why
+
+
+class Served(NamedTuple):
+    """What a server has done."""
+
+    decisions: int
+    batches: int
+    clients: int
+
+
+@dataclass(eq=False)
+class _Client:
+    name: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    messages: MessageReader
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNANSWERED))
+    decisions: int = 0
+
+
+class _Asked(NamedTuple):
+    client: _Client
+    policy: ServedPolicy
+    question: Question
+    greedy: bool
+
+
+class PolicyServer:
+    """Answers clients until it is stopped.
+
+    Args:
+        config: every setting.
+        shelf: the policy.
+        device: where it acts.
+        name: what clients are told that it is.
+        say: prints a line for the user.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        shelf: PolicyShelf,
+        device: torch.device,
+        name: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._shelf, self._name, self._say = config, shelf, name, say
+        self._generator = torch.Generator(device=device).manual_seed(config.seed)
+        self._clients: dict[_Client, asyncio.Task[None]] = {}
+        self._waiting: deque[_Asked] = deque()
+        self._somebody_waits = asyncio.Event()
+        self._decisions = self._batches = self._num_clients = 0
+
+    async def run(self, stop: asyncio.Event, started: Callable[[int], None]) -> Served:
+        """Serve until `stop` is set.
+
+        Args:
+            stop: ends it.
+            started: is told the port when clients can connect.
+
+        Raises:
+            ValueError: the address cannot be listened on.
+        """
+        config = self._config
+        try:
+            listener = await asyncio.start_server(self._welcome, config.host, config.port)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
+        started(listener.sockets[0].getsockname()[1])
+        with ThreadPoolExecutor(1, thread_name_prefix="policy") as thread:
+            deciding = asyncio.create_task(self._decide_forever(thread))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([deciding, stopping], return_when=asyncio.FIRST_COMPLETED)
+            listener.close()
+            for client, task in self._clients.items():
+                self._send(client, {"type": "error", "message": "the server is ending"})
+                task.cancel()
+            stopping.cancel()
+            deciding.cancel()
+            with suppress(asyncio.CancelledError):
+                await deciding  # raises what it ended with, if that was an error
+        return Served(self._decisions, self._batches, self._num_clients)
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = writer.get_extra_info("peername")[:2]
+        client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes))
+        if len(self._clients) >= self._config.max_clients:
+            self._drop(client, f"the server is full: max_clients={self._config.max_clients}")
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients[client] = task
+        self._num_clients += 1
+        try:
+            await self._talk(client)
+            self._say(f"client {client.name} left after {client.decisions:,} decisions")
+        except ValueError as error:
+            self._say(f"dropped client {client.name}: {error}")
+            self._send(client, {"type": "error", "message": str(error)})
+            await _discard(client)
+        except ConnectionError as error:
+            self._drop(client, f"the connection broke: {error.strerror or error}")
+        except Exception as error:  # a mistake of ours: the others are served all the same
+            traceback.print_exception(error)
+            self._drop(client, f"the server failed: {type(error).__name__}: {error}")
+        except asyncio.CancelledError:  # the server is ending, or the client does not read its answers
+            pass
+        finally:
+            del self._clients[client]
+            client.writer.close()
+
+    async def _talk(self, client: _Client) -> None:
+        """Greet a client and take its questions until it leaves.
+
+        Raises:
+            ValueError: it misbehaves.
+        """
+        greeting = await self._next(client, "greeted")
+        if greeting is None:
+            return
+        policy = self._greet(client, greeting)
+        while (message := await self._next(client)) is not None and message["type"] != "close":
+            if message["type"] != "act":
+                raise ProtocolError(f"a message of the type {message['type']!r}; allowed: 'act', 'close'")
+            question = policy.read(message)
+            greedy = self._config.greedy if question.greedy is None else question.greedy
+            await client.room.acquire()
+            self._waiting.append(_Asked(client, policy, question, greedy))
+            self._somebody_waits.set()
+        for _ in range(_MOST_UNANSWERED):  # it has said all, and may still listen: every question is answered
+            await client.room.acquire()
+
+    def _greet(self, client: _Client, greeting: Message) -> ServedPolicy:
+        if greeting["type"] != "hello":
+            raise ProtocolError(f"the first message is {greeting['type']!r}; it must be 'hello'")
+        if greeting.get("protocol") != PROTOCOL:
+            raise ProtocolError(f"version {greeting.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
+        check_parts(greeting, ("type", "protocol", "spaces"), "'hello'")
+        policy = self._shelf.policy(greeting.get("spaces"))
+        told = {"checkpoint": self._name, "spaces": policy.spaces, "news": policy.news}
+        limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
+        self._send(client, {"type": "policy", "protocol": PROTOCOL, **told, **limits})
+        news = f"; its worlds are not as in training: {policy.news}" if policy.news else ""
+        self._say(f"client {client.name} came{news}")
+        return policy
+
+    async def _next(self, client: _Client, due: str = "") -> Message | None:
+        """The next message of a client; None when it has hung up. With `due`, one is awaited only so long."""
+        while (message := client.messages.next()) is None:
+            seconds = self._config.read_seconds if due or client.messages.is_in_message else None
+            try:
+                async with asyncio.timeout(seconds):
+                    data = await client.reader.read(_CHUNK)
+            except TimeoutError:
+                what = due or "ended the message that it began"
+                raise ProtocolError(f"it has not {what} within read_seconds={seconds:g}") from None
+            if not data:
+                if client.messages.is_in_message:
+                    raise ProtocolError("it hung up in the middle of a message")
+                return None
+            client.messages.feed(data)
+        return message
+
+    async def _decide_forever(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._somebody_waits.wait()
+            batch = self._next_batch()
+            if not self._waiting:
+                self._somebody_waits.clear()
+            first = batch[0]
+            questions = [asked.question for asked in batch]
+            try:
+                answers = await loop.run_in_executor(
+                    thread, first.policy.decide, questions, first.greedy, self._config.temperature, self._generator
+                )
+            except Exception as error:  # such as too little memory: the others are served all the same
+                traceback.print_exception(error)
+                for client in {asked.client for asked in batch}:
+                    self._drop(client, f"the server could not decide: {type(error).__name__}: {error}")
+                continue
+            self._batches += 1
+            for asked, answer in zip(batch, answers, strict=True):
+                self._answer(asked.client, answer)
+
+    def _next_batch(self) -> list[_Asked]:
+        """Those that have waited longest, as many as go together with the first."""
+        first = self._waiting[0]
+        batch: list[_Asked] = []
+        others: deque[_Asked] = deque()
+        while self._waiting and len(batch) < self._config.max_batch:
+            asked = self._waiting.popleft()
+            together = asked.policy is first.policy and asked.greedy == first.greedy
+            (batch if together else others).append(asked)
+        self._waiting.extendleft(reversed(others))
+        return batch
+
+    def _answer(self, client: _Client, answer: Message) -> None:
+        client.room.release()
+        if client not in self._clients:
+            return  # it has left meanwhile
+        self._send(client, answer)
+        client.decisions += 1
+        self._decisions += 1
+        if client.writer.transport.get_write_buffer_size() > self._config.max_message_bytes:
+            self._drop(client, "it does not read its answers")
+            client.writer.transport.abort()  # closing would wait until it has read them
+
+    def _send(self, client: _Client, message: Message) -> None:
+        if not client.writer.is_closing():
+            client.writer.write(encode(message))
+
+    def _drop(self, client: _Client, reason: str) -> None:
+        """Tell a client why, and hang up; what it has asked is not answered any more."""
+        self._say(f"dropped client {client.name}: {reason}")
+        self._send(client, {"type": "error", "message": reason})
+        client.writer.close()
+        task = self._clients.get(client)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+
+async def _discard(client: _Client) -> None:
+    """Read on for a moment: a connection that is closed while more comes is reset, and the reason would be lost."""
+    with suppress(OSError, TimeoutError, RuntimeError):
+        client.writer.write_eof()
+        async with asyncio.timeout(_LAST_SECONDS):
+            while await client.reader.read(_CHUNK):
+                pass

@@ -1,0 +1,7 @@
+"""Agents for programs that own their main loop; see `entity_gym.agents.agent`."""
+
+from entity_gym.agents.agent import Agent, Handle, Obs, random_agent
+from entity_gym.agents.train_agent import TrainEnv, TrainEnvBuilder
+from entity_gym.agents.world import TrainAgent
+
+__all__ = ["Agent", "Handle", "Obs", "TrainAgent", "TrainEnv", "TrainEnvBuilder", "random_agent"]

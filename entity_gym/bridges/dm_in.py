@@ -1,0 +1,198 @@
+"""Environments of dm_env's interface as a pool of entity environments.
+
+    pool = from_dm_env(lambda seed: MyTask(seed), num_envs=64)
+
+Specs are taken as the spaces of Gymnasium that they are like, and `gymnasium_in` does the rest: arrays are numbers, a
+`DiscreteArray` is a category or a choice, nested dictionaries are types of their own. An episode that ends with a discount of 0
+has ended by its own rules, and one with another discount was cut. Discounts of other steps are not used: the trainer has its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from entity_gym.bridges.gym_features import PlainSpace
+from entity_gym.bridges.gym_world import GymOptions
+from entity_gym.bridges.gymnasium_in import Executor, GymFactory, from_gymnasium, gymnasium_worlds
+from entity_gym.episode_env import EpisodeVecEnv
+from entity_gym.registry import look_up
+from entity_gym.slots import FinalObservations
+from entity_gym.vec_env import VecEnv
+
+#: What the parameter may be called by which a function that makes an environment takes its seed.
+SEEDS = ("seed", "random", "random_seed", "random_state")
+
+
+def from_dm_env(
+    env: Callable[..., Any],
+    num_envs: int = 1,
+    seed: int = 0,
+    executor: Executor = "list",
+    autoreset: bool = True,
+    *,
+    num_workers: int | None = None,
+    final_observations: FinalObservations = "truncated",
+    global_features: bool = False,
+    rows: Sequence[str] = (),
+    **kwargs: Any,
+) -> VecEnv | EpisodeVecEnv:
+    """A pool of dm_env environments.
+
+    Args:
+        env: a class or function that makes one. dm_env has no seeds after that: where it has a parameter called seed, random,
+            random_seed or random_state, it is called again for environment i with `seed + i` whenever the pool is seeded.
+        num_envs: how many.
+        seed: see `env`.
+        executor: as in `from_gymnasium`, like everything that follows.
+        autoreset: see there.
+        num_workers: see there.
+        final_observations: see there.
+        global_features: see there.
+        rows: see there.
+        kwargs: further arguments of `env`.
+
+    Raises:
+        ValueError: for what is no such environment, or specs that have no form as entities.
+    """
+    return from_gymnasium(
+        DmMaker(env, kwargs),
+        num_envs,
+        seed,
+        executor,
+        autoreset,
+        num_workers=num_workers,
+        final_observations=final_observations,
+        global_features=global_features,
+        rows=rows,
+    )
+
+
+def dm_worlds(env: str | Callable[..., Any], **kwargs: Any) -> GymFactory:
+    """What makes environments for any pool, from "package.module:Name" or a class or function; arguments as of `from_dm_env`."""
+    made = look_up(env, "env.id").load("env.id") if isinstance(env, str) else env
+    options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
+    return gymnasium_worlds(DmMaker(made, kwargs), **options)
+
+
+class DmMaker:
+    """Makes environments of Gymnasium's interface from what makes those of dm_env's."""
+
+    def __init__(self, env: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        if not callable(env):
+            raise ValueError(
+                f"env is {env!r:.200}; expected a class or function that makes an environment of dm_env's interface"
+            )
+        self._env, self._kwargs = env, dict(kwargs)
+
+    def __call__(self) -> DmAsGym:
+        return DmAsGym(self._env, self._kwargs)
+
+
+class DmAsGym:
+    """One dm_env environment with Gymnasium's interface, as far as the bridge needs it.
+
+    Args:
+        make: makes it.
+        kwargs: arguments of `make`.
+
+    Raises:
+        ValueError: if that makes something else, or for specs that are no spaces.
+    """
+
+    def __init__(self, make: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        self._make, self._kwargs = make, dict(kwargs)
+        self._seed_name = _seed_name(make, self._kwargs)
+        self._dm = make(**self._kwargs)
+        lacking = [name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self._dm, name)]
+        if lacking:
+            raise ValueError(
+                f"{type(self._dm).__name__} is no environment of dm_env's interface: it has no {lacking[0]}()"
+            )
+        self.observation_space = _space(self._dm.observation_spec(), "observation")
+        self._action_spec = self._dm.action_spec()
+        self.action_space = _space(self._action_spec, "action")
+
+    @property
+    def unwrapped(self) -> Any:
+        """The dm_env environment itself."""
+        return self._dm
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; with a seed, in an environment that is made anew."""
+        if seed is not None:
+            self._reseed(seed)
+        return self._dm.reset().observation, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        shown = self._dm.step(_as_spec(action, self._action_spec))
+        ended = bool(shown.last())
+        cut = ended and shown.discount is not None and bool(np.any(shown.discount))
+        reward = 0.0 if shown.reward is None else shown.reward
+        return shown.observation, reward, ended and not cut, cut, {}
+
+    def render(self) -> Any:
+        """What the physics of dm_control, or a `render()` of its own, draws."""
+        draw = getattr(self._dm, "render", None) or getattr(getattr(self._dm, "physics", None), "render", None)
+        return None if draw is None else draw()
+
+    def close(self) -> None:
+        """Release the environment."""
+        if hasattr(self._dm, "close"):
+            self._dm.close()
+
+    def _reseed(self, seed: int) -> None:
+        if self._seed_name is None:
+            warnings.warn(
+                f"{type(self._dm).__name__} cannot be seeded: what makes it has none of the parameters {', '.join(SEEDS)}; its "
+                "episodes differ in every run",
+                stacklevel=2,
+            )
+            return
+        self.close()
+        self._dm = self._make(**{**self._kwargs, self._seed_name: seed})
+
+
+def _seed_name(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some callables have none to look at
+        return None
+    return next((name for name in SEEDS if name in parameters and name not in kwargs), None)
+
+
+def _space(spec: Any, path: str) -> PlainSpace:
+    """The space that a spec is like."""
+    if isinstance(spec, Mapping):
+        return PlainSpace("Dict", spaces={key: _space(each, f"{path}.{key}") for key, each in spec.items()})
+    if isinstance(spec, list | tuple):
+        return PlainSpace("Tuple", spaces=tuple(_space(each, f"{path}.{k}") for k, each in enumerate(spec)))
+    if not hasattr(spec, "shape") or not hasattr(spec, "dtype"):
+        raise ValueError(f"the spec of {path} is {spec!r:.200}; expected specs of dm_env, in dictionaries or lists")
+    dtype = np.dtype(spec.dtype)
+    if any(size < 0 for size in spec.shape):
+        raise ValueError(f"the spec of {path} is {spec!r:.200}; its shape must be known")
+    if dtype.kind not in "biuf":
+        raise ValueError(f"the spec of {path} is {spec!r:.200}; it must be of numbers: leave it out in a wrapper")
+    if hasattr(spec, "num_values"):
+        return PlainSpace("Discrete", n=int(spec.num_values))
+    low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
+    if dtype.kind != "f" and path.startswith("action") and not hasattr(spec, "minimum"):
+        raise ValueError(
+            f"the spec of {path} is {spec!r:.200}; whole numbers need bounds: use DiscreteArray or BoundedArray"
+        )
+    return PlainSpace("Box", tuple(spec.shape), dtype, low, high)
+
+
+def _as_spec(action: Any, spec: Any) -> Any:
+    """An action with the types that the spec has."""
+    if isinstance(spec, Mapping):
+        return {key: _as_spec(action[key], each) for key, each in spec.items()}
+    if isinstance(spec, list | tuple):
+        return [_as_spec(part, each) for part, each in zip(action, spec, strict=True)]
+    return np.asarray(action, dtype=spec.dtype)

@@ -1,0 +1,111 @@
+"""Messages between programs: 4 bytes that say how long, then that many bytes of JSON. See docs/protocol.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from entity_gym.errors import nearest
+
+#: The version of the protocol that this package speaks.
+PROTOCOL = 1
+
+#: The longest message that is read where nothing else is said, in bytes.
+MAX_MESSAGE_BYTES = 16 * 2**20
+
+HEADER_BYTES = 4
+_MOST_BYTES = 2**32 - 1  # that a header can tell
+
+Message = dict[str, Any]
+
+
+class ProtocolError(ValueError):
+    """The other side sent something that is no message, or not the one that was due."""
+
+
+def encode(message: Message) -> bytes:
+    """A message as it travels.
+
+    Raises:
+        ValueError: a number is not finite, or the message is too long for its header.
+    """
+    body = json.dumps(message, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(body) > _MOST_BYTES:
+        raise ValueError(f"a message of {len(body):,} bytes cannot be sent; at most {_MOST_BYTES:,}")
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def check_parts(given: Message, known: Iterable[str], what: str) -> None:
+    """Refuse parts that are not known: one that is misspelt would be ignored.
+
+    Raises:
+        ProtocolError: naming the first of them, and what is near.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ProtocolError(f"{what} has no part {name!r}; {nearest(name, known)}")
+
+
+class MessageReader:
+    """Cuts a stream of bytes into messages.
+
+    Args:
+        limit: the longest message that is read, in bytes.
+    """
+
+    def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
+        self.limit = limit
+        self._received = bytearray()
+
+    @property
+    def is_in_message(self) -> bool:
+        """Whether a message has begun of which the rest has not come yet."""
+        return bool(self._received)
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        self._received += data
+
+    def next(self) -> Message | None:
+        """The next message; None until all of it has come.
+
+        Raises:
+            ProtocolError: what has come is no message, or longer than the limit. Nothing can be read after that.
+        """
+        if len(self._received) < HEADER_BYTES:
+            return None
+        header = bytes(self._received[:HEADER_BYTES])
+        length = int.from_bytes(header, "big")
+        if length > self.limit:
+            raise ProtocolError(f"a message of {length:,} bytes; at most {self.limit:,} are read{_hint(header)}")
+        end = HEADER_BYTES + length
+        if len(self._received) < end:
+            return None
+        body = bytes(self._received[HEADER_BYTES:end])
+        del self._received[:end]
+        return _decode(body)
+
+
+def _decode(body: bytes) -> Message:
+    try:
+        message = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a message that is no JSON: {error} in {body[:80]!r}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError(f"a message that is no object with a 'type': {body[:80]!r}")
+    return message
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number that JSON has")
+
+
+def _hint(header: bytes) -> str:
+    """Where a header looks like text: somebody printed to where messages go."""
+    if not (header.isascii() and header.decode("ascii").isprintable()):
+        return ""
+    return (
+        f"; it begins with the text {header.decode()!r}: was something printed to standard output, where messages go?"
+    )

@@ -1,0 +1,181 @@
+"""Spaces, observations and actions as JSON has them. See docs/protocol.md.
+
+Nothing that has come from elsewhere is trusted: what cannot be is a `ProtocolError` that says what was given and what is
+allowed. Whether an observation fits the spaces is checked where every environment's is, in `entity_gym.frame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.action import Action, CategoricalAction, ContinuousAction, GlobalCategoricalAction
+from entity_gym.errors import nearest
+from entity_gym.frame import MASK_OF_SPACE
+from entity_gym.observation import ActionMask, Observation
+from entity_gym.remote.messages import Message, ProtocolError, check_parts
+from entity_gym.saving import spaces_from_dict
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+#: The parts of an observation, and what each must be.
+_PARTS: dict[str, type | tuple[type, ...]] = {
+    "features": dict,
+    "ids": dict,
+    "actions": dict,
+    "global_features": list,
+    "visible": dict,
+    "reward": (int, float),
+    "done": bool,
+    "truncated": bool,
+    "metrics": dict,
+    "end_of_episode_info": (dict, type(None)),
+    "player_rewards": list,
+}
+_CALLED = {
+    dict: "an object",
+    list: "a list",
+    bool: "true or false",
+    (int, float): "a number",
+    (dict, type(None)): "an object",
+}
+_LARGEST = float(np.finfo(np.float32).max)
+_SPACES_PARTS = ("entities", "global_features", "global_kinds", "actions")
+_ENTITY_PARTS = ("name", "features", "kinds")
+_ACTORS = ("actor_ids", "actor_types")
+_MASK_PARTS = {
+    "CategoricalActionMask": (*_ACTORS, "mask"),
+    "GlobalCategoricalActionMask": ("mask",),
+    "SelectEntityActionMask": (*_ACTORS, "actee_ids", "actee_types", "mask"),
+    "ContinuousActionMask": _ACTORS,
+}
+
+
+class Spaces(NamedTuple):
+    """What a world shows and what can be done in it."""
+
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+
+
+def spaces_from_json(given: Any) -> Spaces:
+    """Spaces in the form of a checkpoint's `spaces.json`.
+
+    Raises:
+        ProtocolError: what was given does not have that form; says where.
+    """
+    if not isinstance(given, dict):
+        raise ProtocolError(f"the spaces are {given!r:.200}; they must be an object with 'entities' and 'actions'")
+    check_parts(given, _SPACES_PARTS, "'spaces'")
+    try:
+        for part in ("entities", "actions"):
+            if not isinstance(given.get(part), list):
+                raise ValueError(f"{part!r} is {given.get(part)!r:.200}; it must be a list of objects")
+            names = [each["name"] for each in given[part]]
+            if repeated := {name for name in names if names.count(name) > 1}:
+                raise ValueError(f"{part!r} names {sorted(repeated)} more than once")
+        for entity in given["entities"]:
+            check_parts(entity, _ENTITY_PARTS, f"entity {entity['name']!r}")
+        if not given["entities"] and not given.get("global_features"):
+            raise ValueError("there are neither entities nor global features")
+        if not given["actions"]:
+            raise ValueError("there is no action")
+        return Spaces(*spaces_from_dict({"global_features": [], **given}))
+    except KeyError as error:
+        raise ProtocolError(f"the spaces cannot be read: {error} is missing, or is no type that there is") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"the spaces cannot be read: {error}") from None
+
+
+def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -> Observation:
+    """An observation. Parts that are left out are as in `Observation`.
+
+    Args:
+        given: what came; a "type", "env" and "id" beside the parts are not looked at.
+        action_space: the actions by name.
+
+    Raises:
+        ProtocolError: a part is none, or not what it must be.
+    """
+    if not isinstance(given, dict):
+        raise ProtocolError(f"the observation is {given!r:.200}; it must be an object")
+    parts = {name: value for name, value in given.items() if name not in ("type", "env", "id")}
+    check_parts(parts, _PARTS, "an observation")
+    for name, value in parts.items():
+        allowed = _PARTS[name]
+        is_bool = isinstance(value, bool)
+        if not isinstance(value, allowed) or is_bool != (allowed is bool):
+            raise ProtocolError(f"{name} is {value!r:.200}; it must be {_CALLED[allowed]}")
+    if "features" in parts:
+        parts["features"] = {name: _numbers(rows, f"features of {name!r}") for name, rows in parts["features"].items()}
+    if "global_features" in parts:
+        parts["global_features"] = _numbers(parts["global_features"], "global_features")
+    for name, ids in parts.get("ids", {}).items():
+        _check_ids(ids, f"ids of {name!r}")
+    parts["actions"] = {
+        name: _mask_from_json(name, mask, action_space) for name, mask in parts.get("actions", {}).items()
+    }
+    try:
+        return Observation(**parts)
+    except ValueError as error:  # truncated and not done
+        raise ProtocolError(str(error)) from None
+
+
+def actions_to_json(actions: Mapping[str, Action]) -> Message:
+    """What an environment is told to do."""
+    return {name: _action_to_json(action) for name, action in actions.items()}
+
+
+def _action_to_json(action: Action) -> Message:
+    if isinstance(action, GlobalCategoricalAction):
+        return {"choice": int(action.action), "label": action.label}
+    if isinstance(action, CategoricalAction):
+        return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
+    if isinstance(action, ContinuousAction):
+        return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
+    return {"actors": list(action.actors), "actees": list(action.actees)}
+
+
+def _mask_from_json(name: str, given: Any, action_space: Mapping[str, ActionSpace]) -> ActionMask:
+    space = action_space.get(name)
+    if space is None:
+        raise ProtocolError(f"unknown action {name!r}; {nearest(name, action_space)}")
+    mask_type = MASK_OF_SPACE[type(space)]
+    allowed = _MASK_PARTS[mask_type.__name__]
+    if not isinstance(given, dict):
+        raise ProtocolError(f"action {name!r} is {given!r:.200}; it must be an object with any of {list(allowed)}")
+    check_parts(given, allowed, f"action {name!r}")
+    for part, value in given.items():
+        if value is None:
+            continue
+        if not isinstance(value, list):
+            raise ProtocolError(f"{part} of action {name!r} is {value!r:.200}; it must be a list")
+        if part.endswith("_ids"):
+            _check_ids(value, f"{part} of action {name!r}")
+        elif part.endswith("_types") and not all(isinstance(each, str) for each in value):
+            raise ProtocolError(f"{part} of action {name!r} are {value!r:.200}; they must be names of entity types")
+    try:
+        mask: ActionMask = mask_type(**given)
+    except ValueError as error:  # ids and types
+        raise ProtocolError(f"action {name!r}: {error}") from None
+    return mask
+
+
+def _numbers(given: Any, what: str) -> NDArray[Any]:
+    """Numbers alone: NumPy would read the text "1.5" as one, and nothing as not a number."""
+    try:
+        array = np.array(given if isinstance(given, Sequence) else [given])
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    if array.dtype.kind not in "biuf" or not isinstance(given, list):
+        raise ProtocolError(f"{what} are {given!r:.200}; they must be numbers, and as many in every row")
+    if array.dtype.kind == "f" and not (np.abs(array) <= _LARGEST).all():
+        raise ProtocolError(f"{what} are {given!r:.200}; they must be numbers that float32 can hold")
+    return array
+
+
+def _check_ids(given: Any, what: str) -> None:
+    if not isinstance(given, list) or not all(type(each) in (str, int) for each in given):
+        raise ProtocolError(f"{what} are {given!r:.200}; they must be a list of texts or whole numbers")

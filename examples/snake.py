@@ -1,0 +1,271 @@
+"""A small real-time snake game that owns its main loop, trained and then played by the same agent interface.
+
+    python -m enn_ppo.train env=custom env.id=examples.snake:env run_dir=outputs/snake total_timesteps=400000 ppo.gamma=0.97
+    python -m examples.snake outputs/snake                       # watch it play; needs pip install "enn-ppo[examples]"
+    python -m examples.snake outputs/snake --headless --games 20 # only count what it eats
+    python -m examples.snake random                              # or watch somebody who does not know how
+
+The snake sees everything from its own head: how far ahead something lies, and how far to the right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Protocol
+
+from entity_gym.agents import Agent, Obs, TrainEnvBuilder, random_agent
+
+Cell = tuple[int, int]  # x to the right, y down
+
+# ---- what the snake sees and does
+
+
+class Turn(enum.Enum):
+    """The direction changes by so many quarters to the right."""
+
+    LEFT = -1
+    AHEAD = 0
+    RIGHT = 1
+
+
+@dataclass
+class Head:
+    """The snake's head: the one who acts."""
+
+    walls: tuple[int, int, int]  # free cells up to the wall to the left, ahead and to the right
+    length: int
+    hunger: float  # 0 after a meal, 1 when it starves
+
+
+@dataclass
+class Segment:
+    """Another part of the snake, seen from its head."""
+
+    ahead: int
+    right: int
+    age: int  # ticks until it is gone, if nothing is eaten
+
+
+@dataclass
+class Food:
+    """Something to eat, seen from the snake's head."""
+
+    ahead: int
+    right: int
+
+
+# ---- the game
+
+DIRECTIONS: Sequence[Cell] = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
+
+
+@dataclass
+class Game:
+    """One snake on a square board; it dies at a wall, at itself, or of hunger. The score is what it has eaten."""
+
+    rng: random.Random
+    size: int
+    body: list[Cell] = field(default_factory=list)  # from the head to the tail
+    food: Cell = (0, 0)
+    direction: int = 0  # of DIRECTIONS
+    hunger: int = 0  # ticks since the last meal
+    score: int = 0
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        middle = self.size // 2
+        self.body = [(middle, middle), (middle, middle + 1)]
+        self._place_food()
+
+    @property
+    def patience(self) -> int:
+        """Ticks that a snake lives without food: enough to visit each cell."""
+        return self.size * self.size
+
+    def tick(self, turn: Turn) -> None:
+        """Turn the head, and move by one cell."""
+        self.direction = (self.direction + turn.value) % 4
+        dx, dy = DIRECTIONS[self.direction]
+        head = (self.body[0][0] + dx, self.body[0][1] + dy)
+        eats = head == self.food
+        rest = self.body if eats else self.body[:-1]
+        self.hunger += 1
+        if not self._inside(head) or head in rest or (self.hunger >= self.patience and not eats):
+            self.is_over = True
+            return
+        self.body = [head, *rest]
+        if eats:
+            self.score, self.hunger = self.score + 1, 0
+            self.is_over = not self._place_food()
+
+    def obs(self) -> Obs[Turn]:
+        """What the snake is told."""
+        x, y = self.body[0]
+        free = [y, self.size - 1 - x, self.size - 1 - y, x]  # in each of DIRECTIONS
+        walls = (free[self.direction - 1], free[self.direction], free[(self.direction + 1) % 4])
+        head = Head(walls, len(self.body), self.hunger / self.patience)
+        segments = [Segment(*self._seen(cell), age=len(self.body) - k) for k, cell in enumerate(self.body[1:], start=1)]
+        return Obs(Turn, score=self.score, entities=[*segments, Food(*self._seen(self.food))], actors=[head])
+
+    def _seen(self, cell: Cell) -> Cell:
+        """How far ahead of the head a cell is, and how far to its right."""
+        x, y = cell[0] - self.body[0][0], cell[1] - self.body[0][1]
+        dx, dy = DIRECTIONS[self.direction]
+        return x * dx + y * dy, y * dx - x * dy
+
+    def _inside(self, cell: Cell) -> bool:
+        return 0 <= cell[0] < self.size and 0 <= cell[1] < self.size
+
+    def _place_food(self) -> bool:
+        """Put food on a free cell, if there is one."""
+        cells = ((x, y) for x in range(self.size) for y in range(self.size))
+        free = [cell for cell in cells if cell not in self.body]
+        self.food = self.rng.choice(free) if free else (-1, -1)
+        return bool(free)
+
+
+# ---- the main loop
+
+
+class Screen(Protocol):
+    """Where a game is shown."""
+
+    def show(self, game: Game) -> bool:
+        """Draw it, and wait for the next tick; false: the player has had enough."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to play."""
+
+    size: int = 10  # cells along each side
+    screen: Screen | None = None  # None: nobody watches, and time does not matter
+
+
+def games(agent: Agent, settings: Settings, seed: int) -> Iterator[Game]:
+    """Play game after game, and yield each when it is over; ends where the agent or the player does."""
+    rng = random.Random(seed)
+    while True:
+        game = Game(rng, settings.size)
+        while not game.is_over:
+            turn = agent.act(game.obs())
+            if turn is None:  # the trainer is gone
+                return
+            game.tick(turn)
+            if settings.screen and not settings.screen.show(game):
+                return
+        agent.game_over(game.obs())
+        yield game
+
+
+def main(agent: Agent, settings: Settings, seed: int) -> None:
+    """What the trainer runs, in a thread for each environment."""
+    for _ in games(agent, settings, seed):
+        pass
+
+
+env = TrainEnvBuilder().entity(Head, Segment, Food).action(Turn).build(main, Settings())
+
+# ---- watching
+
+
+class Window:
+    """A window of pygame's.
+
+    Raises:
+        ImportError: pygame is not installed.
+    """
+
+    def __init__(self, size: int, ticks_per_second: float, cell: int = 32) -> None:
+        self._pygame = import_pygame()
+        self._pygame.init()
+        self._surface = self._pygame.display.set_mode((size * cell, size * cell))
+        self._clock = self._pygame.time.Clock()
+        self._ticks_per_second = ticks_per_second
+        self._cell = cell
+
+    def show(self, game: Game) -> bool:
+        """Draw a game and wait for the next tick; false once the window is closed."""
+        self._surface.fill((24, 28, 32))
+        for cell, color in [(game.food, (222, 84, 76)), *((cell, (96, 168, 96)) for cell in game.body)]:
+            self._fill(cell, color)
+        self._fill(game.body[0], (176, 224, 128))
+        self._pygame.display.set_caption(f"snake: {game.score} eaten")
+        self._pygame.display.flip()
+        self._clock.tick(self._ticks_per_second)
+        return all(event.type != self._pygame.QUIT for event in self._pygame.event.get())
+
+    def close(self) -> None:
+        self._pygame.quit()
+
+    def _fill(self, cell: Cell, color: tuple[int, int, int]) -> None:
+        side = self._cell
+        self._surface.fill(color, (cell[0] * side + 1, cell[1] * side + 1, side - 2, side - 2))
+
+
+def import_pygame() -> ModuleType:
+    """The package pygame.
+
+    Raises:
+        ImportError: it is not installed; says what to do.
+    """
+    try:
+        import pygame
+    except ImportError as error:
+        raise ImportError(
+            'the window needs pygame: pip install "enn-ppo[examples]", or play with --headless'
+        ) from error
+    return pygame
+
+
+def play(agent: Agent, num_games: int | None, settings: Settings, seed: int) -> list[int]:
+    """Play some games, or until the player has had enough, and return the scores."""
+    scores = []
+    for game in games(agent, settings, seed):
+        scores.append(game.score)
+        if len(scores) == num_games:
+            break
+    return scores
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Play what the command line names, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m examples.snake", description="Watch a snake.")
+    parser.add_argument("agent", help="a run directory, a checkpoint, a file that enn_ppo.export wrote, or: random")
+    parser.add_argument("--headless", action="store_true", help="no window, and as fast as can be")
+    parser.add_argument("--games", type=int, help="how many; otherwise until the window is closed, or 10 without one")
+    parser.add_argument("--size", type=int, default=10, help="cells along each side (10)")
+    parser.add_argument("--speed", type=float, default=8.0, help="ticks a second (8)")
+    parser.add_argument("--seed", type=int, default=0, help="of the games and of the agent (0)")
+    options = parser.parse_args(argv)
+    window = None
+    try:
+        agent = random_agent(options.seed) if options.agent == "random" else _load(options.agent, options.seed)
+        window = None if options.headless else Window(options.size, options.speed)
+        num_games = options.games or (10 if options.headless else None)
+        scores = play(agent, num_games, Settings(options.size, window), options.seed)
+    except (ValueError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if window:
+            window.close()
+    if scores:
+        print(f"{sum(scores) / len(scores):.2f} eaten on average in {len(scores)} games, {max(scores)} at best")
+    return 0
+
+
+def _load(path: str, seed: int) -> Agent:
+    from enn_ppo.agent import load_agent  # playing at random needs no network
+
+    return load_agent(path, greedy=True, seed=seed)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,319 @@
+"""A trained policy plays in a program that knows nothing of the trainer."""
+
+from __future__ import annotations
+
+import enum
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo.agent import TrainedAgent, load_agent, save_agent
+from enn_ppo.export import main as export
+from entity_gym.agents import Agent, Obs, TrainEnvBuilder
+from tests.enn_ppo.worlds import tiny_config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Turn(enum.Enum):
+    LEFT = -1
+    RIGHT = 1
+
+
+@dataclass
+class Me:
+    x: float
+    tired: bool
+
+
+@dataclass
+class Apple:
+    x: float
+
+
+def seek(agent: Agent, config: Any, seed: int) -> None:
+    """One decision a game: worth 1 if it is towards the apple."""
+    rng = random.Random(seed)
+    while True:
+        me, apple = Me(0.0, rng.random() < 0.5), Apple(rng.choice([-1.0, 1.0]))
+        turn = agent.act(Obs(Turn, score=0, entities=[apple], actors=[me]))
+        if turn is None:
+            return
+        agent.game_over(Obs(Turn, score=float(turn.value == apple.x)))
+
+
+env = TrainEnvBuilder().entity(Me, Apple).action(Turn).build(seek)
+
+
+def config_for(run_dir: Path) -> TrainConfig:
+    return tiny_config(
+        run_dir,
+        env=EnvConfig(id="tests.enn_ppo.test_agent:env"),
+        rollout=RolloutConfig(num_envs=16, steps=8),
+        optim=OptimConfig(batch_size=64, lr=1e-2),
+        ppo=PPOConfig(ent_coef=0.0),
+        total_timesteps=3200,
+    )
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "seek"
+    train(config_for(folder))
+    return folder
+
+
+def obs(apple: float = 1.0, **changes: Any) -> Obs[Turn]:
+    return Obs(Turn, **{"score": 0.0, "entities": [Apple(apple)], "actors": [Me(0.0, False)], **changes})
+
+
+def test_what_was_learned_through_train_agent_is_played(run_dir: Path) -> None:
+    agent = load_agent(run_dir, greedy=True)
+    assert [agent.act(obs(apple)) for apple in (-1.0, 1.0)] == [Turn.LEFT, Turn.RIGHT]
+    assert agent.news == ""
+
+
+def test_a_decision_tells_probabilities_and_the_value(run_dir: Path) -> None:
+    decision = load_agent(run_dir, greedy=True).decide(obs(actors=[Me(0.0, False), Me(0.0, True)]))
+    assert decision.labels == ("LEFT", "RIGHT")
+    assert decision.probabilities.shape == (2, 2)
+    np.testing.assert_allclose(decision.probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert (decision.probabilities[:, 1] > 0.6).all()
+    assert decision.actions == [Turn.RIGHT, Turn.RIGHT]
+    assert 0.5 < decision.value < 1.5
+
+
+def test_closed_actions_have_probability_0_and_are_not_taken(run_dir: Path) -> None:
+    decision = load_agent(run_dir).decide(obs(allowed=[[Turn.LEFT]]))
+    assert decision.actions == [Turn.LEFT]
+    assert decision.probabilities.tolist() == [[1.0, 0.0]]
+
+
+def test_greedy_is_always_the_same_and_sampling_follows_the_seed(run_dir: Path) -> None:
+    judge = load_agent(run_dir)
+    somewhere = min(np.linspace(-1, 1, 101), key=lambda x: abs(judge.decide(obs(x)).probabilities[0, 0] - 0.5))
+
+    def played(**how: Any) -> list[Turn | None]:
+        agent = load_agent(run_dir, **how)
+        return [agent.act(obs(somewhere)) for _ in range(60)]  # an apple where it can hardly tell what to do
+
+    assert len(set(played(greedy=True))) == 1
+    assert set(played(seed=1)) == set(Turn)
+    assert played(seed=1) == played(seed=1)
+    assert played(seed=1) != played(seed=2)
+
+
+def test_the_trainer_evaluates_the_same_policy(run_dir: Path) -> None:
+    config = EvalConfig(checkpoint=str(run_dir), episodes=32, num_envs=8, greedy=True, device="cpu")
+    assert evaluate(config).estimates["episodic_reward"].mean == 1.0
+
+
+# ---- one file
+
+
+def test_one_file_plays_as_the_run_does(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "new" / "seek.agent"
+    assert export([str(run_dir), str(file)]) == 0
+    assert capsys.readouterr().out == f"wrote {file}\n"
+    alone, whole = load_agent(file).decide(obs()), load_agent(run_dir).decide(obs())
+    assert alone.probabilities.tolist() == whole.probabilities.tolist()
+    assert alone.value == whole.value
+    again = save_agent(run_dir, tmp_path / "again.agent")
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_a_file_holds_no_code_and_nothing_of_the_trainer(run_dir: Path, tmp_path: Path) -> None:
+    file = save_agent(run_dir, tmp_path / "seek.agent")
+    with zipfile.ZipFile(file) as archive:
+        assert archive.namelist() == ["agent.json", "policy.safetensors", "config.yaml", "spaces.json"]
+        assert json.loads(archive.read("agent.json"))["step"] == 3200
+
+
+def rewrite(file: Path, compression: int = zipfile.ZIP_STORED, **members: bytes | None) -> Path:
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    changed = file.with_name("changed.agent")
+    with zipfile.ZipFile(changed, "w", compression) as archive:
+        for name, data in parts.items():
+            data = members.get(name.partition(".")[0], data)  # type: ignore[assignment]
+            if data is not None:
+                archive.writestr(name, data)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"policy": None}, "policy.safetensors is not in it"),
+        ({"policy": b"x"}, "changed.agent is no agent that save_agent wrote"),
+        ({"spaces": b"[]"}, "it holds list where a mapping was expected"),
+        ({"spaces": b"{"}, "is no agent that save_agent wrote"),
+        (
+            {"config": b"!!python/object/apply:os.system ['true']"},
+            "is no agent that save_agent wrote: could not determine",
+        ),
+        ({"agent": b'{"format": 99, "step": 1}'}, "its format is 99, of a newer version of enn-ppo"),
+        ({"agent": b'{"format": "2"}'}, "agent.json holds"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_what_is_wrong(
+    run_dir: Path, tmp_path: Path, members: dict[str, bytes | None], message: str
+) -> None:
+    changed = rewrite(save_agent(run_dir, tmp_path / "seek.agent"), **members)
+    with pytest.raises(ValueError, match=message):
+        load_agent(changed)
+
+
+def test_a_file_that_unfolds_when_it_is_read_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    changed = rewrite(save_agent(run_dir, tmp_path / "seek.agent"), zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="it is compressed, and such files never are"):
+        load_agent(changed)
+
+
+def test_what_is_no_policy_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ValueError, match="text is no agent that save_agent wrote: File is not a zip file"):
+        load_agent(tmp_path / "text")
+    with pytest.raises(ValueError, match="no checkpoint .*nowhere"):
+        load_agent(tmp_path / "nowhere")
+    assert export([str(tmp_path / "nowhere"), str(tmp_path / "x")]) == 2
+    assert "error: no checkpoint" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        save_agent(run_dir, tmp_path / "file" / "x.agent")
+
+
+# ---- newer programs
+
+
+def renamed(name: str, cls: type) -> type:
+    cls.__name__ = name
+    return cls
+
+
+@dataclass
+class RicherMe:
+    name: int  # features that the policy does not know stand before and after those that it does
+    tired: bool
+    x: float
+    luck: float
+
+
+@dataclass
+class Ghost:
+    x: float
+
+
+class MoreTurns(enum.Enum):
+    RIGHT = 1
+    JUMP = 5
+    LEFT = -1
+
+
+class LessTurns(enum.Enum):
+    LEFT = -1
+
+
+@dataclass
+class PoorerMe:
+    x: float
+
+
+def test_features_of_a_newer_program_are_ignored_by_name(run_dir: Path) -> None:
+    newer = renamed("Me", RicherMe)
+    agent = load_agent(run_dir, greedy=True)
+    before = load_agent(run_dir).decide(obs())
+    decision = agent.decide(obs(actors=[newer(name=7, tired=False, x=0.0, luck=99.0)]))
+    np.testing.assert_allclose(decision.probabilities, before.probabilities, rtol=1e-5)
+    assert agent.news == "ignored: features 'name', 'luck' of 'Me'"
+
+
+def test_entities_of_a_new_type_are_hidden(run_dir: Path) -> None:
+    agent = load_agent(run_dir, greedy=True)
+    before = agent.decide(obs())
+    with_ghost = agent.decide(obs(entities=[Apple(1.0), Ghost(-1.0)]))
+    np.testing.assert_allclose(with_ghost.probabilities, before.probabilities, rtol=1e-5)
+    assert "hidden from all that the policy knows: 'Ghost'" in agent.news
+    assert agent.act(obs(-1.0)) == Turn.LEFT  # and then one without
+
+
+def test_choices_are_found_by_name(run_dir: Path) -> None:
+    agent = load_agent(run_dir, greedy=True)
+    more = renamed("Turn", MoreTurns)
+    asked: Obs[Any] = Obs(more, score=0, entities=[Apple(1.0)], actors=[Me(0.0, False)])
+    decision = agent.decide(asked)
+    assert decision.labels == ("RIGHT", "JUMP", "LEFT")
+    assert decision.probabilities[0, 0] > decision.probabilities[0, 2]
+    assert "choice 'JUMP' of action 'Turn' is new" in agent.news
+
+
+def test_what_the_policy_needs_and_does_not_get_is_named(run_dir: Path) -> None:
+    agent = load_agent(run_dir)
+    with pytest.raises(ValueError, match="the network needs the feature 'tired' of 'Me'"):
+        agent.act(obs(actors=[renamed("Me", PoorerMe)(0.0)]))
+    agent = load_agent(run_dir)
+    with pytest.raises(ValueError, match="was not trained for the action 'Ghosts'; allowed: 'Turn'"):
+        agent.act(Obs(renamed("Ghosts", enum.Enum("Ghosts", ["BOO"])), score=0, actors=[Me(0.0, False)]))
+    less: Obs[Any] = Obs(renamed("Turn", LessTurns), score=0, actors=[Me(0.0, False)])
+    with pytest.raises(ValueError, match="the choice 'RIGHT' of the action 'Turn' is gone"):
+        agent.act(less)
+
+
+def test_a_type_may_not_change_while_it_plays(run_dir: Path) -> None:
+    agent = load_agent(run_dir)
+    agent.act(obs())
+    other = dataclass(type("Apple", (), {"__annotations__": {"x": float, "y": float}}))
+    with pytest.raises(ValueError, match="the entity type 'Apple' was .* and is now"):
+        agent.act(obs(entities=[other(1.0, 2.0)]))
+
+
+# ---- alone
+
+
+def test_playing_imports_nothing_of_the_trainer(run_dir: Path, tmp_path: Path) -> None:
+    file = save_agent(run_dir, tmp_path / "seek.agent")
+    program = f"""
+import sys
+from enn_ppo.agent import load_agent
+from tests.entity_gym.agents.programs import Move
+load_agent({str(file)!r})
+unwanted = ["hydra", "omegaconf", "wandb", "matplotlib", "enn_ppo.train", "enn_ppo.update", "enn_ppo.rollout", "enn_ppo.state"]
+print([name for name in unwanted if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_every_public_name_of_the_package_is_there_when_it_is_asked_for() -> None:
+    program = """
+import enn_ppo.train, enn_ppo.clone
+import enn_ppo
+assert [type(getattr(enn_ppo, name)).__name__ for name in ("train", "clone", "evaluate")] == ["function"] * 3
+assert set(enn_ppo.__all__) <= set(dir(enn_ppo))
+assert all(getattr(enn_ppo, name).__name__ == name for name in enn_ppo.__all__)
+try:
+    enn_ppo.trane
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("module 'enn_ppo' has no attribute 'trane'\n", 0), done.stderr
+
+
+def test_an_agent_is_what_loading_returns(run_dir: Path) -> None:
+    agent = load_agent(str(run_dir))
+    assert isinstance(agent, TrainedAgent | Agent)
+    agent.game_over(obs())
+    assert agent.act_each(obs(actors=[])) == []

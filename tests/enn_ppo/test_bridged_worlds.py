@@ -1,0 +1,103 @@
+"""Worlds of other interfaces in the trainer: `env=gymnasium env.id=...`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from enn_ppo import evaluate, train  # noqa: E402
+from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
+from enn_ppo.command_line.cli import run_eval, run_train  # noqa: E402
+from enn_ppo.config import EnvConfig, TrainConfig  # noqa: E402
+from enn_ppo.environment import bind_environment  # noqa: E402
+
+TINY = (
+    "rollout.num_envs=4",
+    "rollout.steps=8",
+    "net.d_model=16",
+    "optim.batch_size=32",
+    "optim.epochs=1",
+    "total_timesteps=64",
+    "device=cpu",
+    "run_dir=a",
+)
+LINE = "tests.entity_gym.bridges.gym_worlds:Line"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+    )  # takes longer than a tiny run
+
+
+def composed(*arguments: str) -> TrainConfig:
+    configs: list[TrainConfig] = []
+    assert run_train(configs.append, [*arguments, "run_dir=a"]) == 0
+    return configs[0]
+
+
+def test_the_preset_says_whose_interface_it_is_and_the_id_is_typed() -> None:
+    env = composed("env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=7").env
+    assert env == EnvConfig(id="CartPole-v1", api="gymnasium", kwargs={"max_episode_steps": 7})
+
+
+def test_worlds_of_dm_env_have_the_settings_of_gymnasiums() -> None:
+    ours, its = composed("env=dm_env", "env.id=a:B", "env.kwargs.size=3"), composed("env=gymnasium", "env.id=a:B")
+    assert ours == replace(its, env=EnvConfig(id="a:B", api="dm_env", kwargs={"size": 3}))
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", LINE])
+def test_gymnasium_worlds_are_trained_and_evaluated(env_id: str, processes: int) -> None:
+    arguments = [*TINY, "env=gymnasium", f"env.id={env_id}", f"rollout.num_processes={processes}"]
+    assert run_train(train, arguments) == 0
+    assert load_checkpoint(Path("a")).step == 64
+    assert run_eval(evaluate, ["checkpoint=a", "episodes=3", "num_envs=2", "output=result.json"]) == 0
+    assert json.loads(Path("result.json").read_text())["episodic_reward"]["n"] == 3
+
+
+def test_dm_env_worlds_are_trained() -> None:
+    pytest.importorskip("dm_env")
+    assert run_train(train, [*TINY, "env=dm_env", "env.id=tests.entity_gym.bridges.test_dm_in:Walk"]) == 0
+    assert load_checkpoint(Path("a")).step == 64
+
+
+def test_options_of_reset_can_be_drawn_anew_by_every_episode() -> None:
+    arguments = [*TINY, "env=gymnasium", f"env.id={LINE}", "env.kwargs.limit=1", "env.info.place=[20,20]"]
+    assert run_train(train, arguments) == 0
+    rows = [json.loads(line) for line in Path("a/metrics.jsonl").read_text().splitlines()]
+    assert 19 <= rows[-1]["episodic_reward"] <= 21, "every episode is one step from 20"
+
+
+def test_an_interface_is_one_of_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"env\.api.*'gymnasium'"):
+        EnvConfig(api="gymnasim")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (EnvConfig(api="gymnasium", id="CartPol-v1"), r"'CartPol-v1' is no environment that Gymnasium knows.*near are"),
+        (EnvConfig(api="dm_env", id="nowhere:World"), r"there is no module 'nowhere'"),
+        (EnvConfig(api="dm_env", id="World"), r"env\.id is 'World', which is no known one"),
+    ],
+)
+def test_a_world_that_is_not_there_is_told(config: EnvConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bind_environment(config)
+
+
+@pytest.mark.learning
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "enough"), [("CartPole-v1", 475), ("Pendulum-v1", -250)])
+def test_the_preset_solves_both_kinds_of_control(env_id: str, enough: float) -> None:
+    assert run_train(train, ["env=gymnasium", f"env.id={env_id}", "run_dir=a", "device=cpu"]) == 0
+    assert run_eval(evaluate, ["checkpoint=a", "episodes=100", "greedy=true", "output=result.json"]) == 0
+    assert json.loads(Path("result.json").read_text())["episodic_reward"]["mean"] >= enough

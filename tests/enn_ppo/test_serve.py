@@ -1,0 +1,393 @@
+"""The policy server: answers, clients together, clients that misbehave, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.archive import write_archive
+from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.command_line.cli import run_serve
+from enn_ppo.serve import serve
+from enn_ppo.serving.policy import PolicyShelf
+from enn_ppo.settings.serving import ServeConfig
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    Entity,
+    Environment,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.batching import batch_observations
+from entity_gym.remote.messages import encode
+from entity_gym.remote.wire import observation_from_json
+from entity_gym.saving import spaces_to_dict
+from rogue_net import ObsBatch
+from tests.enn_ppo.served import CPU, Client, Running
+
+OBS_SPACE = ObsSpace({"Bee": Entity(["x", "y"]), "Flower": Entity(["open"])}, ["wind"])
+ACTION_SPACE: dict[str, ActionSpace] = {
+    "turn": CategoricalActionSpace(["left", "right", "on"]),
+    "visit": SelectEntityActionSpace(nobody=True),
+    "speed": ContinuousActionSpace([0.0], [2.0]),
+    "dance": GlobalCategoricalActionSpace(["no", "yes"]),
+}
+
+
+def garden(num_bees: int = 2, num_flowers: int = 3, **changes: Any) -> dict[str, Any]:
+    """An observation, as a client sends it."""
+    return {
+        "features": {
+            "Bee": [[k, -0.5 * k] for k in range(num_bees)],
+            "Flower": [[k % 2] for k in range(num_flowers)],
+        },
+        "ids": {
+            "Bee": [f"bee {k}" for k in range(num_bees)],
+            "Flower": [100 + k for k in range(num_flowers)],
+        },
+        "actions": {
+            "turn": {"actor_types": ["Bee"], "mask": [[True, k % 2 == 0, True] for k in range(num_bees)]},
+            "visit": {"actor_types": ["Bee"], "actee_types": ["Flower"]},
+            "speed": {"actor_types": ["Bee"]},
+            "dance": {},
+        },
+        "global_features": [0.25],
+        **changes,
+    }
+
+
+class Garden(Environment):
+    def obs_space(self) -> ObsSpace:
+        return OBS_SPACE
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return ACTION_SPACE
+
+    def reset(self) -> Observation:
+        return observation_from_json(garden(), ACTION_SPACE)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        return observation_from_json(
+            garden(int(self.rng.integers(1, 4)), done=bool(self.rng.random() < 0.2)), ACTION_SPACE
+        )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    run_dir = tmp_path_factory.mktemp("garden")
+    config = TrainConfig(
+        env=EnvConfig(id="garden"),
+        rollout=RolloutConfig(num_envs=4, steps=8),
+        net=RogueNetConfig(d_model=16, n_layer=1, n_head=2),
+        optim=OptimConfig(batch_size=16, epochs=2, lr=0.01),
+        total_timesteps=64,
+        run_dir=str(run_dir),
+        overwrite=True,
+        device="cpu",
+    )
+    train(config, env=Garden)
+    return load_checkpoint(run_dir)
+
+
+@pytest.fixture(scope="module")
+def shelf(checkpoint: Checkpoint) -> PolicyShelf:
+    return PolicyShelf(checkpoint, CPU, max_entities=50)
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Checkpoint) -> Iterator[Running]:
+    with Running(checkpoint, read_seconds=2.0, max_message_bytes=100_000, max_entities=50) as running:
+        yield running
+
+
+@contextmanager
+def one_dropped(server: Running, why: str) -> Iterator[Client]:
+    """A client that has been greeted, is told that it is dropped because of this, and hung up on; another goes on."""
+    other, client = server.client(), server.client()
+    yield client
+    told = client.receive()
+    assert told["type"] == "error"
+    assert why in told["message"]
+    assert client.receive() == {"type": "hung up"}
+    assert server.has_said(f"dropped client 127.0.0.1:{client.socket.getsockname()[1]}: {told['message']}")
+    assert other.ask(garden())["type"] == "actions"
+
+
+def test_a_client_is_told_what_is_served(server: Running) -> None:
+    policy = server.client().policy
+    assert policy["type"] == "policy"
+    assert policy["protocol"] == 1
+    assert policy["checkpoint"] == "garden"
+    assert policy["spaces"] == spaces_to_dict(OBS_SPACE, ACTION_SPACE)
+    assert policy["news"] == ""
+    assert policy["max_entities"] == 50
+
+
+def test_greedy_answers_are_those_of_the_network_in_the_clients_own_ids(
+    server: Running, checkpoint: Checkpoint
+) -> None:
+    obs = observation_from_json(garden(), ACTION_SPACE)
+    batch = ObsBatch.from_vec_obs(batch_observations([obs], OBS_SPACE, ACTION_SPACE))
+    net = fit_policy(checkpoint, OBS_SPACE, ACTION_SPACE, CPU, "garden").net.eval()
+    expected = net.act(batch, greedy=True)
+    entities = ["bee 0", "bee 1", 100, 101, 102]
+    visited = [
+        (bee, entities[k])
+        for bee, k in zip(entities[:2], expected.actions["visit"].values[:, 0].tolist(), strict=True)
+        if k >= 0
+    ]
+
+    answer = server.client().ask(garden(), greedy=True, value=True, id=7)
+    assert (answer["type"], answer["id"]) == ("actions", 7)
+    actions = answer["actions"]
+    assert actions["turn"] == {"actors": ["bee 0", "bee 1"], "choices": expected.actions["turn"].values[:, 0].tolist()}
+    assert list(zip(actions["visit"]["actors"], actions["visit"]["actees"], strict=True)) == visited
+    assert actions["speed"]["values"] == pytest.approx(expected.actions["speed"].values.numpy())
+    choice = int(expected.actions["dance"].values[0, 0])
+    assert actions["dance"] == {"choice": choice, "label": ["no", "yes"][choice]}
+    assert answer["value"] == pytest.approx(float(expected.values[0]), abs=1e-5)
+
+
+def test_probabilities_are_of_every_choice_and_masked_ones_have_none(server: Running) -> None:
+    told = server.client().ask(garden(), probabilities=True)["probabilities"]
+    assert list(told) == ["turn", "visit", "dance"]  # numbers have none
+    assert np.sum(told["turn"], axis=1) == pytest.approx([1, 1])
+    assert told["turn"][1][1] == 0
+    assert told["visit"]["actees"] == [100, 101, 102]
+    assert np.array(told["visit"]["rows"]).shape == (2, 4)  # the last one is nobody's
+    assert np.sum(told["visit"]["rows"], axis=1) == pytest.approx([1, 1])
+    assert np.sum(told["dance"]) == pytest.approx(1)
+
+
+def test_many_clients_at_once_get_the_answers_that_each_gets_alone(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint) as server:
+        alone = server.client()
+        expected = [alone.ask(garden(1 + k % 4, k), greedy=True, id=k)["actions"] for k in range(12)]
+        clients = [server.client() for _ in range(4)]
+        for _ in range(5):  # without waiting for answers
+            for client in clients:
+                for k in range(12):
+                    client.send({"type": "act", "id": k, "observation": garden(1 + k % 4, k), "greedy": True})
+        for client in clients:
+            answers = [client.receive() for _ in range(60)]
+            assert [answer["id"] for answer in answers] == 5 * list(range(12))
+            for answer in answers:
+                actions = dict(answer["actions"])
+                wanted = dict(expected[answer["id"]])
+                assert actions.pop("speed")["values"] == pytest.approx(
+                    np.array(wanted.pop("speed")["values"]), abs=1e-4
+                )
+                assert actions == wanted
+    assert server.served is not None
+    assert server.served.decisions == 12 + 4 * 60
+    assert server.served.batches < server.served.decisions
+    assert server.served.clients == 5
+
+
+def test_samples_differ_where_greedy_answers_do_not(server: Running) -> None:
+    client = server.client()
+    assert len({str(client.ask(garden())["actions"]) for _ in range(20)}) > 1
+    assert len({str(client.ask(garden(), greedy=True)["actions"]) for _ in range(20)}) == 1
+
+
+def test_a_client_that_has_said_all_still_gets_its_answers(server: Running) -> None:
+    client = server.client()
+    for k in range(10):
+        client.send({"type": "act", "id": k, "observation": garden()})
+    client.socket.shutdown(socket.SHUT_WR)
+    assert [client.receive().get("id") for _ in range(11)] == [*range(10), None]
+    assert server.has_said(f"client 127.0.0.1:{client.socket.getsockname()[1]} left after 10 decisions")
+
+
+def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Running) -> None:
+    newer = ObsSpace({"Bee": Entity(["age", "x", "y"]), "Flower": Entity(["open"])}, ["wind"])
+    client = server.client(spaces=spaces_to_dict(newer, ACTION_SPACE))
+    assert "age" in client.policy["news"]
+    told = garden()
+    told["features"]["Bee"] = [[99, 0, 0], [-99, 1, -0.5]]
+    assert (
+        client.ask(told, greedy=True)["actions"]["turn"]
+        == server.client().ask(garden(), greedy=True)["actions"]["turn"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("greeting", "why"),
+    [
+        ({"type": "act"}, "the first message is 'act'; it must be 'hello'"),
+        ({"protocol": 2}, "version 2 of the protocol; this is version 1"),
+        ({"space": {}}, "'hello' has no part 'space'; allowed: 'type', 'protocol', 'spaces'; did you mean 'spaces'?"),
+        ({"spaces": 3}, "the spaces are 3"),
+        (
+            {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
+            "belongs to another environment than the client's",
+        ),
+    ],
+)
+def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, greeting: Any, why: str) -> None:
+    client = server.client(**greeting)
+    assert client.policy["type"] == "error"
+    assert why in client.policy["message"]
+    assert client.receive() == {"type": "hung up"}
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'close'"),
+        ({"type": "act"}, "the observation is None; it must be an object"),
+        ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
+        ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
+        ({"type": "act", "observation": garden(), "id": [1]}, "id is [1]"),
+        ({"type": "act", "observation": garden(global_features=[])}, "the observation: 0 global_features"),
+        ({"type": "act", "observation": garden(global_features=[1e300])}, "they must be numbers that float32 can hold"),
+        ({"type": "act", "observation": garden(global_features=[10**400])}, "they must be numbers"),
+        ({"type": "act", "observation": garden(features={"Bee": [[1, 2, 3]]})}, "features of 'Bee' have shape (1, 3)"),
+        ({"type": "act", "observation": garden(ids={"Bee": ["a", "a"]})}, "ids must be unique"),
+        ({"type": "act", "observation": garden(3, 60)}, "has 64 entities; at most 50 are taken"),
+        ({"type": "act", "observation": garden(), "x": "y" * 200_000}, "at most 100,000 are read"),
+    ],
+)
+def test_a_client_that_asks_nonsense_is_dropped_with_the_reason_and_others_go_on(
+    server: Running, message: dict[str, Any], why: str
+) -> None:
+    with one_dropped(server, why) as client:
+        client.send(message)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "Bee", "bee 0", "turn", "1.5"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["Bee", "turn", "mask", "x"]), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300)
+@given(part=st.sampled_from([*garden(), "reward", "visible", "metrics", "player_rewards"]), junk=JUNK, data=st.data())
+def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
+    shelf: PolicyShelf, part: str, junk: Any, data: st.DataObject
+) -> None:
+    policy, told = shelf.policy(None), garden()
+    if isinstance(told.get(part), dict) and data.draw(st.booleans()):
+        told[part] = {**told[part], data.draw(st.sampled_from(list(told[part]))): junk}
+    else:
+        told[part] = junk
+    try:
+        question = policy.read({"type": "act", "observation": told})
+    except ValueError:
+        return
+    (answer,) = policy.decide([question], True, 1.0, torch.Generator())
+    assert encode(answer)
+
+
+def test_a_client_that_sends_no_messages_is_dropped(server: Running) -> None:
+    with one_dropped(server, "was something printed") as client:
+        client.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_a_client_that_does_not_finish_its_message_is_dropped(server: Running) -> None:
+    with one_dropped(server, "has not ended the message that it began within read_seconds=2") as client:
+        client.socket.sendall(encode({"type": "act", "observation": garden()})[:-1])
+
+
+def test_a_client_that_does_not_greet_is_dropped_and_one_that_thinks_is_not(server: Running) -> None:
+    thinking, silent = server.client(), Client(server.port)
+    assert "has not greeted within read_seconds=2" in silent.receive()["message"]
+    time.sleep(1)  # `thinking` has been silent for longer
+    assert thinking.ask(garden())["type"] == "actions"
+
+
+def test_a_client_that_breaks_off_harms_nobody(server: Running) -> None:
+    client, other = server.client(), server.client()
+    client.send({"type": "act", "observation": garden()})
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing resets the connection
+    client.socket.close()
+    assert other.ask(garden())["type"] == "actions"
+
+
+def test_a_client_that_does_not_read_its_answers_is_dropped(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_message_bytes=20_000) as server:
+        client = server.client()
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.socket.settimeout(0.2)
+        with pytest.raises(OSError):  # in the end nothing more can be sent
+            while True:
+                client.send({"type": "act", "observation": garden(24, 24), "probabilities": True})
+        assert server.has_said("it does not read its answers")
+
+
+def test_more_clients_than_allowed_are_turned_away_until_one_leaves(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_clients=1) as server:
+        first = server.client()
+        assert Client(server.port).receive() == {"type": "error", "message": "the server is full: max_clients=1"}
+        first.socket.close()
+        assert server.has_said("left after 0 decisions")
+        assert server.client().ask(garden())["type"] == "actions"
+
+
+def test_clients_are_told_that_the_server_ends(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint) as server:
+        client = server.client()
+    assert client.receive() == {"type": "error", "message": "the server is ending"}
+    assert client.receive() == {"type": "hung up"}
+
+
+def test_the_command_serves_an_exported_file_until_it_is_interrupted(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    file = write_archive(checkpoint, tmp_path / "garden.policy")
+    command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={file}", "port=0", "device=cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        first = process.stdout.readline()
+        assert "; Ctrl-C ends it" in first, process.stderr.read()
+        client = Client(int(first.partition("127.0.0.1:")[2].partition(";")[0]), {})
+        assert client.ask(garden())["type"] == "actions"
+        os.kill(process.pid, signal.SIGINT)
+        said, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert "served 1 decisions in 1 batches to 1 clients" in said
+
+
+def test_a_port_that_is_taken_is_a_mistake_of_the_user(
+    checkpoint: Checkpoint, server: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_serve(serve, [f"checkpoint={checkpoint.path}", f"port={server.port}", "device=cpu"]) == 2
+    assert f"port={server.port} cannot be listened on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"checkpoint": " "}, "checkpoint must name a run directory"),
+        ({"host": ""}, "host must name an address"),
+        ({"port": 70_000}, "port must be at most 65535, got 70000"),
+        ({"port": -1}, "port must be"),
+        ({"temperature": 0}, "temperature must be"),
+        ({"max_clients": 0}, "max_clients must be"),
+        ({"max_message_bytes": 100}, "max_message_bytes must be"),
+        ({"read_seconds": 0}, "read_seconds must be"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        ServeConfig(**{"checkpoint": "x", **settings})

@@ -1,0 +1,190 @@
+"""Programs that own their main loop, well-behaved and not."""
+
+from __future__ import annotations
+
+import enum
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from entity_gym.agents import Agent, Obs, TrainEnv, TrainEnvBuilder
+from entity_gym.ragged import RaggedBufferI64
+from entity_gym.vec_env import VecEnv
+from entity_gym.vec_obs import VecObs
+
+
+class Move(enum.Enum):
+    LEFT = -1
+    STAY = 0
+    RIGHT = 1
+
+
+@dataclass
+class Walker:
+    x: int
+
+
+@dataclass
+class Goal:
+    x: int
+
+
+@dataclass
+class Wall:
+    pass
+
+
+@dataclass
+class Game:
+    """A walker on a line earns 1 for every step that brings it nearer to the goal, and loses 1 for every other."""
+
+    rng: random.Random
+    length: int = 3
+    x: int = 0
+    goal: int = 0
+    score: int = 0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.goal = self.rng.randint(-9, 9)
+
+    def obs(self) -> Obs[Move]:
+        return Obs(
+            Move, score=self.score, entities=[Goal(self.goal)], actors=[Walker(self.x)], metrics={"steps": self.steps}
+        )
+
+    def step(self, move: Move) -> None:
+        before = abs(self.goal - self.x)
+        self.x += move.value
+        self.score += 1 if abs(self.goal - self.x) < before else -1
+        self.steps += 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.steps == self.length
+
+
+def walk(agent: Agent, config: Any, seed: int) -> None:
+    """Games of 3 steps, or of `config` steps, each of which begins with a score of 100."""
+    rng = random.Random(seed)
+    while True:
+        game = Game(rng, config or 3, score=100)
+        while not game.is_over:
+            move = agent.act(game.obs())
+            if move is None:
+                return
+            game.step(move)
+        agent.game_over(game.obs())
+
+
+def walk_together(agents: Sequence[Agent], config: Any, seed: int) -> None:
+    """All agents walk, each to a goal of its own."""
+    rng = random.Random(seed)
+    while True:
+        games = [Game(rng) for _ in agents]
+        while not games[0].is_over:
+            handles = [agent.act_async(game.obs()) for agent, game in zip(agents, games, strict=True)]
+            moves = [handle.receive() for handle in handles]
+            for game, move in zip(games, moves, strict=True):
+                if move is None:
+                    return
+                game.step(move)
+        for agent, game in zip(agents, games, strict=True):
+            agent.game_over(game.obs())
+
+
+def one_after_the_other(agents: Sequence[Agent], config: Any, seed: int) -> None:
+    """Breaks the rule: waits for the action of the first before the second has handed in its observation."""
+    games = [Game(random.Random(seed)) for _ in agents]
+    for agent, game in zip(agents, games, strict=True):
+        agent.act(game.obs())
+
+
+def one_ends_early(agents: Sequence[Agent], config: Any, seed: int) -> None:
+    """Breaks the rule: the game of the second goes on after that of the first is over."""
+    games = [Game(random.Random(seed)) for _ in agents]
+    for handle in [agent.act_async(game.obs()) for agent, game in zip(agents, games, strict=True)]:
+        handle.receive()
+    agents[0].game_over(games[0].obs())
+    for handle in [agent.act_async(game.obs()) for agent, game in zip(agents, games, strict=True)]:
+        handle.receive()
+
+
+def leave_after_one_game(agent: Agent, config: Any, seed: int) -> None:
+    game = Game(random.Random(seed))
+    while not game.is_over and (move := agent.act(game.obs())) is not None:
+        game.step(move)
+    agent.game_over(game.obs())
+
+
+def leave_by_exit(agent: Agent, config: Any, seed: int) -> None:
+    raise SystemExit(3)
+
+
+def raise_after_one_step(agent: Agent, config: Any, seed: int) -> None:
+    if agent.act(Game(random.Random(seed)).obs()) is not None:
+        raise LookupError("the map is lost")
+
+
+def hang_after_one_step(agent: Agent, config: threading.Event | None, seed: int) -> None:
+    agent.act(Game(random.Random(seed)).obs())
+    wait_for(config)
+
+
+def wait_for(event: threading.Event | None) -> None:
+    while event is None or not event.is_set():
+        time.sleep(0.01)
+
+
+def ignore_none(agent: Agent, config: Any, seed: int) -> None:
+    game = Game(random.Random(seed))
+    while True:
+        agent.act(game.obs())
+
+
+def trip_over_none(agent: Agent, config: Any, seed: int) -> None:
+    game = Game(random.Random(seed), length=1000)
+    while True:
+        game.step(agent.act(game.obs()))  # type: ignore[arg-type]
+
+
+@dataclass
+class Log:
+    """What programs saw; shared by those of one process."""
+
+    seeds: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+
+def keep_log(agent: Agent, config: Log, seed: int) -> None:
+    config.seeds.append(seed)
+    walk(agent, None, seed)
+    config.left.append(seed)
+
+
+def make(main: Any, config: Any = None, **options: Any) -> TrainEnv:
+    return TrainEnvBuilder().entity(Walker, Goal, Wall).action(Move).build(main, config, **options)
+
+
+def moves(obs: VecObs, choices: Sequence[int] | int) -> dict[str, Any]:
+    """These choices for the actors of all frames."""
+    actors = obs.action_masks["Move"].actors
+    values = np.broadcast_to(np.asarray(choices, np.int64), (actors.items(),))
+    return {"Move": RaggedBufferI64.from_offsets(values.reshape(-1, 1).copy(), actors.offsets)}
+
+
+def play(pool: VecEnv, num_steps: int, seed: int) -> list[tuple[Any, ...]]:
+    """What a pool shows while random moves are made; the same moves at each call."""
+    rng = np.random.default_rng(7)
+    obs = pool.reset(seed)
+    shown = []
+    for _ in range(num_steps):
+        features = {name: buffer.values.tolist() for name, buffer in obs.features.items()}
+        shown.append((features, obs.reward.tolist(), obs.done.tolist()))
+        obs = pool.act(moves(obs, rng.integers(3, size=len(obs))))
+    return shown

@@ -1,0 +1,117 @@
+"""What a program says when it asks for actions, and the agent that plays at random."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym.agents import Obs, random_agent
+from tests.entity_gym.agents.programs import Goal, Move, Walker
+
+
+def obs(**changes: Any) -> Obs[Move]:
+    return Obs(Move, **{"score": 0.0, "entities": [Goal(4)], "actors": [Walker(1)], **changes})
+
+
+def test_actors_are_entities_too_and_have_ids() -> None:
+    shown = obs(entities=[Goal(4), Walker(7), Goal(5)], actors=[Walker(1), Walker(2)]).to_observation(0.5)
+    assert {name: np.asarray(rows).tolist() for name, rows in shown.features.items()} == {
+        "Goal": [[4.0], [5.0]],
+        "Walker": [[7.0], [1.0], [2.0]],
+    }
+    assert shown.ids == {"Walker": [None, 0, 1]}
+    assert list(shown.actions["Move"].actor_ids) == [0, 1]  # type: ignore[union-attr, arg-type]
+    assert (shown.reward, shown.done) == (0.5, False)
+
+
+def test_nobody_acts_on_the_last_observation_of_a_game() -> None:
+    assert obs().to_observation(done=True).actions == {}
+
+
+def test_actors_of_several_types_keep_their_order() -> None:
+    shown = obs(entities=[], actors=[Walker(1), Goal(2), Walker(3)]).to_observation()
+    assert shown.ids == {"Walker": [0, 2], "Goal": [1]}
+
+
+def test_objects_may_be_changed_once_they_were_shown() -> None:
+    walker = Walker(1)
+    shown = obs(actors=[walker]).to_observation()
+    walker.x = 9
+    assert np.asarray(shown.features["Walker"]).tolist() == [[1.0]]
+
+
+def test_a_random_agent_takes_every_action_sooner_or_later_and_the_same_ones_with_the_same_seed() -> None:
+    def played(seed: int) -> list[Move | None]:
+        agent = random_agent(seed)
+        return [agent.act(obs()) for _ in range(50)]
+
+    assert set(played(0)) == set(Move)
+    assert played(0) == played(0)
+    assert played(0) != played(1)
+
+
+def test_each_of_several_actors_gets_an_action_of_its_own() -> None:
+    agent = random_agent(0)
+    three = obs(actors=[Walker(1), Walker(2), Walker(3)])
+    assert len(agent.act_each(three) or []) == 3
+    assert agent.act_each(obs(actors=[])) == []
+    handle = agent.act_async(three)
+    assert handle.receive_each() == handle.receive_each()
+
+
+def test_only_allowed_actions_are_taken() -> None:
+    agent = random_agent(0)
+    allowed = [[Move.LEFT], [Move.STAY, Move.RIGHT]]
+    taken = [agent.act_each(obs(actors=[Walker(1), Walker(2)], allowed=allowed)) for _ in range(30)]
+    assert {each[0] for each in taken if each} == {Move.LEFT}
+    assert {each[1] for each in taken if each} == {Move.STAY, Move.RIGHT}
+
+
+def test_the_score_must_be_a_finite_number() -> None:
+    for score in (None, "3", float("nan"), True):
+        with pytest.raises(ValueError, match="score is .*; it must be a finite number"):
+            obs(score=score)
+
+
+def test_act_needs_exactly_one_actor() -> None:
+    agent = random_agent(0)
+    for actors in ([], [Walker(1), Walker(2)]):
+        with pytest.raises(ValueError, match=f"has {len(actors)} actors; it must have exactly one, or use act_each"):
+            agent.act(obs(actors=actors))
+        with pytest.raises(ValueError, match="exactly one"):
+            agent.act_async(obs(actors=actors)).receive()
+
+
+def test_allowed_actions_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="allowed has 2 collections of actions for 1 actors"):
+        obs(allowed=[[Move.LEFT], [Move.LEFT]])
+    with pytest.raises(ValueError, match="no action is allowed to actor 0"):
+        random_agent(0).act(obs(allowed=[[]]))
+    with pytest.raises(ValueError, match="'LEFT' is no Move"):
+        random_agent(0).act(obs(allowed=[["LEFT"]]))
+
+
+def test_an_entity_that_is_no_dataclass_is_refused_even_by_a_random_agent() -> None:
+    with pytest.raises(ValueError, match="dict is <class 'dict'>; it must be a dataclass"):
+        random_agent(0).act(obs(entities=[{"x": 4}]))
+
+
+def test_two_types_of_one_name_are_refused() -> None:
+    @dataclass
+    class Inner:
+        y: int
+
+    Inner.__name__ = "Goal"
+    with pytest.raises(ValueError, match="two types of entity are called 'Goal'"):
+        random_agent(0).act(obs(entities=[Goal(1), Inner(2)]))
+
+
+def test_what_is_no_action_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="an action is an Enum"):
+        Obs(str, score=0)
+    with pytest.raises(ValueError, match="has no members"):
+        Obs(enum.Enum("None", []), score=0)  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""Small Python worlds for the tests of bridges to other libraries; what they show and pay is worked out by hand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Environment,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+
+
+def plain(tree: Any) -> Any:
+    return {name: plain(branch) for name, branch in tree.items()} if isinstance(tree, dict) else np.array(tree).tolist()
+
+
+def yard_actions(chase: list[int], bark: list[int], run: list[list[float]], gate: int) -> dict[str, Any]:
+    return {"chase": np.array(chase), "bark": np.array(bark), "run": np.array(run, np.float32), "gate": gate}
+
+
+class Yard(Environment):
+    """Every kind of action. In step t there are t + 1 dogs at 10, 11, ..., of which the last is hidden, and 2 cats.
+
+    Dogs chase cats or nobody; they bark (softly, normally or loudly, the first not loudly) and run (two numbers, the second
+    at least 1); somebody holds the gate. The reward adds up
+    1000 * gate + 100 * (place of the first dog's cat, counting from 1) + 10 * the sum of barks + the sum of what they run.
+    Without `run` it has the other actions only.
+    """
+
+    def __init__(self, max_steps: int = 3, most: int = 3, run: bool = True) -> None:
+        self.max_steps, self.most, self.run = max_steps, most, run
+        self.steps = self.closed = 0
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Dog": Entity(["x"]), "Cat": Entity(["x", "y"])}, global_features=["time"])
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.without_run(
+            {
+                "chase": SelectEntityActionSpace(nobody=True),
+                "bark": CategoricalActionSpace(["softly", "normally", "loudly"]),
+                "run": ContinuousActionSpace([-2.0, 1.0], [2.0, 5.0]),
+                "gate": GlobalCategoricalActionSpace(["shut", "open"]),
+            }
+        )
+
+    def without_run(self, actions: dict[str, Any]) -> dict[str, Any]:
+        return {name: action for name, action in actions.items() if name != "run" or self.run}
+
+    def configure(self, info: Mapping[str, Any]) -> None:
+        self.most = info["most"]
+
+    def reset(self) -> Observation:
+        self.steps = 0
+        return self.observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        told: Any = actions
+        chased = dict(zip(told["chase"].actors, told["chase"].actees, strict=True))
+        place = [None, "cat 0", "cat 1"].index(chased.get("dog 0"))
+        reward = 1000 * told["gate"].action + 100 * place + 10 * told["bark"].actions.sum()
+        if self.run:
+            reward += told["run"].values.sum()
+        self.steps += 1
+        return self.observe(float(reward))
+
+    def observe(self, reward: float) -> Observation:
+        num_dogs = min(self.steps + 1, self.most)
+        barks = np.ones((num_dogs, 3), np.bool_)
+        barks[0, 2] = False
+        return Observation(
+            features={"Dog": 10.0 + np.arange(num_dogs)[:, None], "Cat": [[1, 2], [3, 4]]},
+            ids={"Dog": [f"dog {i}" for i in range(num_dogs)], "Cat": ["cat 0", "cat 1"]},
+            actions=self.without_run(
+                {
+                    "chase": SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"]),
+                    "bark": CategoricalActionMask(actor_types=["Dog"], mask=barks),
+                    "run": ContinuousActionMask(actor_types=["Dog"]),
+                    "gate": GlobalCategoricalActionMask(),
+                }
+            ),
+            reward=reward,
+            done=self.steps == self.max_steps,
+            truncated=self.steps == self.max_steps,
+            global_features=[self.steps],
+            visible={"Dog": [i + 1 < num_dogs or num_dogs == 1 for i in range(num_dogs)]},
+            end_of_episode_info={"steps": self.steps} if self.steps == self.max_steps else None,
+        )
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Runners(Environment):
+    """Only continuous actions: `num` runners pick two numbers each, and are paid their sum. Two steps."""
+
+    def __init__(self, num: int = 2) -> None:
+        self.num, self.steps = num, 0
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Runner": Entity(["x"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"run": ContinuousActionSpace([-2.0, 1.0], [2.0, 5.0])}
+
+    def reset(self) -> Observation:
+        self.steps = 0
+        return self.observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.steps += 1
+        told: Any = actions
+        return self.observe(float(told["run"].values.sum()))
+
+    def observe(self, reward: float) -> Observation:
+        return Observation(
+            features={"Runner": np.arange(self.num)[:, None]},
+            ids={"Runner": list(range(self.num))},
+            actions={"run": ContinuousActionMask()},
+            reward=reward,
+            done=self.steps == 2,
+        )
+
+
+class Coins(Environment):
+    """One step: one to three coins lie all on one side, and who goes there is paid 1."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Coin": Entity(["x"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"go": GlobalCategoricalActionSpace(["left", "right"])}
+
+    def reset(self) -> Observation:
+        self.right = bool(self.rng.integers(2))
+        self.places = (1 if self.right else -1) * self.rng.uniform(0.5, 1.0, (self.rng.integers(1, 4), 1))
+        return self.observe(0.0, done=False)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        told: Any = actions
+        return self.observe(float(told["go"].label == ("right" if self.right else "left")), done=True)
+
+    def observe(self, reward: float, *, done: bool) -> Observation:
+        return Observation(
+            features={"Coin": self.places}, actions={"go": GlobalCategoricalActionMask()}, reward=reward, done=done
+        )

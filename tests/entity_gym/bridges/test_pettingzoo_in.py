@@ -1,0 +1,578 @@
+"""PettingZoo environments as worlds of entities; what `Herd` shows and pays is worked out by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+
+from gymnasium import spaces  # noqa: E402
+
+from entity_gym import (  # noqa: E402
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Category,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+)
+from entity_gym.bridges.pettingzoo_in import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
+from entity_gym.bridges.pools import Executor  # noqa: E402
+from entity_gym.episode_env import EpisodeVecEnv  # noqa: E402
+from entity_gym.list_env import ListEnv  # noqa: E402
+from entity_gym.players import players_of, split  # noqa: E402
+from entity_gym.process_env import ProcessVecEnv  # noqa: E402
+from entity_gym.sampling import random_actions  # noqa: E402
+from entity_gym.seated_env import SeatedVecEnv  # noqa: E402
+from entity_gym.vec_env import VecEnv  # noqa: E402
+from entity_gym.vec_obs import VecAction, VecCategoricalActionMask, VecObs  # noqa: E402
+from tests.entity_gym.bridges.herds import GRAZE, PLACE, Herd  # noqa: E402
+from tests.entity_gym.player_worlds import Dice  # noqa: E402
+
+
+def graze(agents: list[str], choices: list[int]) -> CategoricalAction:
+    return CategoricalAction(agents, np.array(choices))
+
+
+def hunt(run: int, turn: float) -> dict[str, Any]:
+    return {
+        "wolf.action.0": CategoricalAction(["wolf_0"], np.array([run])),
+        "wolf.action.1": ContinuousAction(["wolf_0"], np.array([[turn]], np.float32)),
+    }
+
+
+def changed(**methods: Callable[..., Any]) -> type[Herd]:
+    """A herd with other methods."""
+    return type("Changed", (Herd,), methods)
+
+
+def at_random(pool: VecEnv | EpisodeVecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, VecAction]:
+    return random_actions(obs, rng, pool.action_space())
+
+
+class Gambler(Dice):
+    """Draws every choice in a herd."""
+
+    def act(self, obs: VecObs, env_id: Any) -> dict[str, VecAction]:
+        return random_actions(obs, self.rng, PettingZooEnvironment(Herd()).action_space())
+
+
+def rows(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(values).tolist() for name, values in features.items()}
+
+
+# ---- agents are entities
+
+
+def test_agents_of_a_group_are_entities_of_one_type_with_actions_of_their_own() -> None:
+    env = PettingZooEnvironment(Herd())
+    assert dict(env.obs_space().entities) == {
+        "sheep": Entity(["0", "1"]),
+        "wolf": Entity([Category("hunger", 3), "place.0", "place.1"]),
+    }
+    assert env.action_space() == {
+        "sheep.action": CategoricalActionSpace(["0", "1", "2"]),
+        "wolf.action.0": CategoricalActionSpace(["0", "1"]),
+        "wolf.action.1": ContinuousActionSpace([-1.0], [1.0]),
+    }
+    first = env.reset()
+    assert rows(first.features) == {"sheep": [[0, 0], [1, 0]], "wolf": [[0, 0, 0]]}
+    assert first.ids == {"sheep": ["sheep_0", "sheep_1"], "wolf": ["wolf_0"]}
+    assert first.actions == {
+        "sheep.action": CategoricalActionMask(actor_ids=["sheep_0", "sheep_1"]),
+        "wolf.action.0": CategoricalActionMask(actor_ids=["wolf_0"]),
+        "wolf.action.1": ContinuousActionMask(actor_ids=["wolf_0"]),
+    }
+
+
+def test_agents_appear_act_and_disappear() -> None:
+    herd = Herd()
+    env = PettingZooEnvironment(herd)
+    env.reset()
+
+    second = env.act({"sheep.action": graze(["sheep_1", "sheep_0"], [2, 0]), **hunt(1, 0.5)})
+    assert herd.told[0] == {"sheep_0": 5, "wolf_0": (1, np.float32(0.5)), "sheep_1": 7}
+    assert second.ids == {"sheep": ["sheep_1"], "wolf": ["wolf_0"]}  # sheep_0 was eaten
+    assert rows(second.features) == {"sheep": [[1, 1]], "wolf": [[1, 0, 1]]}
+    assert second.reward == 5 + 7 - 2  # what sheep_0 ate last counts, too
+
+    third = env.act({"sheep.action": graze(["sheep_1"], [0]), **hunt(0, 0)})
+    assert third.ids == {"sheep": ["sheep_1", "sheep_2"], "wolf": ["wolf_0"]}  # sheep_2 was born
+    assert third.actions["sheep.action"] == CategoricalActionMask(actor_ids=["sheep_1", "sheep_2"])
+
+    fourth = env.act({"sheep.action": graze(["sheep_1", "sheep_2"], [0, 1]), **hunt(0, 0)})
+    assert herd.told[2]["sheep_2"] == 6
+    assert fourth.metrics == {"agents": 3, "reward.sheep": 11, "reward.wolf": -2}
+
+
+def test_an_episode_ends_with_its_last_agent_and_shows_those_that_were_cut() -> None:
+    env = PettingZooEnvironment(Herd(length=2))
+    env.reset()
+    env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 1]), **hunt(0, 0)})
+    last = env.act({"sheep.action": graze(["sheep_1"], [1]), **hunt(0, 0)})
+    assert last.done and last.truncated
+    assert last.ids == {"sheep": ["sheep_1"], "wolf": ["wolf_0"]}
+    assert last.actions == {}
+    assert last.end_of_episode_info == {
+        "score.sheep": 5 + 6 + 6,
+        "score.wolf": -2 - 1,
+        "scores": {"sheep_0": 5, "wolf_0": -3, "sheep_1": 12},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fates", "truncated", "left"),
+    [
+        ({"sheep_0": "terminated", "sheep_1": "terminated", "wolf_0": "terminated"}, False, []),
+        ({"sheep_0": "terminated", "sheep_1": "truncated", "wolf_0": "terminated"}, True, ["sheep_1"]),
+        ({"sheep_0": "both", "sheep_1": "both", "wolf_0": "terminated"}, False, []),
+        ({}, False, []),  # they are gone, and nothing says why
+    ],
+)
+def test_an_episode_is_truncated_if_somebody_in_it_was_only_cut(
+    fates: dict[str, str], truncated: bool, left: list[str]
+) -> None:
+    class Fate(Herd):
+        def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+            observations, rewards, *_, infos = super().step(actions)
+            self.agents = []
+            ends = [
+                {agent: fate in (way, "both") for agent, fate in fates.items()} for way in ("terminated", "truncated")
+            ]
+            return observations, rewards, *ends, infos
+
+    env = PettingZooEnvironment(Fate())
+    env.reset()
+    last = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
+    assert (last.done, last.truncated) == (True, truncated)
+    assert [agent for of_type in last.ids.values() for agent in of_type] == left
+
+
+def test_agents_that_nobody_listed_are_found_by_an_episode_and_may_come_later() -> None:
+    class Open(Herd):
+        possible_agents = None  # type: ignore[assignment]
+
+        def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+            observations, *rest = super().step(actions)
+            if self.time == 1:
+                self.agents.append("sheep_7")
+                observations["sheep_7"] = np.array([7, 7], np.float32)
+            return observations, *rest
+
+    env = PettingZooEnvironment(Open())
+    env.reset()
+    shown = env.act({"sheep.action": graze(["sheep_0", "sheep_1"], [0, 0]), **hunt(0, 0)})
+    assert shown.ids["sheep"] == ["sheep_1", "sheep_7"]
+    assert rows(shown.features)["sheep"] == [[1, 1], [7, 7]]
+
+
+# ---- groups
+
+
+def test_names_of_groups_are_those_of_agents_without_the_number() -> None:
+    class Named(Herd):
+        possible_agents = ["red team-12", "0", "archer", "archer_1_2", ("tank", 3)]  # type: ignore[list-item]
+
+        def observation_space(self, agent: Any) -> Any:
+            return PLACE
+
+        def action_space(self, agent: Any) -> Any:
+            return GRAZE
+
+    assert list(PettingZooEnvironment(Named()).obs_space().entities) == [
+        "red team",
+        "agent",
+        "archer",
+        "archer_1",
+        "tank",
+    ]
+
+
+def test_groups_can_be_told_apart_or_be_one() -> None:
+    env = PettingZooEnvironment(Herd(), {"dolly": ["sheep_0"], "flock": "sheep_*", "rest": ["wolf_?"]})
+    first = env.reset()
+    assert first.ids == {"dolly": ["sheep_0"], "flock": ["sheep_1"], "rest": ["wolf_0"]}
+    assert list(env.action_space()) == ["dolly.action", "flock.action", "rest.action.0", "rest.action.1"]
+    alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
+    shared = PettingZooEnvironment(changed(**alike)(), {"agent": "*"})
+    assert list(shared.action_space()) == ["agent.action"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            {"all": "*"},
+            "'sheep_0' and 'wolf_0' are both in the group 'all', and have different observation spaces.*groups=",
+        ),
+        ({"sheep": ["sheep_*"]}, r"the agent 'wolf_0' is in none of the groups \{'sheep': \['sheep_\*'\]\}"),
+        (["sheep"], "expected a mapping from the name of each group to its agents"),
+        ({"sheep": 3}, "expected a mapping from the name of each group to its agents"),
+        ({}, "expected a mapping from the name of each group to its agents"),
+    ],
+)
+def test_groups_that_cannot_be_are_named(groups: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PettingZooEnvironment(Herd(), groups)
+
+
+# ---- masks
+
+
+class Masked(Herd):
+    """One kind of agent, with the masks that it is given, in the observation or in the info."""
+
+    possible_agents = ["sheep_0", "sheep_1"]
+    masks: dict[str, Any] = {}
+    in_info = False
+
+    def observation_space(self, agent: str) -> Any:
+        mask = {} if self.in_info else {"action_mask": spaces.MultiBinary(3)}
+        return spaces.Dict({"observation": PLACE, **mask})
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed, options)
+        self.agents = list(self.possible_agents)
+        return self.see(self.agents), self.infos()
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        return *super().step(actions)[:4], self.infos()
+
+    def see(self, agents: list[str]) -> dict[str, Any]:
+        masks = {} if self.in_info else self.masks
+        return {
+            agent: {"observation": place, **({"action_mask": masks[agent]} if agent in masks else {})}
+            for agent, place in super().see([agent for agent in agents if agent in self.possible_agents]).items()
+        }
+
+    def infos(self) -> dict[str, Any]:
+        return {agent: {"action_mask": self.masks[agent]} if self.in_info else {} for agent in self.possible_agents}
+
+
+@pytest.mark.parametrize("in_info", [False, True])
+def test_masks_are_read_from_the_observation_and_from_the_info(in_info: bool) -> None:
+    masks = {"sheep_0": np.array([1, 0, 1], np.int8), "sheep_1": np.array([1, 1, 1], np.int8)}
+    env = PettingZooEnvironment(type("Here", (Masked,), {"masks": masks, "in_info": in_info})())
+    names = ["observation.0", "observation.1"] if in_info else ["0", "1"]  # what stands beside a mask needs no name
+    assert env.obs_space().entities["sheep"] == Entity(names)
+    mask = env.reset().actions["sheep.action"]
+    assert isinstance(mask, CategoricalActionMask)
+    assert np.asarray(mask.mask).tolist() == [[True, False, True], [True, True, True]]
+
+
+def test_an_agent_with_nothing_open_does_not_act_and_the_world_is_told_its_first_choice() -> None:
+    masks = {"sheep_0": np.zeros(3, np.int8), "sheep_1": np.array([0, 0, 1], np.int8)}
+    herd = type("Here", (Masked,), {"masks": masks})()
+    env = PettingZooEnvironment(herd)
+    mask = env.reset().actions["sheep.action"]
+    assert isinstance(mask, CategoricalActionMask)
+    assert mask.actor_ids == ["sheep_1"]
+    env.act({"sheep.action": graze(["sheep_1"], [2])})
+    assert herd.told == [{"sheep_0": 5, "sheep_1": 7}]
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (np.ones(2, np.int8), "agent 'sheep_1': the action mask of 'action' is .*expected 3 flags"),
+        (None, r"agent 'sheep_1': the observation is \{'observation'.*expected a dictionary with 'action_mask'"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_named(mask: Any, message: str) -> None:
+    masks = {"sheep_0": np.ones(3, np.int8), "sheep_1": mask}
+    here = type("Here", (Masked,), {"masks": {agent: each for agent, each in masks.items() if each is not None}})
+    env = PettingZooEnvironment(here())
+    with pytest.raises(ValueError, match=message):
+        env.reset()
+
+
+# ---- pools
+
+
+def test_environment_i_is_seeded_once_with_seed_plus_i_and_env_info_goes_into_the_options() -> None:
+    pool = ListEnv(PettingZooFactory(Herd, length=1), 2, seed=40)
+    herds = [env.env for env in pool.envs]  # type: ignore[attr-defined]
+    obs = pool.reset(env_info=[{"size": 3}, {}])
+    obs = pool.act(at_random(pool, obs, np.random.default_rng(0)))
+    assert obs.done.all() and obs.truncated.all()
+    assert herds[0].resets == [{"seed": 40, "options": {"size": 3}}, {"seed": None, "options": {"size": 3}}]
+    assert herds[1].resets == [{"seed": 41, "options": None}, {"seed": None, "options": None}]
+    pool.close()
+    assert [herd.num_closed for herd in herds] == [1, 1]
+
+
+def test_every_executor_plays_the_same_game() -> None:
+    def play(executor: Executor) -> list[Any]:
+        pool = from_pettingzoo(Herd, 3, 0, executor, num_workers=1 if executor == "list" else 2, length=3)
+        assert isinstance(pool, VecEnv) and isinstance(pool, ProcessVecEnv) == (executor == "process")
+        rng = np.random.default_rng(0)
+        obs = pool.reset()
+        shown = []
+        for _ in range(5):
+            obs = pool.act(at_random(pool, obs, rng))
+            shown.append((obs.reward.tolist(), obs.done.tolist(), obs.features["sheep"].to_list()))
+        pool.close()
+        return shown
+
+    alone = play("list")
+    assert [done for _, done, _ in alone] == [[False] * 3] * 2 + [[True] * 3] + [[False] * 3] * 2
+    assert [[len(sheep) for sheep in frames] for *_, frames in alone] == [[k] * 3 for k in (1, 2, 2, 1, 2)]
+    assert play("thread") == play("process") == alone
+
+
+def test_without_autoreset_the_batch_shrinks() -> None:
+    pool = from_pettingzoo(Herd, 2, autoreset=False, length=2)
+    assert isinstance(pool, EpisodeVecEnv)
+    obs, running = pool.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        assert running.tolist() == [0, 1]
+        _, (obs, running) = pool.step(at_random(pool, obs, rng))
+    assert running.tolist() == []
+
+
+def test_an_image_is_what_the_environment_draws() -> None:
+    pool = from_pettingzoo(Herd, render_mode="rgb_array")
+    assert isinstance(pool, VecEnv)
+    pool.reset()
+    assert pool.render([0])[0].shape == (4, 6, 3)
+    silent = from_pettingzoo(Herd)
+    assert isinstance(silent, VecEnv)
+    silent.reset()
+    with pytest.raises(ValueError, match="returned NoneType, which is no image: make .* with render_mode='rgb_array'"):
+        silent.render([0])
+
+
+# ---- groups that play against each other
+
+
+def test_groups_are_players_who_see_their_own_agents_alone_and_earn_what_these_earn() -> None:
+    factory = PettingZooFactory(Herd)
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 2
+    pool = ListEnv(factory, 1)
+    obs = pool.reset()
+    obs = pool.act(at_random(pool, obs, np.random.default_rng(0)))
+    sheep, wolf = split(obs, mapping, 0), split(obs, mapping, 1)
+    assert rows({name: each.values for name, each in sheep.features.items()}) == {
+        "sheep": [[1, 1]],
+        "wolf": [[0, 0, 0]],
+    }
+    assert rows({name: each.values for name, each in wolf.features.items()}) == {"sheep": [[0, 0]], "wolf": [[1, 0, 1]]}
+    assert sheep.action_masks["wolf.action.0"].actors.items() == 0
+    assert wolf.action_masks["wolf.action.0"].actors.items() == 1
+    assert wolf.reward.tolist() == [-2]
+    assert sheep.reward[0] + wolf.reward[0] == obs.reward[0]
+
+
+def test_a_learner_plays_one_group_against_another() -> None:
+    factory = PettingZooFactory(Herd, length=3)
+    mapping = players_of(factory)
+    assert mapping is not None
+    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Gambler(0))
+    rng = np.random.default_rng(0)
+    obs = pool.reset(seed=0)
+    for _ in range(3):
+        obs = pool.act(at_random(pool, obs, rng))
+    assert obs.done.all()
+    assert [obs.end_of_episode_info[i]["win_rate"] for i in (0, 1)] == [1.0, 0.0]  # sheep always do better
+    assert obs.end_of_episode_info[0]["opponent_reward"] == -2 - 1 - 2
+
+
+def test_one_group_is_one_player() -> None:
+    alike = {"observation_space": lambda self, agent: PLACE, "action_space": lambda self, agent: GRAZE}
+    mapping = players_of(PettingZooFactory(changed(**alike), groups={"agent": "*"}))
+    assert mapping is not None and mapping.num_players == 1
+
+
+# ---- environments of PettingZoo
+
+
+@pytest.mark.parametrize(
+    "env_id", ["classic/rps-v2", "pettingzoo.classic.rps_v2:parallel_env", "butterfly/knights_archers_zombies-v11"]
+)
+def test_environments_of_pettingzoo_play_through(env_id: str) -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    pool = from_pettingzoo(env_id, 2, max_cycles=12)
+    assert isinstance(pool, VecEnv)
+    rng = np.random.default_rng(0)
+    obs = pool.reset()
+    ends = 0
+    for _ in range(26):
+        assert sum(mask.actors.items() for mask in obs.action_masks.values()) > 0
+        obs = pool.act(at_random(pool, obs, rng))
+        ends += int(obs.done.sum())
+    assert ends >= 4
+    pool.close()
+
+
+def test_agents_that_take_turns_act_when_it_is_their_turn() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    from pettingzoo.classic import connect_four_v3
+    from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+    pool = from_pettingzoo(lambda: turn_based_aec_to_parallel(connect_four_v3.env()), groups={"player": "*"})
+    assert isinstance(pool, VecEnv)
+    obs = pool.reset()
+    rng = np.random.default_rng(0)
+    turns = []
+    for _ in range(4):
+        mask = obs.action_masks["player.action"]
+        assert isinstance(mask, VecCategoricalActionMask)
+        turns.append(mask.actors.to_list()[0])
+        obs = pool.act(at_random(pool, obs, rng))
+    assert turns == [[[0]], [[1]], [[0]], [[1]]]
+
+
+def test_spaces_that_change_are_refused() -> None:
+    pytest.importorskip("pettingzoo")
+    from pettingzoo.test.example_envs.generated_agents_parallel_v0 import parallel_env
+
+    pool = from_pettingzoo(parallel_env)  # it draws the sizes of its spaces anew with each reset
+    with pytest.raises(ValueError, match=r"the (observation|action) space of agent 'type.*spaces must not change"):
+        for seed in range(3):
+            pool.reset(seed)
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"reset": lambda self, seed, options: {}}, r"reset\(\) returned \{\}; expected observations and infos"),
+        ({"reset": lambda self, seed, options: ({}, {})}, r"there are no agents after reset\(\)"),
+        ({"see": lambda self, agents: {}}, "there is no observation of 'sheep_0', which is one of the agents"),
+        ({"see": lambda self, agents: dict.fromkeys(agents)}, "agent 'sheep_0': the observation is None"),
+        (
+            {"see": lambda self, agents: {agent: np.zeros(3) for agent in agents}},
+            r"agent 'sheep_0': the observation has shape \(3,\); expected \(2,\)",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_first_observation_is_named(methods: Any, message: str) -> None:
+    pool = from_pettingzoo(changed(**methods))
+    with pytest.raises(ValueError, match=message) as caught:
+        pool.reset()
+    assert "raised by herd_v0 (environment 0) in reset()" in caught.value.__notes__
+
+
+def _without(part: int, agent: str | None = None) -> Callable[..., Any]:
+    """`step` that leaves a part of what it returns away, or an agent in it."""
+
+    def step(self: Herd, actions: Mapping[str, Any]) -> Any:
+        result = list(Herd.step(self, actions))
+        if agent is None:
+            del result[part]
+        else:
+            result[part] = {name: value for name, value in result[part].items() if name != agent}
+        return tuple(result)
+
+    return step
+
+
+def _with(part: int, agent: str, value: Any) -> Callable[..., Any]:
+    def step(self: Herd, actions: Mapping[str, Any]) -> Any:
+        result = Herd.step(self, actions)
+        result[part][agent] = value
+        return result
+
+    return step
+
+
+def _with_stranger(self: Herd, actions: Mapping[str, Any]) -> Any:
+    result = Herd.step(self, actions)
+    self.agents.append("bear_0")
+    result[0]["bear_0"] = np.zeros(2)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (_without(4), r"step\(\) returned .*expected observations, rewards, terminations, truncations and infos"),
+        (_without(0, "sheep_1"), "there is no observation of 'sheep_1'"),
+        (_without(1, "sheep_0"), "returned no reward of 'sheep_0', which has acted"),
+        (_with(1, "wolf_0", None), "returned the reward None of 'wolf_0'; expected a finite number"),
+        (_with(1, "wolf_0", np.nan), "returned the reward nan of 'wolf_0'; expected a finite number"),
+        (
+            _with_stranger,
+            "'bear_0' appeared, of the group 'bear', of which there was nobody before; allowed: 'sheep', 'wolf'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_step_is_named(step: Any, message: str) -> None:
+    pool = from_pettingzoo(changed(step=step))
+    assert isinstance(pool, VecEnv)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match=message):
+        pool.act(at_random(pool, obs, np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"possible_agents": []}, "herd_v0 has no agents: possible_agents is empty"),
+        ({"action_space": lambda self, agent: {}[agent]}, "herd_v0 has no spaces of agent 'sheep_0'"),
+        (
+            {"observation_space": lambda self, agent: spaces.Sequence(PLACE)},
+            "agent 'sheep_0': the observation space is a Sequence",
+        ),
+        (
+            {"action_space": lambda self, agent: spaces.Text(3)},
+            "agent 'sheep_0': the action space at 'action' is a Text",
+        ),
+        ({"agent_iter": lambda self: ()}, "Changed is an AEC environment.*turn_based_aec_to_parallel"),
+    ],
+)
+def test_environments_that_have_no_such_form_say_why(methods: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PettingZooEnvironment(changed(**methods)())
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "message"),
+    [
+        (3, {}, "the PettingZoo environment is 3, which makes none; give what makes it"),
+        (functools, {}, "which makes none; give what makes it"),
+        ("entity_gym:nobody", {}, "the PettingZoo environment is 'entity_gym:nobody', but entity_gym has no class"),
+        (Herd, {"executor": "threads"}, "executor is 'threads'; allowed: .*did you mean 'thread'"),
+        (Herd, {"num_workers": 2}, "num_workers is 2, which is for executor='thread' or 'process'"),
+        (Herd, {"executor": "process", "autoreset": False}, "autoreset=False is not there for executor='process'"),
+        (
+            Herd,
+            {"size": 3},
+            r"the arguments \{'size': 3\} do not fit Herd\(.*got an unexpected keyword argument 'size'",
+        ),
+        (object, {}, "object has no reset, step, observation_space, action_space; expected a PettingZoo parallel"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(env: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_pettingzoo(env, **options)
+
+
+def test_an_id_that_pettingzoo_does_not_know_has_neighbours() -> None:
+    pytest.importorskip("pettingzoo")
+    with pytest.raises(ValueError, match=r"no parallel environment 'butterfly/pistonbal-v6'.*did you mean"):
+        from_pettingzoo("butterfly/pistonbal-v6")
+    with pytest.raises(ValueError, match="'classic/chess-v6'; agents take turns in it, so convert it"):
+        from_pettingzoo("classic/chess-v6")
+
+
+def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    with pytest.raises(
+        ValueError, match=r"cannot make 'classic/rps-v2' with \{'size': 3\}: .*unexpected keyword argument"
+    ):
+        from_pettingzoo("classic/rps-v2", size=3)

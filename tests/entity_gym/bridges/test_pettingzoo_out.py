@@ -1,0 +1,379 @@
+"""Worlds with players as PettingZoo environments; what `Duel` shows and pays is worked out by hand."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pettingzoo")
+
+from gymnasium import spaces  # noqa: E402
+from pettingzoo.test import parallel_api_test, parallel_seed_test  # noqa: E402
+
+from entity_gym import (  # noqa: E402
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.bridges.pettingzoo_in import PettingZooFactory, from_pettingzoo  # noqa: E402
+from entity_gym.bridges.pettingzoo_out import to_pettingzoo  # noqa: E402
+from entity_gym.registry import make  # noqa: E402
+from tests.entity_gym.bridges.herds import Herd  # noqa: E402
+from tests.entity_gym.player_worlds import Duel  # noqa: E402
+from tests.worlds import choose  # noqa: E402
+
+SNAKES = {"num_snakes": 4, "num_players": 2, "max_actors": {"move": 2}, "compile": False}
+ROOM = {"max_entities": {"Stone": 2, "Pawn": 4}}
+
+
+class Captains(Duel):
+    """Every pawn points at a pawn; captains, the first pawn of each player, wave too, and not twice to the left."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Pawn": Entity(["owner", "round"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"point": SelectEntityActionSpace(exclude_self=True), "wave": CategoricalActionSpace(["left", "right"])}
+
+    def act(self, actions: Mapping[str, Any]) -> Observation:
+        self.told = actions
+        self.round += 1
+        return self._show([0.0, 0.0])
+
+    def _show(self, earned: list[float]) -> Observation:
+        pawns = [(player, i) for i in range(self.pawns) for player in (0, 1)]
+        return Observation(
+            features={"Pawn": [[player, self.round] for player, _ in pawns]},
+            ids={"Pawn": pawns},
+            actions={
+                "point": SelectEntityActionMask(),
+                "wave": CategoricalActionMask(actor_ids=[(0, 0), (1, 0)], mask=[[self.round == 0, True]] * 2),
+            },
+            done=self.round == 3,
+        )
+
+
+class Sailors(Captains):
+    """Every pawn turns its sail, from -1 to 1, and earns what its sail is at; captains wave as well."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"sail": ContinuousActionSpace([-1.0], [1.0]), "wave": CategoricalActionSpace(["left", "right"])}
+
+    def act(self, actions: Mapping[str, Any]) -> Observation:
+        sail = actions["sail"]
+        assert isinstance(sail, ContinuousAction)
+        earned = [0.0, 0.0]
+        for (player, _), value in zip(sail.actors, sail.values, strict=True):
+            earned[player] += float(value[0])
+        self.round += 1
+        return self._show(earned)
+
+    def _show(self, earned: list[float]) -> Observation:
+        shown = super()._show(earned)
+        shown.actions = {"sail": ContinuousActionMask(), "wave": shown.actions["wave"]}
+        shown.player_rewards = earned
+        return shown
+
+
+def plain(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: plain(branch) for name, branch in tree.items()}
+    return [plain(each) for each in tree] if isinstance(tree, tuple) else np.asarray(tree).tolist()
+
+
+# ---- PettingZoo's own tests
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("MultiSnake", SNAKES),
+        ("MultiSnake", {**SNAKES, "num_snakes": 3, "num_players": 3, "max_actors": {"move": 1}}),
+        (functools.partial(Duel, pawns=2), {**ROOM, "max_actors": {"bid": 2}}),
+        (functools.partial(Duel, cut=True), {**ROOM, "max_actors": {"bid": 1}}),
+        (functools.partial(Captains, pawns=2), {"max_entities": {"Pawn": 4}}),
+        (functools.partial(Sailors, pawns=2), {"max_entities": {"Pawn": 4}}),
+    ],
+)
+def test_pettingzoos_own_api_test_passes_and_finds_nothing_to_warn_of(env: Any, options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=r"reset: options \['options'\] are not used")
+        parallel_api_test(to_pettingzoo(env, **options), num_cycles=40)
+
+
+def test_the_same_seed_gives_the_same_game() -> None:
+    parallel_seed_test(lambda: to_pettingzoo("MultiSnake", **SNAKES), num_cycles=20)
+
+
+@pytest.mark.parametrize("env", [functools.partial(Captains, pawns=2), functools.partial(Sailors, pawns=2)])
+def test_what_is_shown_is_always_in_the_space(env: Any) -> None:
+    world = to_pettingzoo(env, max_entities={"Pawn": 4})
+    observations, _ = world.reset()
+    while world.agents:
+        assert all(observations[agent] in world.observation_space(agent) for agent in world.agents)
+        observations, *_ = world.step({agent: world.action_space(agent).sample() for agent in world.agents})
+    assert all(observations[agent] in world.observation_space(agent) for agent in world.possible_agents)
+
+
+# ---- agents are players
+
+
+def test_every_player_sees_the_world_with_its_own_eyes_and_moves_its_own() -> None:
+    env = to_pettingzoo(functools.partial(Duel, pawns=2), **ROOM, max_actors={"bid": 2})
+    observations, infos = env.reset()
+    assert env.agents == env.possible_agents == ["player_0", "player_1"]
+    assert plain(observations["player_0"]) == {
+        "entities": {"Pawn": [[0, 0], [1, 0], [0, 0], [1, 0]]},
+        "counts": {"Stone": 2, "Pawn": 4},
+        "visible": {"Stone": [1, 1], "Pawn": [1, 1, 1, 1]},
+        "global": [0],
+        "actors": {"bid": [2, 4]},  # behind two stones
+        "action_mask": {"bid": [[1, 1, 1], [1, 1, 1]]},
+    }
+    assert plain(observations["player_1"]["entities"]) == {"Pawn": [[1, 0], [0, 0], [1, 0], [0, 0]]}
+    assert plain(observations["player_1"]["actors"]) == {"bid": [3, 5]}
+    assert infos["player_0"] == {"elapsed_step": 0, "replaced_actions": 0}
+    assert env.action_space("player_1") == spaces.Dict({"bid": spaces.MultiDiscrete([3, 3])})
+
+
+def test_every_agent_is_paid_what_its_player_earned_and_all_end_together() -> None:
+    env = to_pettingzoo(Duel, **ROOM, max_actors={"bid": 1})
+    env.reset()
+    for _ in range(2):
+        _, rewards, terminated, truncated, _ = env.step({"player_0": 2, "player_1": np.int64(1)})
+        assert rewards == {"player_0": 2.0, "player_1": 1.0}
+        assert not any((*terminated.values(), *truncated.values()))
+    _, rewards, terminated, truncated, infos = env.step({"player_1": 0, "player_0": 1})
+    assert rewards == {"player_0": 1.0, "player_1": 0.0}
+    assert terminated == {"player_0": True, "player_1": True}
+    assert truncated == {"player_0": False, "player_1": False}
+    assert infos["player_1"] == {"elapsed_step": 3, "replaced_actions": 0, "score_0": 5.0, "score_1": 2.0}
+    assert env.agents == []
+
+
+def test_a_cut_episode_is_truncated_for_all() -> None:
+    env = to_pettingzoo(functools.partial(Duel, cut=True), **ROOM, max_actors={"bid": 1})
+    env.reset()
+    for _ in range(3):
+        _, _, terminated, truncated, _ = env.step({"player_0": 0, "player_1": 0})
+    assert terminated == {"player_0": False, "player_1": False}
+    assert truncated == {"player_0": True, "player_1": True}
+
+
+def test_a_world_that_does_not_tell_players_apart_pays_everybody_the_same() -> None:
+    env = to_pettingzoo(functools.partial(Duel, tells=False), **ROOM, max_actors={"bid": 1})
+    env.reset()
+    assert env.step({"player_0": 2, "player_1": 1})[1] == {"player_0": 3.0, "player_1": 3.0}
+
+
+def test_multi_snake_plays_the_game_of_the_entity_pool() -> None:
+    env = to_pettingzoo("MultiSnake", **SNAKES)
+    pool = make("MultiSnake", num_snakes=4, num_players=2, compile=False)
+    rng = np.random.default_rng(0)
+    steps = 0
+    for seed in range(8):
+        observations, _ = env.reset(seed=seed)
+        obs = pool.reset(seed)
+        while env.agents:
+            first, second = (observations[agent]["entities"]["SnakeHead"][:4] for agent in env.agents)
+            assert np.array_equal(first, obs.features["SnakeHead"].values)
+            assert np.array_equal(second[:, 2], [2, 3, 0, 1])  # the own colours are the first ones
+            moves = rng.integers(4, size=4)
+            observations, rewards, *_ = env.step({"player_0": {"move": moves[:2]}, "player_1": {"move": moves[2:]}})
+            obs = pool.act(choose("move", [moves.tolist()]))
+            assert sum(rewards.values()) == pytest.approx(float(obs.reward[0]))
+            steps += 1
+        assert obs.done.all()
+    assert steps > 8
+    pool.close()
+
+
+def test_what_came_from_pettingzoo_goes_back_with_its_groups_as_agents() -> None:
+    env = to_pettingzoo(
+        PettingZooFactory(Herd, length=3),
+        max_entities={"sheep": 3, "wolf": 1},
+        max_actors={"sheep.action": 3, "wolf.action.0": 1, "wolf.action.1": 1},
+    )
+    env.reset(seed=0)
+    total = {"player_0": 0.0, "player_1": 0.0}
+    while env.agents:
+        rewards = env.step({agent: env.action_space(agent).sample() for agent in env.agents})[1]
+        total = {agent: total[agent] + reward for agent, reward in rewards.items()}
+    assert total["player_1"] == -2 - 1 - 2  # the wolf's
+    assert total["player_0"] >= 5 * 5
+
+
+# ---- masks
+
+
+def test_the_mask_is_what_sampling_takes() -> None:
+    env = to_pettingzoo(functools.partial(Captains, pawns=2), max_entities={"Pawn": 4})
+    observations, _ = env.reset()
+    mask = observations["player_1"]["action_mask"]
+    nobody = [0, 0, 0, 0]
+    assert plain(mask) == {
+        "point": [[1, 0, 1, 1], [1, 1, 1, 0], nobody, nobody],  # pawns 1 and 3 are its own
+        "wave": [[1, 1], [0, 0], [0, 0], [0, 0]],
+    }
+    sample = env.action_space("player_1").sample(mask=mask)
+    observations, _, _, _, infos = env.step({agent: sample for agent in env.agents})
+    assert infos["player_1"]["replaced_actions"] == 0
+    assert plain(observations["player_1"]["action_mask"]["wave"])[0] == [0, 1]
+
+
+def test_actions_of_a_player_reach_its_own_entities_by_their_ids() -> None:
+    world = Captains(pawns=1)
+    env = to_pettingzoo(_maker(world), max_entities={"Pawn": 2}, max_actors={"point": 1, "wave": 1})
+    env.reset()
+    wave = {"player_0": 0, "player_1": 1}
+    env.step({agent: {"point": [1 - i], "wave": [wave[agent]]} for i, agent in enumerate(env.agents)})
+    assert list(zip(world.told["point"].actors, world.told["point"].actees, strict=True)) == [
+        ((0, 0), (1, 0)),
+        ((1, 0), (0, 0)),
+    ]
+    assert world.told["wave"].actors == [(0, 0), (1, 0)]
+    assert world.told["wave"].actions.tolist() == [0, 1]
+
+
+def test_an_action_that_is_not_open_is_replaced_or_refused_as_one_likes() -> None:
+    room: dict[str, Any] = {"max_entities": {"Pawn": 2}, "max_actors": {"point": 1, "wave": 1}}
+    left = {"player_0": {"point": [1], "wave": [0]}, "player_1": {"point": [0], "wave": [0]}}
+    env = to_pettingzoo(Captains, **room)
+    env.reset()
+    env.step(left)
+    assert env.step(left)[4]["player_0"]["replaced_actions"] == 1
+    strict = to_pettingzoo(Captains, **room, invalid_actions="raise")
+    strict.reset()
+    strict.step(left)
+    with pytest.raises(
+        ValueError, match=r"Captains, player_0 .*action 'wave' is 0, which is not open now; open are \[1\]"
+    ):
+        strict.step(left)
+
+
+def test_beside_continuous_actions_the_masks_of_the_others_are_in_the_info() -> None:
+    env = to_pettingzoo(
+        functools.partial(Sailors, pawns=2), max_entities={"Pawn": 4}, max_actors={"sail": 2, "wave": 1}
+    )
+    observations, infos = env.reset()
+    assert "action_mask" not in observations["player_0"]
+    assert plain(infos["player_0"]["action_mask"]) == {"wave": [[1, 1]]}
+    assert env.action_space("player_0")["sail"] == spaces.Box(-1.0, 1.0, (2, 1), np.float32)
+    told = {"sail": np.array([[0.5], [0.25]], np.float32), "wave": [1]}
+    rewards = env.step({"player_0": told, "player_1": {**told, "sail": np.array([[-1.0], [0.0]], np.float32)}})[1]
+    assert rewards == {"player_0": 0.75, "player_1": -1.0}
+
+
+# ---- faults
+
+
+def test_a_world_without_players_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"MineSweeper has no players.*num_players\(\).*or use to_gymnasium"):
+        to_pettingzoo("MineSweeper")
+
+
+def test_room_that_nobody_told_is_asked_for_and_room_that_is_exceeded_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Duel, player_0 does not say .*max_entities=\{'Stone': 10, 'Pawn': 10\}"):
+        to_pettingzoo(Duel)
+    env = to_pettingzoo(functools.partial(Duel, pawns=3), **ROOM, max_actors={"bid": 3})
+    with pytest.raises(ValueError, match=r"shows 6 entities of type 'Pawn'; there is room for 4: see max_entities"):
+        env.reset()
+    env = to_pettingzoo(functools.partial(Duel, pawns=2), **ROOM, max_actors={"bid": 1})
+    with pytest.raises(ValueError, match=r"player_0 .*has 2 actors of 'bid'; there is room for 1: see max_actors"):
+        env.reset()
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ({"player_0": 1}, "the action of 'player_1' is missing"),
+        (
+            {"player_0": 1, "player_1": 1, "player_2": 1},
+            "there is no agent 'player_2'; allowed: 'player_0', 'player_1'",
+        ),
+        ({"player_0": 1, "player_1": 3}, r"Duel, player_1 .*action 'bid' is 3; it must be from 0 to 2"),
+        ({"player_0": 1, "player_1": None}, "action 'bid' has shape .*expected whole numbers"),
+        (None, "actions are None; expected a dictionary, agent -> action"),
+    ],
+)
+def test_actions_that_cannot_be_are_named(actions: Any, message: str) -> None:
+    env = to_pettingzoo(Duel, **ROOM, max_actors={"bid": 1})
+    env.reset()
+    with pytest.raises(ValueError, match=message):
+        env.step(actions)
+    assert env.step({"player_0": 1, "player_1": 2})[1] == {"player_0": 1.0, "player_1": 2.0}  # nothing has happened
+
+
+def test_a_step_needs_an_episode_that_is_running() -> None:
+    env = to_pettingzoo(Duel, **ROOM, max_actors={"bid": 1})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no episode is running; call reset first"):
+            env.step({"player_0": 1, "player_1": 1})
+        env.reset()
+        for _ in range(3):
+            env.step({"player_0": 1, "player_1": 1})
+
+
+def test_parameters_are_set_at_reset_but_for_those_that_say_whose_things_are() -> None:
+    env = to_pettingzoo("MultiSnake", **SNAKES)
+    observations, _ = env.reset(options={"env_info": {"board_size": 64, "max_snake_length": 3}})
+    assert observations["player_0"]["counts"]["SnakeHead"] == 4
+    with pytest.raises(ValueError, match="env_info has 'num_snakes'.*make another environment"):
+        env.reset(options={"env_info": {"num_snakes": 2}})
+    with pytest.raises(ValueError, match="board_sise"):
+        env.reset(options={"env_info": {"board_sise": 2}})
+
+
+def test_unknown_options_of_reset_are_left_alone_with_a_warning() -> None:
+    env = to_pettingzoo("MultiSnake", **SNAKES)
+    with pytest.warns(UserWarning, match=r"options \['mode'\] are not used; 'env_info' would be"):
+        env.reset(options={"mode": 1})
+
+
+def test_it_is_one_environment_and_draws_itself() -> None:
+    with pytest.raises(ValueError, match="num_envs is 2; a parallel environment is one environment"):
+        to_pettingzoo("MultiSnake", **SNAKES, num_envs=2)
+    env = to_pettingzoo("MultiSnake", **SNAKES, render_mode="rgb_array", board_size=8)
+    env.reset()
+    image = env.render()
+    assert image is not None and image.shape == (8 * 32 + 1, 8 * 32 + 1, 3)
+    assert to_pettingzoo("MultiSnake", **SNAKES).render() is None
+    with pytest.raises(ValueError, match=r"render_mode is 'human'; allowed: None, 'rgb_array'"):
+        to_pettingzoo("MultiSnake", **SNAKES, render_mode="human")
+    env.close()
+    env.close()
+
+
+def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    monkeypatch.delitem(sys.modules, "entity_gym.bridges.pettingzoo_out")
+    with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
+        importlib.import_module("entity_gym.bridges.pettingzoo_out")
+    with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
+        from_pettingzoo("butterfly/pistonball-v6")
+
+
+def _maker(world: Duel) -> Any:
+    """What makes `world`, with its players."""
+
+    class Made(type(world)):  # type: ignore[misc]
+        def __new__(cls) -> Any:
+            return world
+
+    return Made

@@ -1,0 +1,133 @@
+"""The example game: its rules, its screen without a screen, and that it can be learned."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enn_ppo import train
+from enn_ppo.config import EnvConfig, PPOConfig, TrainConfig
+from entity_gym.agents import random_agent
+from examples import snake
+from examples.snake import Food, Game, Head, Segment, Settings, Turn, play, run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def game(size: int = 10) -> Game:
+    """A snake in the middle that looks up, with food far away."""
+    new = Game(random.Random(0), size)
+    new.food = (0, 0)
+    return new
+
+
+def test_everything_is_seen_from_the_head() -> None:
+    new = game()
+    new.food = (7, 3)  # the head is at (5, 5)
+    seen = new.obs()
+    assert seen.actors == [Head(walls=(5, 5, 4), length=2, hunger=0.0)]
+    assert seen.entities == [Segment(ahead=-1, right=0, age=1), Food(ahead=2, right=2)]
+    new.tick(Turn.RIGHT)  # to (6, 5), looking right: the food is one ahead, and two to the left
+    seen = new.obs()
+    assert seen.actors == [Head(walls=(5, 3, 4), length=2, hunger=0.01)]
+    assert seen.entities == [Segment(ahead=-1, right=0, age=1), Food(ahead=1, right=-2)]
+
+
+def test_food_is_worth_1_and_makes_the_snake_longer() -> None:
+    new = game()
+    new.food = (5, 4)
+    new.tick(Turn.AHEAD)
+    assert (new.score, new.body, new.is_over) == (1, [(5, 4), (5, 5), (5, 6)], False)
+    assert new.food not in new.body
+
+
+def test_a_wall_ends_the_game() -> None:
+    new = game(4)  # the head is at (2, 2)
+    for _ in range(2):
+        new.tick(Turn.AHEAD)
+    assert not new.is_over
+    new.tick(Turn.AHEAD)
+    assert new.is_over
+
+
+def test_the_snake_may_follow_its_own_tail_and_not_bite_itself() -> None:
+    for length, bites in ((4, False), (5, True)):
+        new = game()
+        new.body = [(5, 5), (5, 6), (4, 6), (4, 5), (4, 4)][:length]
+        new.tick(Turn.LEFT)
+        assert new.is_over is bites
+
+
+def test_hunger_ends_the_game() -> None:
+    new = game(4)
+    turns = 0
+    while not new.is_over:
+        new.food = (0, 0)
+        new.tick(Turn.RIGHT)  # round and round
+        turns += 1
+    assert turns == new.patience == 16
+
+
+def test_a_board_that_is_full_ends_the_game() -> None:
+    new = game(2)
+    new.body, new.food, new.direction = [(0, 0), (0, 1), (1, 1)], (1, 0), 1
+    new.tick(Turn.AHEAD)
+    assert (new.score, new.is_over) == (1, True)
+
+
+def test_it_is_played_without_a_window(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["random", "--headless", "--games", "3", "--size", "5"]) == 0
+    assert "eaten on average in 3 games" in capsys.readouterr().out
+    assert play(random_agent(1), 5, Settings(), 1) == play(random_agent(1), 5, Settings(), 1)
+
+
+def test_it_is_played_in_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    window = snake.Window(10, ticks_per_second=10_000)
+    new = game()
+    assert window.show(new)
+    surface = pygame.display.get_surface()
+    assert surface.get_at((0 * 32 + 16, 0 * 32 + 16))[:3] == (222, 84, 76)  # the food
+    assert surface.get_at((5 * 32 + 16, 5 * 32 + 16))[:3] == (176, 224, 128)  # the head
+    assert surface.get_at((5 * 32 + 16, 6 * 32 + 16))[:3] == (96, 168, 96)
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    assert play(random_agent(0), None, Settings(screen=window), 0) == []  # closed in the first game
+    window.close()
+
+
+def test_a_missing_pygame_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    assert run(["random"]) == 2
+    assert (
+        'error: the window needs pygame: pip install "enn-ppo[examples]", or play with --headless'
+        in capsys.readouterr().err
+    )
+
+
+def test_an_agent_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nowhere/at/all", "--headless"]) == 2
+    assert "error: no checkpoint nowhere/at/all" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_it_is_trained_and_then_played(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env=EnvConfig(id="examples.snake:env"),
+        ppo=PPOConfig(gamma=0.97),
+        total_timesteps=32_768,
+        device="cpu",
+        run_dir=str(tmp_path / "run"),
+    )
+    train(config)
+    command = [sys.executable, "-m", "examples.snake", str(tmp_path / "run"), "--headless", "--games", "20"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[0]) >= 5, done.stdout
