@@ -18,7 +18,8 @@ import numpy as np
 
 from entity_gym.bridges.gym_features import PlainSpace
 from entity_gym.bridges.gym_world import GymOptions
-from entity_gym.bridges.gymnasium_in import Executor, GymFactory, from_gymnasium, gymnasium_worlds
+from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium, gymnasium_worlds
+from entity_gym.bridges.pools import Executor
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.registry import look_up
 from entity_gym.slots import FinalObservations

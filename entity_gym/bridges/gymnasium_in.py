@@ -11,10 +11,9 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +24,13 @@ from entity_gym.bridges.gym_features import Rows
 from entity_gym.bridges.gym_slots import GymSlots
 from entity_gym.bridges.gym_spaces import AGENT
 from entity_gym.bridges.gym_world import ACTION_MASK, AS_DECLARED, GymOptions, GymWorld
+from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
 from entity_gym.slots import FinalObservations, check_num_envs
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
-from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_env import VecEnv
-
-Executor = Literal["list", "thread", "process"]
 
 
 def from_gymnasium(
@@ -78,26 +75,12 @@ def from_gymnasium(
             that do not go together.
         ImportError: an id needs Gymnasium; says how to install it.
     """
-    if executor not in get_args(Executor):
-        raise ValueError(f"executor is {executor!r}; allowed: {', '.join(map(repr, get_args(Executor)))}")
-    if executor == "list" and num_workers not in (None, 1):
-        raise ValueError(f"num_workers is {num_workers}, which is for executor='thread' or 'process'; it is 'list'")
     options = GymOptions(
         observation_space, action_space, global_features, rows if isinstance(rows, str) else tuple(rows)
     )
     factory = GymFactory(env, options, **kwargs)
     many = factory.num_instances or 1 if num_envs is None else num_envs
-    check_num_envs(many)
-    workers = 1 if executor == "list" else min(many, num_workers or os.cpu_count() or 1)
-    if not autoreset:
-        if executor == "process":
-            raise ValueError("autoreset=False is not there for executor='process'; use 'list' or 'thread'")
-        return EpisodeVecEnv(factory, many, workers, seed)
-    if executor == "process":
-        from entity_gym.process_env import ProcessVecEnv
-
-        return ProcessVecEnv(factory, many, workers, seed=seed, final_observations=final_observations)
-    return ThreadedVecEnv(factory, many, workers, seed=seed, final_observations=final_observations)
+    return make_bridge_pool(factory, many, seed, executor, autoreset, num_workers, final_observations)
 
 
 def gymnasium_worlds(env: Any, **kwargs: Any) -> GymFactory:
