@@ -207,7 +207,8 @@ def test_settings_cannot_be_changed_or_given_by_position() -> None:
 def test_dictionaries_round_trip() -> None:
     config = TrainConfig(env=EnvConfig(id="a:B", kwargs={"sizes": (1, 2), "deep": {"x": None}}), seed=7)
     plain = to_dict(config)
-    assert plain["env"] == {"id": "a:B", "kwargs": {"sizes": [1, 2], "deep": {"x": None}}, "info": {}}
+    kwargs = {"sizes": [1, 2], "deep": {"x": None}}
+    assert plain["env"] == {"id": "a:B", "api": "entity", "kwargs": kwargs, "info": {}}
     assert from_dict(TrainConfig, plain) == config
     assert plain["value_net"] is None
     apart = TrainConfig(
