@@ -273,7 +273,7 @@ def run_here(here: Path, trained: object, place: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["env=Sweeper"], r"env=Sweeper is not a choice; allowed: .*'MineSweeper', .*'custom'; did you mean 'MineSweeper'\?"),
+        (["env=Sweeper"], r"env=Sweeper is not a choice; allowed: .*'MineSweeper', .*'custom', .*; did you mean 'MineSweeper'\?"),
         (["optim.lrate=1"], r"optim\.lrate is not a setting; allowed: .*did you mean 'optim\.lr'\?"),
         (["optim.batch_size=33"], r"optim\.batch_size must be at most the 32 frames of a rollout .*got 33"),
         (["rollout.num_envs=-1"], r"rollout\.num_envs must be an integer of at least 1, got -1"),
