@@ -23,10 +23,11 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.archive import read_archive, write_archive
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net
-from entity_gym.agents.agent import Agent, Handle, Obs, Ready
+from entity_gym.agents.agent import Agent, Handle, Obs, Ready, check_obs
 from entity_gym.agents.features import EntityType
 from entity_gym.batching import batch_observations
 from entity_gym.errors import nearest
+from entity_gym.slots import check_seed
 from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 from rogue_net import ObsBatch
 
@@ -88,6 +89,7 @@ class TrainedAgent(Agent):
         Raises:
             ValueError: `obs` lacks what the policy needs; names it.
         """
+        check_obs(obs)
         fit = self._fit(obs)
         name, choices = obs.choices.name, obs.choices
         batch = ObsBatch.from_vec_obs(
@@ -112,7 +114,10 @@ class TrainedAgent(Agent):
         """Take in entity types that were not met before."""
         for name, known in types.items():
             if name in self._types and self._types[name] != known.entity:
-                raise ValueError(f"the entity type {name!r} was {self._types[name]} and is now {known.entity}")
+                raise ValueError(
+                    f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
+                    f"{known.entity}: a type stays as it is; call load_agent again for a class that has changed"
+                )
         self._types |= {name: known.entity for name, known in types.items()}
         self._fits.clear()
 
@@ -133,13 +138,21 @@ def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Trai
     """A trained policy as an agent. Loading never executes code.
 
     Args:
-        path: a run directory, one of its checkpoints, or a file that `save_agent` wrote.
+        path: a run directory, one of its checkpoints, or a file that `enn_ppo.export` or `save_agent` wrote.
         greedy: the likeliest choice is always taken; otherwise choices are sampled.
-        seed: of the sampling; the same one plays the same.
+        seed: of the sampling, at least 0; the same one plays the same.
 
     Raises:
-        ValueError: there is no policy at `path`, it is damaged, or it was written by another version; says which.
+        ValueError: there is no policy at `path`, it is damaged, or it was written by another version; or an argument cannot be;
+            says which.
     """
+    if not isinstance(path, str | Path):
+        raise ValueError(
+            f"load_agent: path is {path!r:.200}; it must name a run directory, a checkpoint or an agent file"
+        )
+    if not isinstance(greedy, bool):
+        raise ValueError(f"load_agent: greedy is {greedy!r:.200}; it must be True or False")
+    check_seed(seed)
     path = Path(path)
     checkpoint = read_archive(path) if path.is_file() else load_checkpoint(path)
     return TrainedAgent(checkpoint, greedy=greedy, seed=seed)
@@ -150,12 +163,12 @@ def save_agent(path: str | Path, file: str | Path) -> Path:
 
     Args:
         path: a run directory, or one of its checkpoints.
-        file: what to write; one that is there is replaced.
+        file: what to write; an agent file that is there is replaced, and nothing else is.
 
     Returns:
         `file`.
 
     Raises:
-        ValueError: there is no policy at `path`, or the file cannot be written.
+        ValueError: there is no policy at `path`, or the file cannot be written, or is there and no agent.
     """
     return write_archive(load_checkpoint(Path(path)), Path(file))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
 from entity_gym.agents import TrainEnv
 from entity_gym.batch_env import BatchEnvironment
+from entity_gym.bridges.makers import check_arguments
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.list_env import ListEnv
 from entity_gym.process_env import ProcessVecEnv
@@ -100,7 +100,7 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
 
 
 def _across(config: EnvConfig) -> EnvSource:
-    """What makes a world of another interface."""
+    """What makes a world of another interface; whatever is missing for it is the user's to install."""
     module, _, name = BRIDGES[config.api].partition(":")
     bridge = getattr(importlib.import_module(module), name)
     try:
@@ -126,7 +126,7 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
         if kwargs:
             raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is made already: {factory!r:.200}")
         return factory
-    _check_arguments(name, factory, kwargs)
+    check_arguments(factory, name, kwargs, "env.kwargs")
     create: Callable[[], Environment] = functools.partial(factory, **kwargs)
     return create
 
@@ -192,14 +192,3 @@ def _as_known(known: ObsSpace, offered: ObsSpace) -> ObsSpace:
         Entity(known.global_features, known.global_kinds), Entity(offered.global_features, offered.global_kinds)
     )
     return ObsSpace({**known.entities, **entities}, everywhere.features, everywhere.kinds)
-
-
-def _check_arguments(name: str, factory: EnvFactory, kwargs: Mapping[str, Any]) -> None:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some callables have none to look at
-        return
-    try:
-        signature.bind(**kwargs)
-    except TypeError as error:
-        raise ValueError(f"env.kwargs {dict(kwargs)} do not fit {name}{signature}: {error}") from error

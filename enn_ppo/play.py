@@ -13,6 +13,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.environment import BRIDGES, bind_environment
 from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
 from entity_gym.play import add_options, broken, run, style_of, usage_error
 from entity_gym.playing.loop import Advice, Decision
@@ -111,7 +113,11 @@ def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> _Found:
         ValueError: if it is not there, lacks actions, or does not show what the policy needs.
     """
     config = saved_config(checkpoint).env
-    found = find_source(config.id, {**config.kwargs, **parse_settings(settings)})
+    kwargs = {**config.kwargs, **parse_settings(settings)}
+    if config.api in BRIDGES:
+        found = Found(bind_environment(replace(config, kwargs=kwargs)).create, {})
+    else:
+        found = find_source(config.id, kwargs)
     env = make_plain(found.source, found.parameters)
     obs_space, action_space = env.obs_space(), env.action_space()
     env.close()

@@ -226,7 +226,7 @@ def _player_rewards(
     rows = []
     for i, obs in zip(env_id.tolist(), observations, strict=True):
         given = np.asarray(obs.player_rewards, dtype=np.float64 if len(obs.player_rewards) == 0 else None)
-        if given.ndim != 1 or given.dtype.kind not in "biuf" or not np.isfinite(given).all():
+        if given.ndim != 1 or given.dtype.kind not in "biuf" or not (np.abs(given) <= np.finfo(np.float32).max).all():
             raise ValueError(
                 f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
             )

@@ -287,7 +287,10 @@ def named_actions(actions: Any, wanted: Mapping[str, str]) -> Mapping[str, Any]:
         ValueError: if it is none.
     """
     if not isinstance(actions, Mapping):
-        raise ValueError(f"actions are {actions!r:.200}; expected a dictionary with {list(wanted)}")
+        shown = (
+            actions.squeeze().tolist() if isinstance(actions, np.ndarray) else actions
+        )  # as one environment's was given
+        raise ValueError(f"actions are {shown!r:.200}; expected a dictionary with {list(wanted)}")
     for name in actions:
         if name not in wanted:
             raise ValueError(f"unknown action {name!r}; {nearest(name, wanted)}")

@@ -1,9 +1,15 @@
-"""Wording shared by every error message: say what is near what was given."""
+"""Wording shared by every error message: say what is near what was given; and where a warning points to."""
 
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
+
+
+class NoPictureError(NotImplementedError, ValueError):
+    """An environment draws nothing, or was not made for it."""
 
 
 def nearest(given: object, allowed: Iterable[str]) -> str:
@@ -22,3 +28,11 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     folded = [name for name in names if name.lower() == str(given).lower()]
     near = folded or near
     return f"allowed: {listing}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def warn_caller(message: str) -> None:
+    """Warn, at the line outside of this package that led here."""
+    depth, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("entity_gym."):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, stacklevel=depth)

@@ -237,9 +237,8 @@ class PythonSlots(EnvSlots):
             self._call(i, self.envs[i].configure, waiting)
         first = self._call(i, self.envs[i].reset)
         if not isinstance(first, Observation) or first.done:
-            raise ValueError(
-                f"{self.where(i)}: reset() returned {first!r:.200}; expected an Observation that is not done"
-            )
+            given = "one with done=True" if isinstance(first, Observation) else f"{first!r:.200}"
+            raise ValueError(f"{self.where(i)}: reset() returned {given}; expected an Observation that is not done")
         return first
 
     def _end_of_episode(self, i: int, last: Observation) -> tuple[Observation, _Final | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from entity_gym.environment import Environment
@@ -43,7 +44,7 @@ class Registered:
         Raises:
             ValueError: if it is not where `env` says.
         """
-        return _import(self.env, option) if isinstance(self.env, str) else self.env
+        return import_callable(self.env, option, _environments) if isinstance(self.env, str) else self.env
 
     def arguments(self) -> dict[str, Any]:
         """What to make it with: the registered defaults, and the step limit as the parameter `max_steps`."""
@@ -235,27 +236,57 @@ def _split(env_id: str, option: str) -> tuple[str, str]:
     return module_name, name
 
 
-def _import(env_id: str, option: str) -> Any:
-    """The class or function at "package.module:Name"."""
-    module_name, name = _split(env_id, option)
+def import_module(env_id: str, option: str) -> ModuleType:
+    """The module of "package.module:Name"; `option` is what messages call that.
+
+    Raises:
+        ValueError: there is no such module. What it raises itself is raised here.
+    """
+    module_name, _ = _split(env_id, option)
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise  # the module is there, and something that it imports is not
         raise ValueError(f"{option} is {env_id!r}, but there is no module {module_name!r} to import") from error
+
+
+def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], list[str]]) -> Any:
+    """The class or function at "package.module:Name".
+
+    Args:
+        env_id: that text.
+        option: what messages call it.
+        offered: the names in a module that could have been meant, for messages.
+
+    Raises:
+        ValueError: it is not there. What its module raises is raised here.
+    """
+    module_name, name = _split(env_id, option)
+    module = import_module(env_id, option)
     found = getattr(module, name, None)
     if not callable(found) and not hasattr(found, "as_environment"):
-        mine = module_name.startswith("entity_gym.")  # elsewhere our classes are what somebody has subclassed
-        classes = [
-            key
-            for key, value in vars(module).items()
-            if _is_environment(value) and (mine or not value.__module__.startswith("entity_gym."))
-        ]
         raise ValueError(
-            f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, classes)}"
+            f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
+    for key, value in vars(module).items():
+        if found is not None and _is_made(value) and getattr(getattr(value, "program", None), "main", None) is found:
+            raise ValueError(f"{option} is {env_id!r}, which is the main of {module_name}:{key}; name that")
     return found
+
+
+def _environments(module: ModuleType) -> list[str]:
+    mine = module.__name__.startswith("entity_gym.")  # elsewhere our classes are what somebody has subclassed
+    return [
+        key
+        for key, value in vars(module).items()
+        if _is_made(value) or (_is_environment(value) and (mine or not value.__module__.startswith("entity_gym.")))
+    ]
+
+
+def _is_made(value: Any) -> bool:
+    """Whether this makes environments, and is no class: a `SlotsFactory`."""
+    return callable(value) and hasattr(value, "make_slots") and not isinstance(value, type)
 
 
 def _is_environment(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -258,8 +259,9 @@ def _split(given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: st
         raise ValueError(f"{where} is {given!r}; it must be a list of feature names, or of Category, Angle and Flag")
     names = tuple(feature if isinstance(feature, str) else feature.name for feature in features)
     _check_names(names, where)
+    known = set(names)
     for name, kind in kinds.items():
-        if name not in names:
+        if name not in known:
             raise ValueError(f"{where}: the kind of {name!r} is given, which is none; {nearest(name, names)}")
         if not isinstance(kind, FeatureKind) or kind.name != name:
             raise ValueError(f"{where}: the kind of {name!r} is {kind!r}; it must be its own Category, Angle or Flag")
@@ -275,9 +277,9 @@ def _check_name(name: object, where: str) -> None:
 def _check_names(names: Sequence[str], where: str) -> None:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{where} is {names!r}; it must be a list of feature names")
-    repeated = {name for name in names if list(names).count(name) > 1}
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
-        raise ValueError(f"{where} names {sorted(repeated)} more than once")
+        raise ValueError(f"{where} names {repeated} more than once")
 
 
 def _check_choices(choices: Sequence[str], where: str) -> None:

@@ -228,6 +228,8 @@ class _Round:
             for k in range(worker, self._n, len(self._done)):
                 self._fn(k)
         except BaseException as error:  # raised by `wait`, in the thread that called `run`
+            if worker == 0 and isinstance(error, KeyboardInterrupt):
+                raise  # Ctrl-C comes to the calling thread alone, and is not for waiting for the others
             self._errors[k] = error
         self._done[worker].release()
 

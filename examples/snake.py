@@ -15,7 +15,7 @@ import enum
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Protocol
 
@@ -147,6 +147,10 @@ class Settings:
     size: int = 10  # cells along each side
     screen: Screen | None = None  # None: nobody watches, and time does not matter
 
+    def __post_init__(self) -> None:
+        if self.size < 3:
+            raise ValueError(f"size is {self.size!r}; a snake needs a board of at least 3 cells along each side")
+
 
 def games(agent: Agent, settings: Settings, seed: int) -> Iterator[Game]:
     """Play game after game, and yield each when it is over; ends where the agent or the player does."""
@@ -246,10 +250,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     window = None
     try:
+        settings = Settings(options.size)
+        num_games = options.games if options.games is not None else 10 if options.headless else None
+        if num_games is not None and num_games < 1:
+            raise ValueError(f"--games is {num_games}; it must be at least 1")
         agent = random_agent(options.seed) if options.agent == "random" else _load(options.agent, options.seed)
         window = None if options.headless else Window(options.size, options.speed)
-        num_games = options.games or (10 if options.headless else None)
-        scores = play(agent, num_games, Settings(options.size, window), options.seed)
+        scores = play(agent, num_games, replace(settings, screen=window), options.seed)
     except (ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

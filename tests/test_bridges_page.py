@@ -13,8 +13,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), fl
 
 @pytest.mark.parametrize(
     ("block", "libraries"),
-    [(BLOCKS[0], ["gymnasium"]), (BLOCKS[1], ["stable_baselines3"]), (BLOCKS[2], ["pettingzoo", "pygame"])],
-    ids=["from Gymnasium", "to Gymnasium", "PettingZoo"],
+    [
+        (BLOCKS[0], ["gymnasium"]),
+        (BLOCKS[1], ["gymnasium"]),
+        (BLOCKS[2], ["stable_baselines3"]),
+        (BLOCKS[3], ["pettingzoo", "pygame"]),
+    ],
+    ids=["from Gymnasium", "episodes", "to Gymnasium", "PettingZoo"],
 )
 def test_what_the_page_shows_runs(block: str, libraries: list[str]) -> None:
     for library in libraries:
@@ -23,4 +28,4 @@ def test_what_the_page_shows_runs(block: str, libraries: list[str]) -> None:
 
 
 def test_every_block_is_run() -> None:
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4

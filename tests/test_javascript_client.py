@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -80,10 +81,25 @@ def test_a_policy_is_trained_in_a_node_world_and_then_plays_it_from_node(orchard
     with Running(orchard) as server:
         play = ["node", str(CLIENT / "examples" / "play_orchard.mjs"), str(server.port), "20"]
         played = subprocess.run(play, capture_output=True, text=True, check=True, timeout=60)
-    assert float(played.stdout) >= 7  # 8 is perfect, and random play loses
+    said, _, mean = played.stdout.rpartition(" ")
+    assert said == "mean reward of 20 episodes:"
+    assert float(mean) >= 7  # 8 is perfect, and random play loses
     assert server.served is not None
     assert server.served.decisions == 20 * 8
     assert server.served.batches < server.served.decisions  # games that go on at the same time are answered together
+
+
+def test_the_player_says_in_a_line_what_it_needs_and_what_is_missing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    for arguments, said in (
+        ([], "usage: node play_orchard.mjs PORT"),
+        ([port, "2"], f"port {port}: connect ECONNREFUSED"),
+    ):
+        play = ["node", str(CLIENT / "examples" / "play_orchard.mjs"), *arguments]
+        played = subprocess.run(play, capture_output=True, text=True, timeout=60)
+        assert played.returncode == 2
+        assert played.stderr.startswith(said) and played.stderr.count("\n") == 1
 
 
 def test_a_mistake_in_the_command_line_of_a_program_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,8 +58,9 @@ export function seededRandom(seed) {
 /**
  * Offer worlds to a trainer until it is done.
  *
- * By default through standard input and output, where a trainer that started this program listens; `console.log` then goes
- * to standard error. Over TCP where the environment variable ENTITY_GYM_CONNECT, or `connect`, says "host:port".
+ * By default through standard input and output, where a trainer that started this program listens; from this call on,
+ * `console.log` then goes to standard error, and nothing may have been printed before it. Over TCP where the environment
+ * variable ENTITY_GYM_CONNECT, or `connect`, says "host:port".
  *
  * @param {object} offer
  * @param {string} offer.name what messages call the worlds

@@ -32,8 +32,10 @@ def write_archive(checkpoint: Checkpoint, file: Path) -> Path:
     """Write the policy of a checkpoint, whole or not at all.
 
     Raises:
-        CheckpointError: the file cannot be written.
+        CheckpointError: the file cannot be written, or holds something else.
     """
+    if file.is_file() and not is_archive(file):
+        raise CheckpointError(f"{file} is there already and is no agent, so it is not replaced; name another file")
     parts = {
         ABOUT: json.dumps({"format": FORMAT, "step": checkpoint.step}).encode(),
         POLICY: safetensors.torch.save(checkpoint.policy),
@@ -81,8 +83,19 @@ def read_archive(file: Path) -> Checkpoint:
         config, spaces = _mapping(yaml.safe_load(parts[CONFIG])), _mapping(json.loads(parts[SPACES]))
         contents = upgrade(saved_format, Contents(policy, config, {}))
     except Exception as error:  # a damaged file fails in every way: zip, JSON, YAML, Unicode, shapes
-        raise CheckpointError(f"{file} is no agent that save_agent wrote: {first_line(error)}") from error
+        raise CheckpointError(
+            f"{file} is no agent that enn_ppo.export or save_agent wrote: {first_line(error)}"
+        ) from error
     return Checkpoint(file, step, contents.policy, contents.config, spaces, {})
+
+
+def is_archive(file: Path) -> bool:
+    """Whether a file is one of ours, of whatever version."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return set(MEMBERS) <= set(archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+from enn_ppo.checkpoints.archive import is_archive
 from enn_ppo.checkpoints.layout import (
     BEST,
     LATEST,
@@ -67,7 +68,11 @@ def _is_step_folder(path: Path) -> bool:
 
 def _not_there(path: Path) -> CheckpointError:
     if path.is_file():
-        return CheckpointError(f"{path} is a file: give a run directory, its checkpoints folder, or a step folder")
+        is_agent = is_archive(path)
+        hint = "; it is an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve take" if is_agent else ""
+        return CheckpointError(
+            f"{path} is a file: give a run directory, its checkpoints folder, or a step folder{hint}"
+        )
     home = path.parent
     while not home.is_dir():
         home = home.parent

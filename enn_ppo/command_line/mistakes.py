@@ -134,7 +134,8 @@ def explain(error: Exception, schema: type[Any]) -> str | None:
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"
     if isinstance(error, ValueError):
-        notes = getattr(error, "__notes__", [])
+        # A worker process adds its traceback, which debug=true shows.
+        notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
     if isinstance(error, WorkerDied):
         return f"{error}; go on from the last checkpoint with resume=<run directory>"

@@ -31,6 +31,7 @@ from enn_ppo.return_scale import value_unit
 from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.settings.schema import from_dict
+from entity_gym.agents import TrainEnv
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.episodes import Episode, EpisodeTracker
 from entity_gym.players import PlayerMapping, players_of
@@ -177,9 +178,10 @@ def make_pool(
     """The environments of an evaluation; against an opponent, as the policy's player sees them.
 
     Raises:
-        ValueError: the environment has no other players, or the opponent does not fit it.
+        ValueError: the environment has no other players, the opponent does not fit it, or worlds would not be whole.
     """
     mapping = check_players(bound, config)
+    check_whole_worlds(bound, config)
     pool = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
     if config.opponent is None or mapping is None:
         return pool
@@ -215,6 +217,23 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> PlayerMapp
             f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
         )
     return mapping
+
+
+def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
+    """How many environments make one world, which can only be played together.
+
+    Raises:
+        ValueError: `config` asks for parts of worlds.
+    """
+    num_agents = bound.source.program.num_agents if isinstance(bound.source, TrainEnv) else 1
+    for name in ("episodes", "num_envs"):
+        value = getattr(config, name)
+        if value % num_agents:
+            raise ValueError(
+                f"{config._section}{name} is {value}; it must be a multiple of {num_agents}: each world of {bound.config.id} has "
+                f"{num_agents} agents, and each of them is an environment"
+            )
+    return num_agents
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ from enn_ppo.evaluation.episodes import (
     Outputs,
     bind_evaluation,
     check_players,
+    check_whole_worlds,
     evaluate_checkpoint,
     own_random_numbers,
 )
@@ -267,7 +268,8 @@ def check_evaluation(
     try:
         bound = bind_evaluation(trained_in, config, env)
         check_players(bound, config)
-        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, 1, seed=config.seed)) as pool:
+        fewest = check_whole_worlds(bound, config)
+        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, fewest, seed=config.seed)) as pool:
             saved = spaces_to_dict(obs_space, action_space)
             adapt_spaces(
                 saved, pool.obs_space(), pool.action_space(), name="the policy of this run", env=bound.config.id

@@ -22,7 +22,7 @@ from entity_gym.remote.messages import PROTOCOL, Message, MessageReader, Protoco
 
 _CHUNK = 2**16
 _MOST_UNANSWERED = 256  # questions of one client; then nothing more of it is read until some are answered
-_LAST_SECONDS = 1.0  # that a client which is dropped has to read why
+_QUIET = 1.0  # seconds without anything new from a client that is dropped; then it is hung up on
 
 
 class Served(NamedTuple):
@@ -41,6 +41,7 @@ class _Client:
     messages: MessageReader
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNANSWERED))
     decisions: int = 0
+    fault: str = ""  # why it is dropped by what is not its own task, which is cancelled
 
 
 class _Asked(NamedTuple):
@@ -110,30 +111,55 @@ class PolicyServer:
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = writer.get_extra_info("peername")[:2]
         client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes))
-        if len(self._clients) >= self._config.max_clients:
-            self._drop(client, f"the server is full: max_clients={self._config.max_clients}")
-            return
+        try:
+            if len(self._clients) >= self._config.max_clients:
+                await self._hang_up(client, f"the server is full: max_clients={self._config.max_clients}")
+            elif fault := await self._serve(client):
+                await self._hang_up(client, fault)
+            else:
+                self._say(f"client {client.name} left after {client.decisions:,} decisions")
+        except asyncio.CancelledError:  # the server is ending
+            pass
+        finally:
+            client.writer.close()
+
+    async def _serve(self, client: _Client) -> str:
+        """Talk with a client until it leaves, and return an empty text, or is to be dropped, and return why."""
         task = asyncio.current_task()
         assert task is not None
         self._clients[client] = task
         self._num_clients += 1
         try:
             await self._talk(client)
-            self._say(f"client {client.name} left after {client.decisions:,} decisions")
         except ValueError as error:
-            self._say(f"dropped client {client.name}: {error}")
-            self._send(client, {"type": "error", "message": str(error)})
-            await _discard(client)
+            return str(error)
         except ConnectionError as error:
-            self._drop(client, f"the connection broke: {error.strerror or error}")
+            return f"the connection broke: {error.strerror or error}"
+        except asyncio.CancelledError:
+            if not client.fault:
+                raise
+            task.uncancel()
+            return client.fault
         except Exception as error:  # a mistake of ours: the others are served all the same
             traceback.print_exception(error)
-            self._drop(client, f"the server failed: {type(error).__name__}: {error}")
-        except asyncio.CancelledError:  # the server is ending, or the client does not read its answers
-            pass
+            return f"the server failed: {type(error).__name__}: {error}"
         finally:
-            del self._clients[client]
-            client.writer.close()
+            del self._clients[client]  # from here on it gets no answers
+        return ""
+
+    async def _hang_up(self, client: _Client, reason: str) -> None:
+        """Tell a client why, and end the connection.
+
+        Until it has hung up as well, or been quiet, what it still sends is read: a connection that is closed while more
+        comes is reset, and the reason would be lost.
+        """
+        self._say(f"dropped client {client.name}: {reason}")
+        self._send(client, {"type": "error", "message": reason})
+        with suppress(OSError, TimeoutError, RuntimeError):
+            client.writer.write_eof()
+            async with asyncio.timeout(self._config.read_seconds):
+                while await asyncio.wait_for(client.reader.read(_CHUNK), _QUIET):
+                    pass
 
     async def _talk(self, client: _Client) -> None:
         """Greet a client and take its questions until it leaves.
@@ -145,9 +171,9 @@ class PolicyServer:
         if greeting is None:
             return
         policy = self._greet(client, greeting)
-        while (message := await self._next(client)) is not None and message["type"] != "close":
+        while (message := await self._next(client)) is not None:
             if message["type"] != "act":
-                raise ProtocolError(f"a message of the type {message['type']!r}; allowed: 'act', 'close'")
+                raise ProtocolError(f"a message of the type {message['type']!r}; allowed: 'act', 'close', 'error'")
             question = policy.read(message)
             greedy = self._config.greedy if question.greedy is None else question.greedy
             await client.room.acquire()
@@ -159,7 +185,7 @@ class PolicyServer:
     def _greet(self, client: _Client, greeting: Message) -> ServedPolicy:
         if greeting["type"] != "hello":
             raise ProtocolError(f"the first message is {greeting['type']!r}; it must be 'hello'")
-        if greeting.get("protocol") != PROTOCOL:
+        if type(greeting.get("protocol")) is not int or greeting["protocol"] != PROTOCOL:
             raise ProtocolError(f"version {greeting.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
         check_parts(greeting, ("type", "protocol", "spaces"), "'hello'")
         policy = self._shelf.policy(greeting.get("spaces"))
@@ -171,11 +197,13 @@ class PolicyServer:
         return policy
 
     async def _next(self, client: _Client, due: str = "") -> Message | None:
-        """The next message of a client; None when it has hung up. With `due`, one is awaited only so long."""
+        """The next message of a client; None when it has closed, failed or hung up. With `due`, one is awaited only so long."""
+        seconds, deadline = self._config.read_seconds, None
         while (message := client.messages.next()) is None:
-            seconds = self._config.read_seconds if due or client.messages.is_in_message else None
+            if deadline is None and (due or client.messages.is_in_message):
+                deadline = asyncio.get_running_loop().time() + seconds
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout_at(deadline):
                     data = await client.reader.read(_CHUNK)
             except TimeoutError:
                 what = due or "ended the message that it began"
@@ -185,7 +213,9 @@ class PolicyServer:
                     raise ProtocolError("it hung up in the middle of a message")
                 return None
             client.messages.feed(data)
-        return message
+        if message["type"] == "error":
+            self._say(f"client {client.name} reported an error: {message.get('message')!r:.1000}")
+        return None if message["type"] in ("error", "close") else message
 
     async def _decide_forever(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
@@ -223,8 +253,8 @@ class PolicyServer:
 
     def _answer(self, client: _Client, answer: Message) -> None:
         client.room.release()
-        if client not in self._clients:
-            return  # it has left meanwhile
+        if client not in self._clients or client.fault:
+            return  # it has left meanwhile, or is about to be dropped
         self._send(client, answer)
         client.decisions += 1
         self._decisions += 1
@@ -237,19 +267,7 @@ class PolicyServer:
             client.writer.write(encode(message))
 
     def _drop(self, client: _Client, reason: str) -> None:
-        """Tell a client why, and hang up; what it has asked is not answered any more."""
-        self._say(f"dropped client {client.name}: {reason}")
-        self._send(client, {"type": "error", "message": reason})
-        client.writer.close()
-        task = self._clients.get(client)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-
-
-async def _discard(client: _Client) -> None:
-    """Read on for a moment: a connection that is closed while more comes is reset, and the reason would be lost."""
-    with suppress(OSError, TimeoutError, RuntimeError):
-        client.writer.write_eof()
-        async with asyncio.timeout(_LAST_SECONDS):
-            while await client.reader.read(_CHUNK):
-                pass
+        """Have a client's own task drop it; what it has asked is not answered any more."""
+        if client in self._clients and not client.fault:
+            client.fault = reason
+            self._clients[client].cancel()

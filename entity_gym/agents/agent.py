@@ -20,14 +20,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.agents.choices import Choices, choices_of
-from entity_gym.agents.features import EntityType, entity_type
+from entity_gym.agents.features import LARGEST, EntityType, entity_type
 from entity_gym.observation import CategoricalActionMask, EntityID, Observation
+from entity_gym.slots import check_seed
 
 A = TypeVar("A")
 
@@ -60,15 +61,20 @@ class Obs(Generic[A]):
     ) -> None:
         self.action = action
         self.choices: Choices[A] = choices_of(action)
-        if isinstance(score, bool) or not isinstance(score, int | float | np.number) or not math.isfinite(score):
-            raise ValueError(f"Obs: score is {score!r}; it must be a finite number")
+        if isinstance(score, bool) or not isinstance(score, int | float | np.number) or not abs(score) <= LARGEST:
+            raise ValueError(f"Obs: score is {score!r}; it must be a finite number that float32 can hold")
         self.score = float(score)
-        self.entities = list(entities)
-        self.actors = list(actors)
+        self.entities = _listed(entities, "entities")
+        self.actors = _listed(actors, "actors")
         self.metrics = dict(metrics or {})
-        self.allowed = allowed
-        if allowed is not None and len(allowed) != len(self.actors):
-            raise ValueError(f"Obs: allowed has {len(allowed)} collections of actions for {len(self.actors)} actors")
+        for name, value in self.metrics.items():
+            if not _is_finite(value):
+                raise ValueError(f"Obs: metrics[{name!r}] is {value!r:.200}; it must be a finite number")
+        self.allowed = None if allowed is None else _listed(allowed, "allowed")
+        if self.allowed is not None and len(self.allowed) != len(self.actors):
+            raise ValueError(
+                f"Obs: allowed has {len(self.allowed)} collections of actions for {len(self.actors)} actors"
+            )
 
     def mask(self) -> NDArray[np.bool_] | None:
         """(number of actors, number of choices), true where a choice is open; None: everything is."""
@@ -76,6 +82,10 @@ class Obs(Generic[A]):
             return None
         mask = np.zeros((len(self.actors), len(self.choices.labels)), np.bool_)
         for row, allowed in enumerate(self.allowed):
+            if not isinstance(allowed, Collection):
+                raise ValueError(
+                    f"Obs: allowed[{row}] is {allowed!r:.200}; it must be a collection of actions, one for each actor"
+                )
             for choice in allowed:
                 mask[row, self.choices.index(choice)] = True
             if not len(allowed):
@@ -91,6 +101,9 @@ class Obs(Generic[A]):
         classes = dict.fromkeys(type(each) for each in (*self.entities, *self.actors))
         types: dict[str, EntityType] = {}
         for cls in classes:
+            if issubclass(cls, type):
+                given = next(each for each in (*self.entities, *self.actors) if type(each) is cls)
+                raise ValueError(f"Obs: {given!r} is a class, and no entity; give an object of it")
             known = entity_type(cls)
             if known.name in types:
                 raise ValueError(f"Obs: two types of entity are called {known.name!r}; rename one")
@@ -121,6 +134,26 @@ class Obs(Generic[A]):
             truncated=truncated,
             metrics=self.metrics,
         )
+
+
+def check_obs(obs: object) -> None:
+    """Raise a ValueError for what agents are not shown."""
+    if not isinstance(obs, Obs):
+        raise ValueError(f"{obs!r:.200} is no Obs; agents are shown Obs(Move, score=..., entities=[...], actors=[...])")
+
+
+def _listed(given: Any, name: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise ValueError(f"Obs: {name} is {given!r:.200}; it must be a list") from None
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False
 
 
 class Handle(ABC, Generic[A]):
@@ -159,7 +192,10 @@ class Ready(Handle[A]):
 
 
 class Agent(ABC):
-    """Who decides."""
+    """Who decides.
+
+    Only those of `enn_ppo.agent.load_agent` can say why: they have `decide` and `news` as well.
+    """
 
     @abstractmethod
     def act_async(self, obs: Obs[A]) -> Handle[A]:
@@ -175,6 +211,7 @@ class Agent(ABC):
         Raises:
             ValueError: there is not exactly one actor, or something in `obs` is not as it must be.
         """
+        check_obs(obs)
         if len(obs.actors) != 1:
             raise ValueError(
                 f"act: the observation has {len(obs.actors)} actors; it must have exactly one, or use act_each"
@@ -185,13 +222,17 @@ class Agent(ABC):
         """The actions of all actors in `obs`, in their order; None: the trainer is gone, and the program must leave."""
         return self.act_async(obs).receive_each()
 
-    def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:  # noqa: B027 - most need not know
+    def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """Say that the game has ended, and how.
 
         Args:
             obs: with the final score. Nobody acts on it, so actors may be left out.
             truncated: whether it was cut short (a time limit) and did not end by its own rules; then show all entities.
+
+        Raises:
+            ValueError: `obs` is none.
         """
+        check_obs(obs)  # most need not know more
 
 
 class RandomAgent(Agent):
@@ -201,6 +242,7 @@ class RandomAgent(Agent):
         self._rng = np.random.default_rng(seed)
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
+        check_obs(obs)
         mask, num_choices = obs.mask(), len(obs.choices.labels)
         obs.to_observation()  # what could not be learned from is refused here as well
         if mask is None:
@@ -211,5 +253,10 @@ class RandomAgent(Agent):
 
 
 def random_agent(seed: int = 0) -> Agent:
-    """An agent that takes any action that is open; the same seed plays the same."""
+    """An agent that takes any action that is open; the same seed plays the same.
+
+    Raises:
+        ValueError: the seed is no whole number of at least 0.
+    """
+    check_seed(seed)
     return RandomAgent(seed)

@@ -207,6 +207,9 @@ def _of_annotated(kind: Any, metadata: Sequence[Any], where: str, outer: tuple[t
     if origin in (list, tuple, Sequence) and isinstance(shape, int):
         arguments = typing.get_args(kind) or (float,)
         return _of_items([_of(arguments[0], f"{where}.{k}", outer) for k in range(shape)], where)
+    lengths = [each for each in metadata if type(each) is int]
+    if shape is None and lengths:
+        raise ValueError(f"{where} is of type {kind!r} with the length {lengths[0]}; it must be at least 1; {ALLOWED}")
     if shape is None:  # annotated with something that is not about us
         return _of(kind, where, outer)
     raise ValueError(f"{where} is of type {kind!r} with the length {shape!r}; {ALLOWED}")

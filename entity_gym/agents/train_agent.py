@@ -22,13 +22,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entity_gym.action import Action, CategoricalAction
 from entity_gym.agents.choices import Choices, choices_of
 from entity_gym.agents.features import EntityType, entity_type
-from entity_gym.agents.world import Program, World
+from entity_gym.agents.world import LEAVING, LEAVING_AT_ONCE, Program, World
 from entity_gym.environment import Environment
-from entity_gym.errors import nearest
+from entity_gym.errors import NoPictureError, nearest
 from entity_gym.observation import Observation
 from entity_gym.python_slots import PythonSlots
 from entity_gym.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
@@ -106,6 +107,7 @@ class TrainEnv:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.__name__ = program.name  # what whoever plays it is shown as its title
 
     def __repr__(self) -> str:
         return f"TrainEnv({self.program.name})"
@@ -138,8 +140,9 @@ class TrainEnv:
         """
         if self.program.num_agents > 1:
             raise ValueError(
-                f"{self.program.name} has {self.program.num_agents} agents in each world, which are environments together: "
-                "make a pool of them"
+                f"{self.program.name} has {self.program.num_agents} agents in each world, and none of them can be looked at or "
+                "played alone here, as in enn_ppo.play and entity_gym.check: give agents of load_agent or random_agent to the "
+                "game's own loop, or make a pool (ThreadedVecEnv)"
             )
         return AgentEnvironment(World(self.program), 0)
 
@@ -156,7 +159,7 @@ class TrainEnv:
         if num_envs % num_agents or first_env % num_agents:
             raise ValueError(
                 f"{num_envs} environments from number {first_env} on are no whole number of worlds of {self.program.name} with "
-                f"{num_agents} agents each: give each pool, and each worker process, a multiple of {num_agents}"
+                f"{num_agents} agents each: num_envs must be a multiple of {num_agents}, in each worker process as well"
             )
         worlds = [World(self.program) for _ in range(num_envs // num_agents)]
         envs = iter([AgentEnvironment(world, seat) for world in worlds for seat in range(num_agents)])
@@ -218,6 +221,12 @@ class AgentEnvironment(Environment):
         """Wait for what the program shows next."""
         return self.world.observe(self.seat)
 
+    def render(self) -> NDArray[np.uint8]:
+        raise NoPictureError(
+            f"{self._called} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films out, "
+            "and watch load_agent play in that loop"
+        )
+
     def close(self) -> None:
         self.world.close()
 
@@ -234,8 +243,9 @@ class AgentSlots(PythonSlots):
         super().reset(ids, worker)
 
     def close(self) -> None:
-        for i in range(len(self)):
-            self._agent(i).world.dismiss()
+        interrupted = any(self._agent(i).world.interrupted for i in range(len(self)))
+        for i in range(len(self)):  # all of them before any is waited for: their time to leave begins now
+            self._agent(i).world.dismiss(LEAVING_AT_ONCE if interrupted else LEAVING)
         super().close()
 
     def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> list[Observation]:

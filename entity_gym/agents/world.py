@@ -9,22 +9,32 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from entity_gym.agents.agent import A, Agent, Handle, Obs
+from entity_gym.agents.agent import A, Agent, Handle, Obs, check_obs
 from entity_gym.errors import nearest
 from entity_gym.observation import Observation
 from entity_gym.spaces import ActionSpace, ObsSpace
 
+T = TypeVar("T")
+_OURS = "entity_gym.agents."
+
 #: Seconds that a program may take to leave, at most; less where its time limit is less.
 LEAVING = 10.0
+#: The same once somebody did not want to wait for it any longer, and pressed Ctrl-C.
+LEAVING_AT_ONCE = 1.0
+
+
+class TakesTooLong(ValueError):  # noqa: N818 - says what happened
+    """A program has not done in time what it must do."""
 
 
 @dataclass(frozen=True)
@@ -78,36 +88,46 @@ class TrainAgent(Agent):
         self._asked = asked
         self._score: float | None = None  # of the observation before; None: there was none in this game
         self._waiting = False
+        self._has_acted = False  # anybody, in this game
         self.gone = False  # whether the trainer is
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
         """Hand in an observation; see `Agent.act_async`.
 
         Raises:
-            ValueError: it shows or asks for what was not declared to `TrainEnvBuilder`.
-            RuntimeError: the actions asked for before were not received, or the trainer is gone.
+            ValueError: it shows or asks for what was not declared to `TrainEnvBuilder`, the actions asked for before were not
+                received, or the trainer is gone.
         """
+        check_obs(obs)
         if self.gone:
-            raise RuntimeError(
+            raise ValueError(
                 "an action was asked for after act had returned None: the trainer is gone, and main must return"
             )
         if self._waiting:
-            raise RuntimeError(
+            raise ValueError(
                 f"agent {self._number} asked for another action before it received the one it had asked for"
             )
         shown = self._observation(obs)
         self._asked[self._number] += 1
         self._waiting = True
         self._score = obs.score
+        self._has_acted |= bool(obs.actors)
         self._channel.observations.put(shown)
         return _Asked(obs, self)
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game; see `Agent.game_over`. One in which no action was asked for is not counted."""
+        check_obs(obs)
         if self.gone or self._score is None:
             return
         if self._waiting:
-            raise RuntimeError(f"agent {self._number}: the game is over before it received the action it had asked for")
+            raise ValueError(f"agent {self._number}: the game is over before it received the action it had asked for")
+        if not self._has_acted:
+            warnings.warn(
+                f"{self._program.name}: nobody acted in a whole game, so nothing can be learned from it: Obs had no actors",
+                stacklevel=2,
+            )
+        self._has_acted = False
         self._channel.observations.put(self._observation(obs, done=True, truncated=truncated))
         self._score = None
 
@@ -115,7 +135,7 @@ class TrainAgent(Agent):
         """Wait for the choices that were asked for."""
         for number, asked in enumerate(self._asked):
             if asked != self._asked[self._number]:
-                raise RuntimeError(
+                raise ValueError(
                     f"agent {self._number} waits for its action before agent {number} of the same world has handed in its "
                     "observation: call act_async on all agents, and then receive on each handle"
                 )
@@ -168,6 +188,9 @@ class World:
 
     An agent's next observation is new if it begins a game: once main has been started, and after `game_over`. Where the trainer
     wants a new game and the next observation is not new, main is told to leave and started again.
+
+    Attributes:
+        interrupted: whether Ctrl-C ended a wait for it.
     """
 
     def __init__(self, program: Program) -> None:
@@ -177,6 +200,7 @@ class World:
         self._run: _Run | None = None
         self._new: list[bool] = []
         self._closed = False
+        self.interrupted = False
 
     def reseed(self, seed: int, number: int) -> None:
         """Start main anew for the next game, with seeds that follow from these two."""
@@ -188,16 +212,16 @@ class World:
         if self._run is not None and not self._new[seat]:
             self.dismiss()
 
-    def dismiss(self) -> None:
-        """Tell main to leave, without waiting for that."""
+    def dismiss(self, limit: float = LEAVING) -> None:
+        """Tell main to leave within so many seconds, which begin now, without waiting for that."""
         if self._run is not None:
-            self._run.dismiss()
+            self._run.dismiss(limit)
 
     def begin(self, seat: int) -> None:
         """See to it that the next observation of an agent is new.
 
         Raises:
-            TimeoutError: main does not leave.
+            TakesTooLong: main does not leave.
             Exception: whatever main raised while it left.
         """
         if self._closed:
@@ -205,7 +229,7 @@ class World:
         self.dismiss_unless_new(seat)
         if self._run is not None and self._run.dismissed:
             run, self._run = self._run, None
-            run.wait()
+            self._interruptible(run.wait)
         if self._run is None:
             seed = np.random.SeedSequence((*self._seed, self._num_starts)).generate_state(1)
             self._num_starts += 1
@@ -220,11 +244,12 @@ class World:
         """Wait for what an agent hands in next.
 
         Raises:
-            TimeoutError: nothing came within the time limit; says what main is doing.
+            TakesTooLong: nothing came within the time limit; says what main is doing.
             ValueError: main returned.
             Exception: whatever main raised.
         """
-        obs = self._running().observe(seat)
+        run = self._running()
+        obs = self._interruptible(lambda: run.observe(seat))
         self._new[seat] = obs.done
         return obs
 
@@ -236,11 +261,19 @@ class World:
         """
         run, self._run, self._closed = self._run, None, True
         if run is not None:
-            run.dismiss()
+            run.dismiss(LEAVING)
             try:
                 run.wait()
-            except TimeoutError as error:
+            except TakesTooLong as error:
                 warnings.warn(f"{error}; it is left behind", RuntimeWarning, stacklevel=2)
+
+    def _interruptible(self, wait: Callable[[], T]) -> T:
+        """Wait; whoever did not want to wait for this program is not made to wait for its end."""
+        try:
+            return wait()
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
 
     def _running(self) -> _Run:
         if self._run is None:
@@ -255,6 +288,7 @@ class _Run:
         self.program = program
         self.channels = [_Channel(SimpleQueue(), SimpleQueue()) for _ in range(program.num_agents)]
         self.dismissed = False
+        self._limit = self._leave_by = 0.0  # seconds to leave, and when they are over on the clock of `time.monotonic`
         self._ends: list[_Ended] = []  # one, once it has ended
         # A daemon: neither a program that hangs nor a pool that was never closed may keep Python from exiting. It must not
         # know this object, so that a pool that is dropped without being closed lets its programs leave, too.
@@ -264,9 +298,11 @@ class _Run:
         )
         self._thread.start()
 
-    def dismiss(self) -> None:
+    def dismiss(self, limit: float) -> None:
         if not self.dismissed:
             self.dismissed = True
+            self._limit = min(limit, self.program.time_limit)
+            self._leave_by = time.monotonic() + self._limit
             _dismiss(self.channels)
 
     def observe(self, seat: int) -> Observation:
@@ -274,7 +310,7 @@ class _Run:
         try:
             obs = self.channels[seat].observations.get(timeout=limit)
         except Empty:
-            raise TimeoutError(
+            raise TakesTooLong(
                 f"{self.program.name} has neither asked for an action nor ended its game for {limit:g} seconds "
                 f"(time_limit); {self._doing()}"
             ) from None
@@ -284,11 +320,10 @@ class _Run:
 
     def wait(self) -> None:
         """Wait until main, which has been told to leave, has left; raise what it raised when it heard of that."""
-        limit = min(LEAVING, self.program.time_limit)
-        self._thread.join(limit)
+        self._thread.join(max(0.0, self._leave_by - time.monotonic()))
         if self._thread.is_alive():
-            raise TimeoutError(
-                f"{self.program.name} has not returned {limit:g} seconds after act returned None; {self._doing()}"
+            raise TakesTooLong(
+                f"{self.program.name} has not returned {self._limit:g} seconds after act returned None; {self._doing()}"
             )
         (ended,) = self._ends
         if ended.was_told and isinstance(ended.error, Exception):
@@ -306,8 +341,10 @@ class _Run:
         )
 
     def _doing(self) -> str:
-        """Where main is now."""
+        """Where main is now, and not where it waits for us."""
         frame = sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS) and frame.f_back is not None:
+            frame = frame.f_back
         if frame is None:
             return "it is just ending"
         return f"it is at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}()"

@@ -10,7 +10,6 @@ has ended by its own rules, and one with another discount was cut. Discounts of 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,9 +18,9 @@ import numpy as np
 from entity_gym.bridges.gym_features import PlainSpace
 from entity_gym.bridges.gym_world import GymOptions
 from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium, gymnasium_worlds
+from entity_gym.bridges.makers import Maker
 from entity_gym.bridges.pools import Executor
 from entity_gym.episode_env import EpisodeVecEnv
-from entity_gym.registry import look_up
 from entity_gym.slots import FinalObservations
 from entity_gym.vec_env import VecEnv
 
@@ -75,23 +74,22 @@ def from_dm_env(
 
 def dm_worlds(env: str | Callable[..., Any], **kwargs: Any) -> GymFactory:
     """What makes environments for any pool, from "package.module:Name" or a class or function; arguments as of `from_dm_env`."""
-    made = look_up(env, "env.id").load("env.id") if isinstance(env, str) else env
     options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
-    return gymnasium_worlds(DmMaker(made, kwargs), **options)
+    return gymnasium_worlds(DmMaker(env, kwargs), **options)
 
 
-class DmMaker:
-    """Makes environments of Gymnasium's interface from what makes those of dm_env's."""
+class DmMaker(Maker):
+    """Makes environments of Gymnasium's interface from what makes those of dm_env's, "package.module:Name" or itself."""
 
-    def __init__(self, env: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-        if not callable(env):
+    def __init__(self, env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        if not isinstance(env, str) and not callable(env):
             raise ValueError(
                 f"env is {env!r:.200}; expected a class or function that makes an environment of dm_env's interface"
             )
-        self._env, self._kwargs = env, dict(kwargs)
+        super().__init__(env, kwargs, "the dm_env environment")
 
     def __call__(self) -> DmAsGym:
-        return DmAsGym(self._env, self._kwargs)
+        return DmAsGym(self)
 
 
 class DmAsGym:
@@ -99,16 +97,19 @@ class DmAsGym:
 
     Args:
         make: makes it.
-        kwargs: arguments of `make`.
+
+    Attributes:
+        why_unseedable: what it lacks to be seeded; "" if nothing.
 
     Raises:
         ValueError: if that makes something else, or for specs that are no spaces.
     """
 
-    def __init__(self, make: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-        self._make, self._kwargs = make, dict(kwargs)
-        self._seed_name = _seed_name(make, self._kwargs)
-        self._dm = make(**self._kwargs)
+    def __init__(self, make: Maker) -> None:
+        self._make = make
+        self._seed_name = _seed_name(make.make, make.kwargs)
+        self.why_unseedable = "" if self._seed_name else f"what makes it has none of the parameters {', '.join(SEEDS)}"
+        self._dm = make.make_one()
         lacking = [name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self._dm, name)]
         if lacking:
             raise ValueError(
@@ -125,13 +126,14 @@ class DmAsGym:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, in an environment that is made anew."""
-        if seed is not None:
-            self._reseed(seed)
-        return self._dm.reset().observation, {}
+        if seed is not None and self._seed_name is not None:
+            self.close()
+            self._dm = self._make.make_one(**{self._seed_name: seed})
+        return self._time_step(self._dm.reset(), "reset").observation, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
-        shown = self._dm.step(_as_spec(action, self._action_spec))
+        shown = self._time_step(self._dm.step(_as_spec(action, self._action_spec)), "step")
         ended = bool(shown.last())
         cut = ended and shown.discount is not None and bool(np.any(shown.discount))
         reward = 0.0 if shown.reward is None else shown.reward
@@ -147,16 +149,12 @@ class DmAsGym:
         if hasattr(self._dm, "close"):
             self._dm.close()
 
-    def _reseed(self, seed: int) -> None:
-        if self._seed_name is None:
-            warnings.warn(
-                f"{type(self._dm).__name__} cannot be seeded: what makes it has none of the parameters {', '.join(SEEDS)}; its "
-                "episodes differ in every run",
-                stacklevel=2,
-            )
-            return
-        self.close()
-        self._dm = self._make(**{**self._kwargs, self._seed_name: seed})
+    def _time_step(self, shown: Any, method: str) -> Any:
+        """What `reset` and `step` return, as it is."""
+        if not hasattr(shown, "step_type") or not hasattr(shown, "observation"):
+            name = type(self._dm).__name__
+            raise ValueError(f"{name}: {method}() returned {shown!r:.200}; expected a dm_env.TimeStep")
+        return shown
 
 
 def _seed_name(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -16,8 +16,10 @@ from entity_gym.spaces import ActionSpace, CategoricalActionSpace, ContinuousAct
 
 #: What actions are called that have no name of their own.
 ACTION = "action"
-#: A number of an integer Box with more values than this is too large for a choice among them.
-MOST_CHOICES = 1024
+#: A number of an integer Box with more values than this is a number, rather than a choice among them.
+MOST_OF_A_BOX = 1024
+#: A network has weights and a probability for every choice, so at some point there are too many.
+MOST_CHOICES = 2**16
 
 #: Action -> (n,) int64 choices, or (n, size) float32 numbers.
 Chosen = Mapping[str, NDArray[Any]]
@@ -206,6 +208,11 @@ def _add_mask(given: Any, name: str, count: int, masks: Masks) -> None:
 def _choices(count: int, name: str) -> CategoricalActionSpace:
     if count < 1:
         raise ValueError(f"the action space at {name!r} has {count} choices; it needs at least one")
+    if count > MOST_CHOICES:
+        raise ValueError(
+            f"the action space at {name!r} has {count:,} choices; at most {MOST_CHOICES:,} can be chosen from: make it a "
+            "MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
+        )
     return CategoricalActionSpace([str(choice) for choice in range(count)])
 
 
@@ -231,9 +238,9 @@ def _whole_numbers(space: Any, kind: str, name: str) -> tuple[NDArray[np.int64],
         return firsts, np.asarray(space.nvec).reshape(-1).tolist()
     low, high = (np.broadcast_to(side, shape).reshape(-1).tolist() for side in (space.low, space.high))
     counts = [int(high) - int(low) + 1 for low, high in zip(low, high, strict=True)]
-    if max(counts, default=0) > MOST_CHOICES:
+    if max(counts, default=0) > MOST_OF_A_BOX:
         raise ValueError(
             f"the action space at {name!r} is a Box of whole numbers of which one has {max(counts):,} values; at most "
-            f"{MOST_CHOICES:,} can be chosen from: make it a Box of float32, and round, in a wrapper"
+            f"{MOST_OF_A_BOX:,} can be chosen from: make it a Box of float32, and round, in a wrapper"
         )
     return np.array(low, np.int64), counts

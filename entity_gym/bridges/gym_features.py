@@ -130,24 +130,27 @@ class Leaf:
         path: of the space in the observation, for messages.
         name: of the feature, or the beginning of the names of several.
         start: the first column.
+        rows: whether rows of the space might have been entities; for the message where it is too large.
 
     Attributes:
         features: one for each column.
     """
 
-    def __init__(self, space: Any, path: str, name: str, start: int) -> None:
+    def __init__(self, space: Any, path: str, name: str, start: int, rows: bool = False) -> None:
         self.path = path
         self.shape: tuple[int, ...] = shape_of(space)
         size = int(np.prod(self.shape, dtype=np.int64))
         if size > MOST_NUMBERS:
+            or_rows = ", or name it in rows=(...) if each of its rows is a thing of its own" if rows else ""
             raise ValueError(
                 f"{space_at(path)} is {size:,} numbers {self.shape}; at most {MOST_NUMBERS:,} can be features: make fewer of "
-                "them in a wrapper, or name it in rows=(...) if each of its rows is a thing of its own"
+                f"them in a wrapper{or_rows}"
             )
         self.features = tuple(_features(space, path, numbered(name, self.shape)))
         self.start, self.stop = start, start + size
         firsts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), self.shape) if _counts(space) else np.zeros(1)
         self._first: NDArray[Any] | None = firsts.reshape(-1) if firsts.any() else None
+        self._num: NDArray[Any] = _counts_of(space) if self._first is not None else firsts
 
     def write(self, value: Any, to: NDArray[np.float32]) -> None:
         """Write one value into the row `to` (F,)."""
@@ -156,15 +159,48 @@ class Leaf:
             raise ValueError(f"{named(self.path)} has shape {array.shape}; expected {self.shape}")
         if array.ndim > 1:
             array = array.reshape(-1)
-        to[self.start : self.stop] = array if self._first is None else array.reshape(-1) - self._first
+        to[self.start : self.stop] = array if self._is_plain(array) else self._converted(array.reshape(-1))
 
     def write_stack(self, values: Any, to: Rows) -> None:
         """Write n values, stacked (n, ...), into the rows `to` (n, F)."""
         array = as_numbers(values, self.path)
+        if not len(to) and array.shape[:1] == (0,):  # an empty list does not know what it has none of
+            return
         if array.shape != (len(to), *self.shape):
             raise ValueError(f"{named(self.path)} has shape {array.shape}; expected {(len(to), *self.shape)}")
         flat = array.reshape(len(to), -1)
-        to[:, self.start : self.stop] = flat if self._first is None else flat - self._first
+        to[:, self.start : self.stop] = flat if self._is_plain(flat) else self._converted(flat)
+
+    def length(self, values: Any) -> int:
+        """How many values are stacked in `values`."""
+        array = as_numbers(values, self.path)
+        if not array.ndim:
+            raise ValueError(f"{named(self.path)} is {values!r:.200}, one alone; expected a sequence of such")
+        return len(array)
+
+    def _is_plain(self, array: NDArray[Any]) -> bool:
+        return self._first is None and array.dtype.char != "d"  # float64 may be more than float32 holds
+
+    def _converted(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What values (..., F) are as features."""
+        if self._first is not None:
+            counted: NDArray[Any] = values - self._first
+            wrong = (counted < 0) | (counted >= self._num) | (counted % 1 != 0)
+            if wrong.any():
+                k = int(np.argwhere(wrong)[0][-1])
+                raise ValueError(
+                    f"{named(self.path)} is {values[wrong][0]}; expected a whole number from {self._first[k]} to "
+                    f"{self._first[k] + self._num[k] - 1}"
+                )
+            return counted
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
+        too_large = np.isinf(narrow) & np.isfinite(values)
+        if too_large.any():
+            raise ValueError(
+                f"{named(self.path)} is {values[too_large][0]}, more than float32 can hold, as which features travel"
+            )
+        return narrow
 
 
 class Group:
@@ -191,6 +227,11 @@ class Group:
         self.check(values)
         for key, node in self.members:
             node.write_stack(values[key], to)  # type: ignore[attr-defined]  # in a stack there are only leaves and groups
+
+    def length(self, values: Any) -> int:
+        """How many values are stacked in `values`; members that have fewer are refused when they are written."""
+        self.check(values)
+        return max((node.length(values[key]) for key, node in self.members), default=0)  # type: ignore[attr-defined]
 
     def check(self, value: Any) -> None:
         """Raise a ValueError unless `value` has the members that it must have."""
@@ -244,15 +285,16 @@ class FixedFeatures:
         """(n, F) from n values: a sequence of them, or one value with a leading dimension everywhere.
 
         Raises:
-            ValueError: as `write`.
+            ValueError: as `write`, and for what is no sequence.
         """
+        if not isinstance(values, Sequence | Mapping | np.ndarray) or isinstance(values, str):
+            raise ValueError(f"{named(self.path)} is {values!r:.200}; expected a sequence of values")
         if isinstance(self._node, Leaf):
             values = _stacked(values)
         stacked = isinstance(values, np.ndarray | Mapping) or self._is_stacked_tuple(values)
-        rows = np.zeros((_length(values) if stacked else len(values), len(self.features)), np.float32)
+        rows = np.zeros((self._node.length(values) if stacked else len(values), len(self.features)), np.float32)
         if stacked:
-            if len(rows):
-                self._node.write_stack(values, rows)
+            self._node.write_stack(values, rows)
             return rows
         for row, value in zip(rows, values, strict=True):
             self._node.write(value, row)
@@ -302,13 +344,18 @@ def _counts(space: Any) -> bool:
     return kind_of(space) in ("Discrete", "MultiDiscrete")
 
 
+def _counts_of(space: Any) -> NDArray[Any]:
+    """How many values each number of a Discrete or MultiDiscrete has."""
+    return np.atleast_1d(space.n if kind_of(space) == "Discrete" else space.nvec).reshape(-1)
+
+
 def _features(space: Any, path: str, names: Sequence[str]) -> list[Feature]:
     kind = kind_of(space)
     if kind == "Box":
         return list(names)
     if kind == "MultiBinary":
         return [Flag(name) for name in names]
-    counts = np.atleast_1d(space.n if kind == "Discrete" else space.nvec).reshape(-1).tolist()
+    counts = _counts_of(space).tolist()
     if max(counts, default=0) > MOST_CATEGORIES:
         raise ValueError(
             f"{space_at(path)} has {max(counts):,} values; at most {MOST_CATEGORIES:,} can be told apart: make it a Box, or "
@@ -319,18 +366,9 @@ def _features(space: Any, path: str, names: Sequence[str]) -> list[Feature]:
 
 def _stacked(values: Any) -> Any:
     """A sequence of arrays of one shape as one array; anything else as it is."""
-    if isinstance(values, np.ndarray) or not len(values):
+    if isinstance(values, np.ndarray | Mapping) or not len(values):
         return values
     try:
         return np.asarray(values)
     except (TypeError, ValueError):
         return values
-
-
-def _length(values: Any) -> int:
-    """How many values are stacked."""
-    while isinstance(values, Mapping | tuple):
-        if not len(values):
-            return 0
-        values = next(iter(values.values())) if isinstance(values, Mapping) else values[0]
-    return len(values) if np.ndim(values) else 0

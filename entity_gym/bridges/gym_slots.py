@@ -164,6 +164,7 @@ class GymSlots(BatchSlots):
         self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), first.name, first_env)
         for i, world in enumerate(self._worlds):
             world.where = self.where(i)
+            world.warns = i == 0  # for all
 
     def seed(self, seed: int) -> None:
         super().seed(seed)

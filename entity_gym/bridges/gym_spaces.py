@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class GymObservations:
 
     def __init__(self, space: Any, *, global_features: bool = False, rows: Sequence[str] = ()) -> None:
         self.counts: dict[str, int | None] = {AGENT: 1}
+        if not isinstance(global_features, bool | np.bool_):
+            raise ValueError(f"global_features is {global_features!r}; it must be true or false")
         if isinstance(rows, str):
             raise ValueError(f"rows is {rows!r}; it must be a list of paths, such as rows=({rows!r},)")
         self._outer = GLOBAL_ENTITY if global_features else AGENT
@@ -97,7 +99,7 @@ class GymObservations:
                 return self._rows_of(space, path)
         if kind in FIXED:
             features = self._types[owner]
-            leaf = Leaf(space, path, name, len(features))
+            leaf = Leaf(space, path, name, len(features), rows=(path or "Item") in self._boxes)
             features += leaf.features
             return _OfType(owner, leaf)
         if kind in GROUPS:
@@ -180,8 +182,6 @@ class _Items:
         self._name, self._items = name, items
 
     def write(self, value: Any, to: MutableMapping[str, Rows]) -> None:
-        if not isinstance(value, Sequence | Mapping | np.ndarray) or isinstance(value, str):
-            raise ValueError(f"{named(self._items.path)} is {value!r:.200}; expected a sequence of values")
         to[self._name] = self._items.rows(value)
 
 
@@ -194,6 +194,8 @@ class _Graph:
     def write(self, value: Any, to: MutableMapping[str, Rows]) -> None:
         if not all(hasattr(value, part) for part in ("nodes", "edges", "edge_links")):
             raise ValueError(f"{named(self._nodes.path)} is {value!r:.200}; expected a GraphInstance")
+        if value.nodes is None:
+            raise ValueError(f"{named(self._nodes.path)} has the nodes None; where there are none, show an empty array")
         nodes = to[self._name] = self._nodes.rows(value.nodes)
         if self._edges is None:
             if value.edges is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,10 +19,19 @@ from numpy.typing import NDArray
 from entity_gym.bridges.gym_actions import GymActions, Masks
 from entity_gym.bridges.gym_features import Rows, infer_space, kind_of, members_of
 from entity_gym.bridges.gym_spaces import GymObservations
+from entity_gym.bridges.makers import making
+from entity_gym.errors import NoPictureError, warn_caller
 
 #: In the info of a step: which actions are open.
 ACTION_MASK = "action_mask"
 _CUT = "TimeLimit.truncated"
+
+
+#: Side of the spaces -> what a space that changes should hold instead.
+_IF_IT_VARIES = {
+    "observation_space": "observations, with Sequence or Graph for what varies in number",
+    "action_space": 'actions, and close those that cannot be taken with info["action_mask"]',
+}
 
 
 class GymStep(NamedTuple):
@@ -58,6 +66,7 @@ class GymWorld:
     Attributes:
         where: how messages call it.
         observations, actions: of its spaces.
+        warns: whether it says that it cannot be seeded, where that is so; once.
 
     Raises:
         ValueError: if it is no such environment, or has spaces that have no form as entities.
@@ -68,6 +77,7 @@ class GymWorld:
         self.env = env
         self.name = name_of(env)
         self.where = self.name
+        self.warns = True
         self._seed: int | None = None
         self._options: dict[str, Any] = {}
         self._declared = {side: _declared(env, side) for side in ("observation_space", "action_space")}
@@ -80,10 +90,13 @@ class GymWorld:
         space = self._declared["observation_space"] if options.observation_space is None else options.observation_space
         self._is_inferred = space is None
         self._pair_is_shown = _is_pair_with_dict(space)
+        shown = None
         if space is None:
             self._seed = 0
-            space = infer_space(self._reset()[0])
+            with making(self.name):
+                shown = self._reset()[0]
         try:
+            space = infer_space(shown) if space is None else space
             self.observations = GymObservations(space, global_features=options.global_features, rows=options.rows)
             self.actions = GymActions(action_space)
         except ValueError as error:
@@ -125,7 +138,7 @@ class GymWorld:
             if now is not before and not _same(now, before):
                 raise ValueError(
                     f"{self.where}: {side} was {before} and is {now} after reset(): spaces must not change; declare one that "
-                    "holds all observations, with Sequence or Graph for what varies in number"
+                    f"holds all {_IF_IT_VARIES[side]}"
                 )
         self._write(observation, rows, "reset")
         return self._masks(info, "reset")
@@ -155,19 +168,22 @@ class GymWorld:
         """Draw the current state as a (height, width, 3) image.
 
         Raises:
-            ValueError: if it was not made for that.
+            NoPictureError: if it was not made for that.
         """
         render = getattr(self.env, "render", None)
         if render is None:
-            raise ValueError(f"{self.where} has no render()")
-        image = render(mode="rgb_array") if "mode" in _parameters(render) else render()
+            raise NoPictureError(f"{self.where} has no render()")
+        if "mode" in _parameters(render):
+            image = render(mode="rgb_array")
+        else:  # one that was made without is not asked: it would warn every time
+            image = None if self._could_draw() else render()
         if isinstance(image, list) and image:
             image = image[-1]
         array = None if image is None else np.asarray(image)
         if array is None or array.ndim != 3 or array.shape[2] != 3:
-            raise ValueError(
+            raise NoPictureError(
                 f"{self.where}: render() returned {image!r:.80}; expected an image (height, width, 3): make it with "
-                "render_mode='rgb_array'"
+                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
             )
         return array.astype(np.uint8, copy=False)
 
@@ -176,6 +192,11 @@ class GymWorld:
         close = getattr(self.env, "close", None)
         if close is not None:
             close()
+
+    def _could_draw(self) -> bool:
+        """Whether it would draw images, and was made without."""
+        modes = (getattr(self.env, "metadata", None) or {}).get("render_modes", ())
+        return "rgb_array" in modes and getattr(self.env, "render_mode", "unknown") is None
 
     def _reset(self) -> tuple[Any, Mapping[str, Any]]:
         """Call `reset` in the way that it has, and return the observation and info."""
@@ -186,10 +207,9 @@ class GymWorld:
         elif seed is not None and callable(getattr(self.env, "seed", None)):
             self.env.seed(seed)
         elif seed is not None:
-            warnings.warn(
-                f"{self.name} cannot be seeded: it has neither reset(seed=...) nor seed(); its episodes differ in every run",
-                stacklevel=2,
-            )
+            self._warn_unseedable("it has neither reset(seed=...) nor seed()")
+        if seed is not None and (why := getattr(self.env, "why_unseedable", "")):
+            self._warn_unseedable(why)
         if self._options:
             arguments["options" if self._takes["options"] else "env_info"] = dict(self._options)
         if self._takes["return_info"]:
@@ -199,6 +219,11 @@ class GymWorld:
         if is_pair and not (self._pair_is_shown and not self._takes["seed"]):
             return result[0], result[1]
         return result, {}
+
+    def _warn_unseedable(self, why: str) -> None:
+        if self.warns:
+            warn_caller(f"{self.name} cannot be seeded: {why}; its episodes differ in every run")
+        self.warns = False
 
     def _write(self, observation: Any, rows: MutableMapping[str, Rows], method: str) -> None:
         try:

@@ -9,8 +9,7 @@ the info of the last step of an episode says is its `end_of_episode_info`; `info
 from __future__ import annotations
 
 import difflib
-import functools
-import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,13 +23,20 @@ from entity_gym.bridges.gym_features import Rows
 from entity_gym.bridges.gym_slots import GymSlots
 from entity_gym.bridges.gym_spaces import AGENT
 from entity_gym.bridges.gym_world import ACTION_MASK, AS_DECLARED, GymOptions, GymWorld
+from entity_gym.bridges.makers import Maker, making, naming_extras
 from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
 from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
+from entity_gym.registry import import_module
 from entity_gym.slots import FinalObservations, check_num_envs
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
 from entity_gym.vec_env import VecEnv
+
+#: What messages call the argument that names an environment.
+_OPTION = "the Gymnasium environment"
+#: Namespace of ids -> the package that has it, where its name does not say so.
+_PACKAGES = {"ALE": "ale-py"}
 
 
 def from_gymnasium(
@@ -110,17 +116,9 @@ class GymFactory:
         if isinstance(env, str):
             self._make = _by_id(env, kwargs)
         elif callable(env) and not (hasattr(env, "reset") and not isinstance(env, type)):
-            self._make = functools.partial(env, **kwargs)
+            self._make = env if isinstance(env, Maker) else Maker(env, kwargs, _OPTION)
         elif isinstance(env, Sequence) and len(env):
-            self._instances = list(env)
-            if kwargs:
-                raise ValueError(
-                    f"the arguments {list(kwargs)} are for making environments; those in the list are made already"
-                )
-            if len({id(each) for each in self._instances}) != len(self._instances):
-                raise ValueError(
-                    "the list has one environment twice; each is stepped by itself, so make as many as you need"
-                )
+            self._instances = _made_already(env, kwargs)
         elif hasattr(env, "reset"):
             raise ValueError(f"env is one {type(env).__name__} object; give [it] as a list, or what makes one")
         else:
@@ -239,6 +237,24 @@ class GymnasiumEnvironment(Environment):
         )
 
 
+def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The environments of a list."""
+    for each in envs:
+        if isinstance(each, type) or (callable(each) and not hasattr(each, "reset")):
+            name = getattr(each, "__name__", type(each).__name__)
+            raise ValueError(
+                f"the list has {name}, which makes environments; give it alone, with num_envs={len(envs)}, or a list of what "
+                "such functions return: [make() for make in makes]"
+            )
+    if kwargs:
+        raise ValueError(
+            f"the arguments {list(kwargs)} are for making environments; those in the list are made already"
+        )
+    if len({id(each) for each in envs}) != len(envs):
+        raise ValueError("the list has one environment twice; each is stepped by itself, so make as many as you need")
+    return list(envs)
+
+
 def _close(worlds: Sequence[GymWorld]) -> None:
     for world in worlds:
         with suppress(Exception):  # something else is being raised
@@ -247,17 +263,13 @@ def _close(worlds: Sequence[GymWorld]) -> None:
 
 def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """What makes the environment of an id, or the class or function at "module:Name"."""
-    module_name, colon, rest = name.rpartition(":")
+    _, colon, rest = name.rpartition(":")
     if colon:
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (module_name + ".").startswith(error.name + "."):
-                raise  # the module is there, and something that it imports is not
-            raise ValueError(f"{name!r}: there is no module {module_name!r} to import") from None
-        found = getattr(module, rest, None)
-        if callable(found):
-            return functools.partial(found, **kwargs)
+        with naming_extras():
+            module = import_module(name, _OPTION)  # which may register ids
+        known = getattr(sys.modules.get("gymnasium"), "registry", {})
+        if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
+            return Maker(name, kwargs, _OPTION)
     try:
         import gymnasium
     except ImportError as error:
@@ -267,9 +279,22 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     except gymnasium.error.Error as error:
         near = difflib.get_close_matches(rest, gymnasium.registry, n=3)
         hint = f"; near are {', '.join(map(repr, near))}" if near else ""
+        if isinstance(error, gymnasium.error.NamespaceNotFound) and not near:
+            hint = _elsewhere(rest)
         raise ValueError(f"{name!r} is no environment that Gymnasium knows: {error}{hint}") from None
     # The spec goes to worker processes, which have not run the code that registered it. What is returned is checked here anyway.
     return _FromSpec(name, spec, dict(kwargs))
+
+
+def _elsewhere(env_id: str) -> str:
+    """How an id is found that another package has."""
+    namespace = env_id.partition("/")[0]
+    package = _PACKAGES.get(namespace)
+    module = "its_module" if package is None else package.replace("-", "_")
+    return (
+        f"; ids of {namespace}/ come with {package or 'a package of their own'}: install that, and name its module as well, "
+        f"as in {module}:{env_id}"
+    )
 
 
 class _FromSpec:
@@ -280,7 +305,8 @@ class _FromSpec:
         import gymnasium
 
         try:
-            return gymnasium.make(self._spec, disable_env_checker=True, **self._kwargs)
+            with making(self._name):
+                return gymnasium.make(self._spec, disable_env_checker=True, **self._kwargs)
         except (gymnasium.error.Error, TypeError, ImportError) as error:
             arguments = f" with {self._kwargs}" if self._kwargs else ""
             raise ValueError(f"Gymnasium cannot make {self._name!r}{arguments}: {error}") from error

@@ -22,23 +22,22 @@ environment is told its first choice.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.action import Action
+from entity_gym.bridges.makers import Maker, check_arguments
 from entity_gym.bridges.pettingzoo_groups import AgentID, Group, Groups, check_groups, group_of
+from entity_gym.bridges.pettingzoo_ids import MakerById
 from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
 from entity_gym.episode_env import EpisodeVecEnv
-from entity_gym.errors import nearest
+from entity_gym.errors import NoPictureError, nearest
 from entity_gym.observation import ActionMask, Observation
-from entity_gym.registry import Registered
 from entity_gym.slots import FinalObservations
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
 from entity_gym.vec_env import VecEnv
@@ -60,7 +59,7 @@ def from_pettingzoo(
 
     Args:
         env: what makes one: a function or class, "package.module:function", or an id that PettingZoo knows, such as
-            "butterfly/pistonball-v6".
+            "butterfly/knights_archers_zombies-v11".
         num_envs: how many.
         seed: environment i is reset with `seed=seed + i`, as PettingZoo's users expect.
         executor: as in `from_gymnasium`.
@@ -97,10 +96,8 @@ class PettingZooFactory:
     player_parameters: tuple[str, ...] = ()  # nothing that `env_info` changes decides who is in which group
 
     def __init__(self, env: Any, groups: Groups | None = None, **kwargs: Any) -> None:
-        self.__name__ = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-        make = _maker(env)
-        _check_arguments(make, self.__name__, kwargs)
-        self._make: Callable[[], Any] = functools.partial(make, **kwargs)
+        self._make = _maker(env, kwargs)
+        self.__name__ = self._make.name
         self._groups = check_groups(groups)
         self._names: list[str] | None = None  # of the groups, once they are known
 
@@ -163,6 +160,9 @@ class PettingZooEnvironment(Environment):
         self._group: dict[AgentID, Group] = {}  # of every agent that has been seen
         for agent in self._first_agents():
             self._learn(agent)
+        for name in self._asked or ():
+            if name not in self.groups:
+                raise ValueError(f"groups has {name!r}, which fits none of the agents {list(self._group)}")
         self._obs_space = ObsSpace({name: group.entity for name, group in self.groups.items()})
         self._action_space: dict[str, ActionSpace] = {}
         for group in self.groups.values():
@@ -211,6 +211,9 @@ class PettingZooEnvironment(Environment):
                 "dictionary of agents each"
             )
         observations, rewards, terminated, truncated, infos = result
+        for what, flags in (("termination", terminated), ("truncation", truncated)):
+            if lacking := [agent for agent in acting if agent not in flags]:
+                raise ValueError(f"step() returned no {what} of {lacking[0]!r}, which has acted")
         ended = {agent for agent in acting if terminated.get(agent) or truncated.get(agent)}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
         sums = self._sums(self._earned(acting, rewards))
@@ -225,9 +228,10 @@ class PettingZooEnvironment(Environment):
     def render(self) -> NDArray[np.uint8]:
         image = self.env.render()
         if not isinstance(image, np.ndarray) or image.ndim != 3:
-            raise ValueError(
+            raise NoPictureError(
                 f"render() returned {type(image).__name__}, which is no image: make the environment with "
-                "render_mode='rgb_array', if it knows that"
+                "render_mode='rgb_array', if it knows that, in training env.kwargs.render_mode=rgb_array, in evaluation "
+                "env_kwargs.render_mode=..."
             )
         return image
 
@@ -337,49 +341,16 @@ def _number(reward: Any, agent: AgentID) -> float:
     return float(array.item())
 
 
-def _maker(env: Any) -> Callable[..., Any]:
+def _maker(env: Any, kwargs: Mapping[str, Any]) -> Maker:
     """What makes a parallel environment."""
     if isinstance(env, str) and ":" not in env:
-        return functools.partial(_make_by_id, env)
-    made: Any = Registered(env).load("the PettingZoo environment") if isinstance(env, str) else env
-    if not callable(made):
-        hint = f"the function {made.__name__}.parallel_env" if hasattr(made, "parallel_env") else "what makes it"
-        raise ValueError(f"the PettingZoo environment is {made!r:.200}, which makes none; give {hint}")
-    return made  # type: ignore[no-any-return]
-
-
-def _check_arguments(make: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> None:
-    """Raise a ValueError if it cannot be called with them."""
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):  # some callables cannot be looked into
-        return
-    try:
-        signature.bind(**kwargs)
-    except TypeError as error:
-        raise ValueError(f"the arguments {dict(kwargs)} do not fit {name}{signature}: {error}") from error
-
-
-def _make_by_id(env_id: str, **kwargs: Any) -> Any:
-    """An environment that PettingZoo has a name for."""
-    try:
-        import pettingzoo
-    except ImportError as error:
-        raise ImportError(f'{env_id} is PettingZoo\'s ({error}): pip install "enn-ppo[pettingzoo]"') from error
-    errors = pettingzoo.env_registry.exceptions
-    try:
-        spec = pettingzoo.spec("parallel", env_id)
-    except (errors.PettingZooRegistryError, ValueError) as error:
-        turns = "agents take turns in it, so convert it with turn_based_aec_to_parallel in a function of your own; "
-        raise ValueError(
-            f"PettingZoo has no parallel environment {env_id!r}; {turns if env_id in pettingzoo.aec_registry else ''}"
-            f"{nearest(env_id, pettingzoo.parallel_registry)}; your own is written as my_package.my_module:make_env"
-        ) from error
-    try:
-        return pettingzoo.make("parallel", spec, **kwargs)
-    except (ImportError, TypeError, errors.FailedToImport) as error:
-        arguments = f" with {kwargs}" if kwargs else ""
-        raise ValueError(f"PettingZoo cannot make {env_id!r}{arguments}: {error}") from error
+        return MakerById(env, kwargs)
+    if not isinstance(env, str) and not callable(env):
+        hint = f"the function {env.__name__}.parallel_env" if hasattr(env, "parallel_env") else "what makes it"
+        if isinstance(env, Sequence) and len(env):
+            hint = f"what makes one of them, such as the class {type(env[0]).__name__}, and num_envs={len(env)}"
+        raise ValueError(f"the PettingZoo environment is {env!r:.200}, which makes none; give {hint}")
+    return Maker(env, kwargs, "the PettingZoo environment")
 
 
 def _check_parallel(env: Any) -> None:
@@ -393,3 +364,4 @@ def _check_parallel(env: Any) -> None:
         raise ValueError(
             f"{type(env).__name__} has no {', '.join(lacking)}; expected a PettingZoo parallel environment"
         )
+    check_arguments(env.reset, f"{type(env).__name__}.reset", {"seed": None, "options": None})

@@ -33,6 +33,8 @@ def make_bridge_pool(
     if executor == "list" and num_workers not in (None, 1):
         raise ValueError(f"num_workers is {num_workers}, which is for executor='thread' or 'process'; it is 'list'")
     check_num_envs(num_envs)
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(f"num_workers is {num_workers}; it must be at least 1, or None for one for each core")
     workers = 1 if executor == "list" else min(num_envs, num_workers or os.cpu_count() or 1)
     if not autoreset:
         if executor == "process":

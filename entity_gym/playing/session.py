@@ -48,7 +48,7 @@ class Session:
     Args:
         create_env: makes one; called again to go back in environments that cannot be saved.
         seed: of the environment: it does what environment 0 of a pool with this seed does.
-        name: what to call it.
+        name: what to call it, where it has no other name for messages.
 
     Attributes:
         env: the environment.
@@ -59,6 +59,7 @@ class Session:
         self._create_env = create_env
         self._seed = seed
         self.env = self._new()
+        name = getattr(self.env, "_called", name)
         self.reader = FrameReader(self.env.obs_space(), self.env.action_space(), name)
         self._moments: list[Moment] = []
         self.begin_episode()
@@ -124,7 +125,7 @@ class Session:
 
     def _new(self) -> Environment:
         env = self._create_env()
-        env.rng = np.random.default_rng(np.random.SeedSequence((self._seed, 0)))
+        env.reseed(self._seed, 0)
         return env
 
     def _remember(self, obs: Observation, episode: int, step: int, total: float, values: Values | None) -> None:

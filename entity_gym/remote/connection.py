@@ -29,6 +29,10 @@ class CannotReach(ValueError):  # noqa: N818 - says what happened
 class Connection:
     """A way to a program, and the process, where it was started here.
 
+    Args:
+        settings: how it is reached.
+        num_worlds: how many it will be asked for, for messages.
+
     Attributes:
         channel: for messages.
 
@@ -38,8 +42,8 @@ class Connection:
 
     channel: Channel
 
-    def __init__(self, settings: ProgramSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
+        self._settings, self._num_worlds = settings, num_worlds
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None  # what the program reports: its standard error
         self._socket: socket.socket | None = None
@@ -105,7 +109,9 @@ class Connection:
                 )
                 self._errors = process.stdout
             else:
-                print(f"waiting for a program to connect to {host}:{port}", file=sys.stderr, flush=True)
+                worlds = "1 world" if self._num_worlds == 1 else f"{self._num_worlds} worlds"
+                what = f"waiting for a program to connect to {host}:{port} for {worlds}"
+                print(f"{what}, with a connection of their own", file=sys.stderr, flush=True)
             self._socket = self._accept(listener, deadline)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.channel = self._channel(self._socket.fileno(), self._socket.fileno())

@@ -50,7 +50,12 @@ class RemoteEnvironment(Environment):
     def reset(self) -> Observation:
         """Start an episode, with a seed that is drawn from `rng`."""
         self.begin_reset()
-        return self._observation()
+        obs = self._observation()
+        if obs.done:
+            self._program.refuse(
+                f"answered 'reset' of world {self._world} with an observation that is done: a game begins"
+            )
+        return obs
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         """Take one step; where `begin_act` has been called, only wait for what came of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from entity_gym.errors import nearest
@@ -89,23 +89,48 @@ class MessageReader:
 
 
 def _decode(body: bytes) -> Message:
+    constants: list[_NoNumber] = []
+
+    def keep(text: str) -> _NoNumber:
+        constants.append(_NoNumber(text))
+        return constants[-1]
+
     try:
-        message = json.loads(body, parse_constant=_refuse)
+        message = json.loads(body.decode("utf-8"), parse_constant=keep)
+        where = next(_no_numbers(message, "")) if constants else ""
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a message that is no JSON: {error} in {body[:80]!r}") from None
+    if where:
+        raise ProtocolError(f"a message that is no JSON: {where}, which is no number that JSON has")
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ProtocolError(f"a message that is no object with a 'type': {body[:80]!r}")
     return message
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number that JSON has")
+class _NoNumber(str):
+    """NaN or an infinity, as it was written."""
+
+    __slots__ = ()
+
+
+def _no_numbers(value: Any, path: str) -> Iterator[str]:
+    """Where a message has what is no number, such as "features.Head[0][1] is NaN"."""
+    if isinstance(value, _NoNumber):
+        yield f"{path.removeprefix('.') or 'it'} is {value}"
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _no_numbers(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for k, each in enumerate(value):
+            yield from _no_numbers(each, f"{path}[{k}]")
 
 
 def _hint(header: bytes) -> str:
     """Where a header looks like text: somebody printed to where messages go."""
     if not (header.isascii() and header.decode("ascii").isprintable()):
         return ""
+    if header in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):
+        return f"; it begins with the text {header.decode()!r} as HTTP does, and this is no web server"
     return (
         f"; it begins with the text {header.decode()!r}: was something printed to standard output, where messages go?"
     )

@@ -48,7 +48,7 @@ class Program:
         self._asked: dict[int, str] = {}  # world -> what it was asked and has not answered
         self._failure: str | None = None
         try:
-            self._connection = Connection(settings)
+            self._connection = Connection(settings, num_worlds)
         except CannotReach as error:
             raise ProgramError(str(error)) from None
         # Nothing stays behind where a pool is forgotten rather than closed.
@@ -121,7 +121,7 @@ class Program:
             check_parts(offer, _OFFER, "what it offers")
         except ProtocolError as error:
             self._fail(f"offers no worlds that can be: {error}")
-        if offer.get("protocol") != PROTOCOL:
+        if type(offer.get("protocol")) is not int or offer["protocol"] != PROTOCOL:
             self._fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
         if not isinstance(offer.get("name"), str) or not offer["name"]:
             self._fail(f"calls its worlds {offer.get('name')!r}; 'name' must be a text")
@@ -141,7 +141,10 @@ class Program:
 
     def _receive(self, deadline: float, asked: dict[int, str]) -> Message:
         try:
-            return self._connection.channel.receive(deadline)
+            message = self._connection.channel.receive(deadline)
+            if message["type"] == "close":
+                self._fail(f"is gone while {_told(asked)} was not answered: it sent 'close'", with_last_words=True)
+            return message
         except HungUp:
             self._fail(f"is gone while {_told(asked)} was not answered: {self._connection.ending()}")
         except NoAnswer:

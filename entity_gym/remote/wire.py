@@ -18,7 +18,7 @@ from entity_gym.frame import MASK_OF_SPACE
 from entity_gym.observation import ActionMask, Observation
 from entity_gym.remote.messages import Message, ProtocolError, check_parts
 from entity_gym.saving import spaces_from_dict
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ActionSpace, Angle, Category, Flag, ObsSpace
 
 #: The parts of an observation, and what each must be.
 _PARTS: dict[str, type | tuple[type, ...]] = {
@@ -44,6 +44,8 @@ _CALLED = {
 _LARGEST = float(np.finfo(np.float32).max)
 _SPACES_PARTS = ("entities", "global_features", "global_kinds", "actions")
 _ENTITY_PARTS = ("name", "features", "kinds")
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
+_ACTIONS: dict[str, type[Any]] = {space.__name__: space for space in MASK_OF_SPACE}
 _ACTORS = ("actor_ids", "actor_types")
 _MASK_PARTS = {
     "CategoricalActionMask": (*_ACTORS, "mask"),
@@ -74,19 +76,55 @@ def spaces_from_json(given: Any) -> Spaces:
             if not isinstance(given.get(part), list):
                 raise ValueError(f"{part!r} is {given.get(part)!r:.200}; it must be a list of objects")
             names = [each["name"] for each in given[part]]
+            if not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{part!r} has the names {names!r:.200}; they must be texts")
             if repeated := {name for name in names if names.count(name) > 1}:
                 raise ValueError(f"{part!r} names {sorted(repeated)} more than once")
         for entity in given["entities"]:
-            check_parts(entity, _ENTITY_PARTS, f"entity {entity['name']!r}")
+            where = f"entity {entity['name']!r}"
+            check_parts(entity, _ENTITY_PARTS, where)
+            _check_kinds(entity.get("kinds", []), where)
+            _check_alone(where, entities=[entity])
+        _check_kinds(given.get("global_kinds", []), "'global_kinds'")
         if not given["entities"] and not given.get("global_features"):
             raise ValueError("there are neither entities nor global features")
         if not given["actions"]:
             raise ValueError("there is no action")
+        for action in given["actions"]:
+            where = f"action {action['name']!r}"
+            _check_type(action, _ACTIONS, where)
+            choices = action.get("choices", [])
+            if not isinstance(choices, list):
+                raise ValueError(f"{where}: choices is {choices!r:.200}; it must be a list of names")
+            _check_alone(where, actions=[action])
         return Spaces(*spaces_from_dict({"global_features": [], **given}))
     except KeyError as error:
-        raise ProtocolError(f"the spaces cannot be read: {error} is missing, or is no type that there is") from None
+        raise ProtocolError(f"the spaces cannot be read: {error} is missing") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise ProtocolError(f"the spaces cannot be read: {error}") from None
+
+
+def _check_kinds(kinds: Any, where: str) -> None:
+    if not isinstance(kinds, list):
+        raise ValueError(f"{where}: the kinds are {kinds!r:.200}; they must be a list of objects")
+    for kind in kinds:
+        _check_type(kind, _KINDS, f"{where}: the kind of {kind['name']!r}")
+
+
+def _check_type(given: Any, types: Mapping[str, type[Any]], where: str) -> None:
+    """Refuse a type that is none, and parts that it does not have."""
+    kind = given.get("type")
+    if kind not in types:
+        raise ValueError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
+    check_parts(given, ("type", "name", *types[kind].__dataclass_fields__), where)
+
+
+def _check_alone(where: str, **part: Any) -> None:
+    """Refuse what cannot be built, and say where it stands."""
+    try:
+        spaces_from_dict({"entities": [], "global_features": [], "actions": [], **part})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -> Observation:
@@ -108,6 +146,8 @@ def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -
         is_bool = isinstance(value, bool)
         if not isinstance(value, allowed) or is_bool != (allowed is bool):
             raise ProtocolError(f"{name} is {value!r:.200}; it must be {_CALLED[allowed]}")
+    if not abs(parts.get("reward", 0)) <= _LARGEST:
+        raise ProtocolError(f"reward is {parts['reward']!r:.200}; it must be a number that float32 can hold")
     if "features" in parts:
         parts["features"] = {name: _numbers(rows, f"features of {name!r}") for name, rows in parts["features"].items()}
     if "global_features" in parts:

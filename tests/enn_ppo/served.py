@@ -1,4 +1,4 @@
-"""A policy server in a thread, and a client of it, for tests."""
+"""A policy server in a thread, a client of it, and a garden whose policy it serves, for tests."""
 
 from __future__ import annotations
 
@@ -6,17 +6,96 @@ import asyncio
 import socket
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from enn_ppo.checkpoints import Checkpoint
+from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.serving.policy import PolicyShelf
 from enn_ppo.serving.server import PolicyServer, Served
 from enn_ppo.settings.serving import ServeConfig
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    Entity,
+    Environment,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
 from entity_gym.remote.messages import MessageReader, encode
+from entity_gym.remote.wire import observation_from_json
 
 CPU = torch.device("cpu")
+
+OBS_SPACE = ObsSpace({"Bee": Entity(["x", "y"]), "Flower": Entity(["open"])}, ["wind"])
+ACTION_SPACE: dict[str, ActionSpace] = {
+    "turn": CategoricalActionSpace(["left", "right", "on"]),
+    "visit": SelectEntityActionSpace(nobody=True),
+    "speed": ContinuousActionSpace([0.0], [2.0]),
+    "dance": GlobalCategoricalActionSpace(["no", "yes"]),
+}
+
+
+def garden(num_bees: int = 2, num_flowers: int = 3, **changes: Any) -> dict[str, Any]:
+    """An observation, as a client sends it."""
+    return {
+        "features": {
+            "Bee": [[k, -0.5 * k] for k in range(num_bees)],
+            "Flower": [[k % 2] for k in range(num_flowers)],
+        },
+        "ids": {
+            "Bee": [f"bee {k}" for k in range(num_bees)],
+            "Flower": [100 + k for k in range(num_flowers)],
+        },
+        "actions": {
+            "turn": {"actor_types": ["Bee"], "mask": [[True, k % 2 == 0, True] for k in range(num_bees)]},
+            "visit": {"actor_types": ["Bee"], "actee_types": ["Flower"]},
+            "speed": {"actor_types": ["Bee"]},
+            "dance": {},
+        },
+        "global_features": [0.25],
+        **changes,
+    }
+
+
+class Garden(Environment):
+    def obs_space(self) -> ObsSpace:
+        return OBS_SPACE
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return ACTION_SPACE
+
+    def reset(self) -> Observation:
+        return observation_from_json(garden(), ACTION_SPACE)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        return observation_from_json(
+            garden(int(self.rng.integers(1, 4)), done=bool(self.rng.random() < 0.2)), ACTION_SPACE
+        )
+
+
+def train_garden(run_dir: Path) -> Checkpoint:
+    """A policy for the garden that has learned next to nothing."""
+    config = TrainConfig(
+        env=EnvConfig(id="garden"),
+        rollout=RolloutConfig(num_envs=4, steps=8),
+        net=RogueNetConfig(d_model=16, n_layer=1, n_head=2),
+        optim=OptimConfig(batch_size=16, epochs=2, lr=0.01),
+        total_timesteps=64,
+        run_dir=str(run_dir),
+        overwrite=True,
+        device="cpu",
+    )
+    train(config, env=Garden)
+    return load_checkpoint(run_dir)
 
 
 class Client:
@@ -85,3 +164,16 @@ class Running:
                 return True
             time.sleep(0.05)
         return False
+
+
+@contextmanager
+def one_dropped(server: Running, why: str) -> Iterator[Client]:
+    """A client that has been greeted, is told that it is dropped because of this, and hung up on; another goes on."""
+    other, client = server.client(), server.client()
+    yield client
+    told = client.receive()
+    assert told["type"] == "error"
+    assert why in told["message"]
+    assert client.receive() == {"type": "hung up"}
+    assert server.has_said(f"dropped client 127.0.0.1:{client.socket.getsockname()[1]}: {told['message']}")
+    assert other.ask(garden())["type"] == "actions"

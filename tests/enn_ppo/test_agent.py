@@ -154,12 +154,12 @@ def rewrite(file: Path, compression: int = zipfile.ZIP_STORED, **members: bytes 
     ("members", "message"),
     [
         ({"policy": None}, "policy.safetensors is not in it"),
-        ({"policy": b"x"}, "changed.agent is no agent that save_agent wrote"),
+        ({"policy": b"x"}, "changed.agent is no agent that enn_ppo.export or save_agent wrote"),
         ({"spaces": b"[]"}, "it holds list where a mapping was expected"),
-        ({"spaces": b"{"}, "is no agent that save_agent wrote"),
+        ({"spaces": b"{"}, "is no agent that enn_ppo.export or save_agent wrote"),
         (
             {"config": b"!!python/object/apply:os.system ['true']"},
-            "is no agent that save_agent wrote: could not determine",
+            "is no agent that enn_ppo.export or save_agent wrote: could not determine",
         ),
         ({"agent": b'{"format": 99, "step": 1}'}, "its format is 99, of a newer version of enn-ppo"),
         ({"agent": b'{"format": "2"}'}, "agent.json holds"),
@@ -181,7 +181,9 @@ def test_a_file_that_unfolds_when_it_is_read_is_refused(run_dir: Path, tmp_path:
 
 def test_what_is_no_policy_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ValueError, match="text is no agent that save_agent wrote: File is not a zip file"):
+    with pytest.raises(
+        ValueError, match="text is no agent that enn_ppo.export or save_agent wrote: File is not a zip file"
+    ):
         load_agent(tmp_path / "text")
     with pytest.raises(ValueError, match="no checkpoint .*nowhere"):
         load_agent(tmp_path / "nowhere")
@@ -193,6 +195,29 @@ def test_a_file_that_cannot_be_written_is_refused(run_dir: Path, tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         save_agent(run_dir, tmp_path / "file" / "x.agent")
+
+
+def test_a_file_that_is_no_agent_is_not_replaced(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    game = tmp_path / "game.py"
+    game.write_text("import random\n")
+    assert export([str(run_dir), str(game)]) == 2
+    assert "game.py is there already and is no agent, so it is not replaced" in capsys.readouterr().err
+    assert game.read_text() == "import random\n"
+    archive = tmp_path / "holiday.zip"
+    with zipfile.ZipFile(archive, "w") as pictures:
+        pictures.writestr("beach.txt", "sand")
+    assert export([str(run_dir), str(archive)]) == 2
+    assert export([str(run_dir), str(tmp_path / "a.agent")]) == export([str(run_dir), str(tmp_path / "a.agent")]) == 0
+
+
+def test_where_a_run_is_needed_a_file_of_an_agent_is_told_what_takes_it(run_dir: Path, tmp_path: Path) -> None:
+    file = save_agent(run_dir, tmp_path / "seek.agent")
+    with pytest.raises(
+        ValueError, match="is a file: .*an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve"
+    ):
+        evaluate(EvalConfig(checkpoint=str(file)))
 
 
 # ---- newer programs
@@ -275,7 +300,9 @@ def test_a_type_may_not_change_while_it_plays(run_dir: Path) -> None:
     agent = load_agent(run_dir)
     agent.act(obs())
     other = dataclass(type("Apple", (), {"__annotations__": {"x": float, "y": float}}))
-    with pytest.raises(ValueError, match="the entity type 'Apple' was .* and is now"):
+    with pytest.raises(
+        ValueError, match="'Apple' is .* since this agent was first shown one, and is now .*load_agent again"
+    ):
         agent.act(obs(entities=[other(1.0, 2.0)]))
 
 
@@ -310,6 +337,29 @@ except AttributeError as error:
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("module 'enn_ppo' has no attribute 'trane'\n", 0), done.stderr
+
+
+def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
+    agent = load_agent(run_dir)
+    not_obs: Any
+    for not_obs in ({"x": 1}, 3, None):
+        for ask in (agent.act, agent.act_each, agent.act_async, agent.decide, agent.game_over):
+            with pytest.raises(ValueError, match=r"is no Obs; agents are shown Obs\(Move, score="):
+                ask(not_obs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"path": None}, "path is None; it must name a run directory"),
+        ({"greedy": "yes"}, "greedy is 'yes'; it must be True or False"),
+        ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
+        ({"seed": -1}, "seed is -1; it must not be negative"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(run_dir: Path, arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        load_agent(**{"path": run_dir, **arguments})
 
 
 def test_an_agent_is_what_loading_returns(run_dir: Path) -> None:

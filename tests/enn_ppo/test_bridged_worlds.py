@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.command_line.cli import run_eval, run_train  # noqa: E402
 from enn_ppo.config import EnvConfig, TrainConfig  # noqa: E402
 from enn_ppo.environment import bind_environment  # noqa: E402
+from enn_ppo.play import main as play  # noqa: E402
 
 TINY = (
     "rollout.num_envs=4",
@@ -86,12 +88,106 @@ def test_an_interface_is_one_of_those_there_are() -> None:
     [
         (EnvConfig(api="gymnasium", id="CartPol-v1"), r"'CartPol-v1' is no environment that Gymnasium knows.*near are"),
         (EnvConfig(api="dm_env", id="nowhere:World"), r"there is no module 'nowhere'"),
-        (EnvConfig(api="dm_env", id="World"), r"env\.id is 'World', which is no known one"),
+        (EnvConfig(api="dm_env", id="World"), r"dm_env environment is 'World'; your own is written as"),
     ],
 )
 def test_a_world_that_is_not_there_is_told(config: EnvConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bind_environment(config)
+
+
+@pytest.mark.parametrize(
+    ("library", "api", "env_id", "extra"),
+    [
+        ("gymnasium", "gymnasium", "CartPole-v1", "gymnasium"),
+        ("pettingzoo", "pettingzoo", "butterfly/knights_archers_zombies-v11", "pettingzoo"),
+        ("pettingzoo", "pettingzoo", "needs_it:make", "pettingzoo"),
+        ("dm_env", "dm_env", "needs_it:make", "dm"),
+    ],
+)
+def test_a_library_that_is_missing_is_a_line_that_says_what_to_install(
+    library: str, api: str, env_id: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("needs_it.py").write_text(f"import {library}\ndef make(): ...\n")
+    monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(sys.modules, "needs_it", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    assert run_train(train, [*TINY, f"env={api}", f"env.id={env_id}"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.endswith(f'pip install "enn-ppo[{extra}]"\n') and told.count("\n") == 1
+
+
+def test_pictures_are_filmed_of_worlds_that_are_made_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pygame")
+    env = ["env=gymnasium", "env.id=CartPole-v1", "env.kwargs.max_episode_steps=3"]
+    assert run_train(train, [*TINY, *env]) == 0
+    film = ["checkpoint=a", "episodes=1", "num_envs=1", "video=1", "render=a.gif"]
+    assert run_eval(evaluate, film) == 2
+    assert "in evaluation env_kwargs.render_mode=" in capsys.readouterr().err
+    assert run_eval(evaluate, [*film, "env_kwargs.render_mode=rgb_array"]) == 0
+    assert Path("a.gif").stat().st_size
+
+
+# ---- watching
+
+
+PROGRAM = Path(__file__).parents[1] / "entity_gym/remote/counting_program.py"
+WORLDS = {
+    "CartPole-v1": ["env=gymnasium", "env.id=CartPole-v1"],
+    "Walk": ["env=dm_env", "env.id=tests.entity_gym.bridges.test_dm_in:Walk"],
+    "herd_v0": ["env=pettingzoo", "env.id=tests.entity_gym.bridges.herds:Herd"],
+    "Counting": ["env=program", f"env.kwargs.command=['{sys.executable}','{PROGRAM}']"],
+}
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    typed = iter([*lines, "q"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_policy_is_watched_in_worlds_of_every_interface_and_back(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name == "Walk":
+        pytest.importorskip("dm_env")
+    assert run_train(train, [*TINY, *WORLDS[name]]) == 0
+    capsys.readouterr()
+    shown = []
+    for _ in range(2):
+        watched(monkeypatch, "", "u", "r")
+        assert play(["a", "--seed", "3", "--greedy"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        shown.append(out)
+    assert shown[0] == shown[1], "the seed says what happens"
+    first, second, again = shown[0].split(f"\n{name}, episode 1, ")[1:]
+    assert second.startswith("step 1: reward ")
+    assert first == again.replace("the episode has only begun\n", "")
+
+
+@pytest.mark.parametrize(("settings", "has_picture"), [([], False), (["--set", "render_mode=rgb_array"], True)])
+def test_a_picture_is_shown_where_the_world_is_made_for_it(
+    settings: list[str],
+    has_picture: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("pygame")
+    assert run_train(train, [*TINY, *WORLDS["CartPole-v1"]]) == 0
+    capsys.readouterr()
+    watched(monkeypatch)
+    assert play(["a", "--seed", "3", "--color", "always", *settings]) == 0
+    out, err = capsys.readouterr()
+    assert ("\x1b[38;" in out) is has_picture
+    assert err == ""
+
+
+def test_arguments_that_a_watched_world_does_not_take_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(train, [*TINY, "env=gymnasium", f"env.id={LINE}"]) == 0
+    capsys.readouterr()
+    assert play(["a", "--set", "limt=3"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: the arguments {{'limt': 3}} do not fit {LINE}(")
 
 
 @pytest.mark.learning

@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.archive import write_archive
 from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.command_line.cli import run_serve
@@ -28,86 +25,20 @@ from enn_ppo.serve import serve
 from enn_ppo.serving.policy import PolicyShelf
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import (
-    Action,
-    ActionSpace,
-    CategoricalActionSpace,
-    ContinuousActionSpace,
     Entity,
-    Environment,
-    GlobalCategoricalActionSpace,
-    Observation,
     ObsSpace,
-    SelectEntityActionSpace,
 )
 from entity_gym.batching import batch_observations
 from entity_gym.remote.messages import encode
 from entity_gym.remote.wire import observation_from_json
 from entity_gym.saving import spaces_to_dict
 from rogue_net import ObsBatch
-from tests.enn_ppo.served import CPU, Client, Running
-
-OBS_SPACE = ObsSpace({"Bee": Entity(["x", "y"]), "Flower": Entity(["open"])}, ["wind"])
-ACTION_SPACE: dict[str, ActionSpace] = {
-    "turn": CategoricalActionSpace(["left", "right", "on"]),
-    "visit": SelectEntityActionSpace(nobody=True),
-    "speed": ContinuousActionSpace([0.0], [2.0]),
-    "dance": GlobalCategoricalActionSpace(["no", "yes"]),
-}
-
-
-def garden(num_bees: int = 2, num_flowers: int = 3, **changes: Any) -> dict[str, Any]:
-    """An observation, as a client sends it."""
-    return {
-        "features": {
-            "Bee": [[k, -0.5 * k] for k in range(num_bees)],
-            "Flower": [[k % 2] for k in range(num_flowers)],
-        },
-        "ids": {
-            "Bee": [f"bee {k}" for k in range(num_bees)],
-            "Flower": [100 + k for k in range(num_flowers)],
-        },
-        "actions": {
-            "turn": {"actor_types": ["Bee"], "mask": [[True, k % 2 == 0, True] for k in range(num_bees)]},
-            "visit": {"actor_types": ["Bee"], "actee_types": ["Flower"]},
-            "speed": {"actor_types": ["Bee"]},
-            "dance": {},
-        },
-        "global_features": [0.25],
-        **changes,
-    }
-
-
-class Garden(Environment):
-    def obs_space(self) -> ObsSpace:
-        return OBS_SPACE
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return ACTION_SPACE
-
-    def reset(self) -> Observation:
-        return observation_from_json(garden(), ACTION_SPACE)
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        return observation_from_json(
-            garden(int(self.rng.integers(1, 4)), done=bool(self.rng.random() < 0.2)), ACTION_SPACE
-        )
+from tests.enn_ppo.served import ACTION_SPACE, CPU, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    run_dir = tmp_path_factory.mktemp("garden")
-    config = TrainConfig(
-        env=EnvConfig(id="garden"),
-        rollout=RolloutConfig(num_envs=4, steps=8),
-        net=RogueNetConfig(d_model=16, n_layer=1, n_head=2),
-        optim=OptimConfig(batch_size=16, epochs=2, lr=0.01),
-        total_timesteps=64,
-        run_dir=str(run_dir),
-        overwrite=True,
-        device="cpu",
-    )
-    train(config, env=Garden)
-    return load_checkpoint(run_dir)
+    return train_garden(tmp_path_factory.mktemp("garden"))
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +50,6 @@ def shelf(checkpoint: Checkpoint) -> PolicyShelf:
 def server(checkpoint: Checkpoint) -> Iterator[Running]:
     with Running(checkpoint, read_seconds=2.0, max_message_bytes=100_000, max_entities=50) as running:
         yield running
-
-
-@contextmanager
-def one_dropped(server: Running, why: str) -> Iterator[Client]:
-    """A client that has been greeted, is told that it is dropped because of this, and hung up on; another goes on."""
-    other, client = server.client(), server.client()
-    yield client
-    told = client.receive()
-    assert told["type"] == "error"
-    assert why in told["message"]
-    assert client.receive() == {"type": "hung up"}
-    assert server.has_said(f"dropped client 127.0.0.1:{client.socket.getsockname()[1]}: {told['message']}")
-    assert other.ask(garden())["type"] == "actions"
 
 
 def test_a_client_is_told_what_is_served(server: Running) -> None:
@@ -236,6 +154,7 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
     ("greeting", "why"),
     [
         ({"type": "act"}, "the first message is 'act'; it must be 'hello'"),
+        ({"protocol": True}, "version True of the protocol; this is version 1"),
         ({"protocol": 2}, "version 2 of the protocol; this is version 1"),
         ({"space": {}}, "'hello' has no part 'space'; allowed: 'type', 'protocol', 'spaces'; did you mean 'spaces'?"),
         ({"spaces": 3}, "the spaces are 3"),
@@ -255,7 +174,7 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'close'"),
+        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'close', 'error'"),
         ({"type": "act"}, "the observation is None; it must be an object"),
         ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
         ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
@@ -263,6 +182,11 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
         ({"type": "act", "observation": garden(global_features=[])}, "the observation: 0 global_features"),
         ({"type": "act", "observation": garden(global_features=[1e300])}, "they must be numbers that float32 can hold"),
         ({"type": "act", "observation": garden(global_features=[10**400])}, "they must be numbers"),
+        (
+            {"type": "act", "observation": garden(player_rewards=[1e300])},
+            "player_rewards is [1e+300]; it must be a finite",
+        ),
+        ({"type": "act", "observation": garden(reward=-1e300)}, "reward is -1e+300; it must be a number that float32"),
         ({"type": "act", "observation": garden(features={"Bee": [[1, 2, 3]]})}, "features of 'Bee' have shape (1, 3)"),
         ({"type": "act", "observation": garden(ids={"Bee": ["a", "a"]})}, "ids must be unique"),
         ({"type": "act", "observation": garden(3, 60)}, "has 64 entities; at most 50 are taken"),
@@ -299,51 +223,6 @@ def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
         return
     (answer,) = policy.decide([question], True, 1.0, torch.Generator())
     assert encode(answer)
-
-
-def test_a_client_that_sends_no_messages_is_dropped(server: Running) -> None:
-    with one_dropped(server, "was something printed") as client:
-        client.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
-
-
-def test_a_client_that_does_not_finish_its_message_is_dropped(server: Running) -> None:
-    with one_dropped(server, "has not ended the message that it began within read_seconds=2") as client:
-        client.socket.sendall(encode({"type": "act", "observation": garden()})[:-1])
-
-
-def test_a_client_that_does_not_greet_is_dropped_and_one_that_thinks_is_not(server: Running) -> None:
-    thinking, silent = server.client(), Client(server.port)
-    assert "has not greeted within read_seconds=2" in silent.receive()["message"]
-    time.sleep(1)  # `thinking` has been silent for longer
-    assert thinking.ask(garden())["type"] == "actions"
-
-
-def test_a_client_that_breaks_off_harms_nobody(server: Running) -> None:
-    client, other = server.client(), server.client()
-    client.send({"type": "act", "observation": garden()})
-    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing resets the connection
-    client.socket.close()
-    assert other.ask(garden())["type"] == "actions"
-
-
-def test_a_client_that_does_not_read_its_answers_is_dropped(checkpoint: Checkpoint) -> None:
-    with Running(checkpoint, max_message_bytes=20_000) as server:
-        client = server.client()
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.socket.settimeout(0.2)
-        with pytest.raises(OSError):  # in the end nothing more can be sent
-            while True:
-                client.send({"type": "act", "observation": garden(24, 24), "probabilities": True})
-        assert server.has_said("it does not read its answers")
-
-
-def test_more_clients_than_allowed_are_turned_away_until_one_leaves(checkpoint: Checkpoint) -> None:
-    with Running(checkpoint, max_clients=1) as server:
-        first = server.client()
-        assert Client(server.port).receive() == {"type": "error", "message": "the server is full: max_clients=1"}
-        first.socket.close()
-        assert server.has_said("left after 0 decisions")
-        assert server.client().ask(garden())["type"] == "actions"
 
 
 def test_clients_are_told_that_the_server_ends(checkpoint: Checkpoint) -> None:

@@ -53,6 +53,15 @@ def test_an_unknown_class_is_answered_with_the_classes_of_the_module(module: str
         find_environment(f"{module}:number")
 
 
+def test_what_makes_the_environments_of_a_game_is_offered_and_named_where_its_main_was_given() -> None:
+    games = "tests.entity_gym.agents.games"
+    assert find_environment(f"{games}:line").program.main.__name__ == "play"
+    with pytest.raises(ValueError, match=f"env.id is '{games}:play', which is the main of {games}:line; name that"):
+        find_environment(f"{games}:play")
+    with pytest.raises(ValueError, match="has no class or function 'lime'; allowed: 'line'; did you mean 'line'"):
+        find_environment(f"{games}:lime")
+
+
 @pytest.mark.parametrize("name", ["no_such_module", "no_such_package.module", "entity_gym.no_such_module"])
 def test_a_module_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=f"there is no module '{name}' to import"):

@@ -5,6 +5,7 @@ import pytest
 from entity_gym import (
     CategoricalActionSpace,
     Entity,
+    Flag,
     GlobalCategoricalActionSpace,
     ObsSpace,
     SelectEntityActionSpace,
@@ -70,6 +71,22 @@ def test_a_string_in_place_of_a_list_of_names_is_refused() -> None:
         Entity("xy")
     with pytest.raises(ValueError, match=r"CategoricalActionSpace.choices is 'stay'"):
         CategoricalActionSpace("stay")
+
+
+def test_names_are_looked_at_once_each_however_many_there_are() -> None:
+    compared = []
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(self)
+            return super().__eq__(other)
+
+    CategoricalActionSpace([Name(k) for k in range(300)])
+    names = [Name(k) for k in range(300)]
+    Entity(names, {name: Flag(name) for name in names})
+    assert len(compared) < 3000, "each with each would be 180,000"
 
 
 def test_a_name_given_twice_is_refused() -> None:

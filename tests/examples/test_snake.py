@@ -85,6 +85,20 @@ def test_it_is_played_without_a_window(capsys: pytest.CaptureFixture[str]) -> No
     assert play(random_agent(1), 5, Settings(), 1) == play(random_agent(1), 5, Settings(), 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--size", "0"], "size is 0; a snake needs a board of at least 3 cells"),
+        (["--size", "2"], "size is 2; a snake needs"),
+        (["--games", "-1"], "--games is -1; it must be at least 1"),
+        (["--games", "0"], "--games is 0; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_played_is_a_mistake(options: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["random", "--headless", *options]) == 2
+    assert f"error: {why}" in capsys.readouterr().err
+
+
 def test_it_is_played_in_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")

@@ -6,8 +6,14 @@
 import { connectPolicy } from "../entity_gym.mjs";
 import { Orchard, spaces } from "./orchard.mjs";
 
-const [port, episodes] = process.argv.slice(2).map(Number);
-const policy = await connectPolicy({ port, spaces });
+const [port, episodes = 50] = process.argv.slice(2).map(Number);
+if (!(port > 0 && episodes > 0)) fail("usage: node play_orchard.mjs PORT [EPISODES]");
+const policy = await connectPolicy({ port, spaces }).catch((error) => fail(`port ${port}: ${error.message}`));
+
+function fail(reason) {
+  console.error(reason);
+  process.exit(2);
+}
 
 async function play(seed) {
   const world = new Orchard();
@@ -23,4 +29,5 @@ async function play(seed) {
 
 const rewards = await Promise.all(Array.from({ length: episodes }, (_, episode) => play(1000 + episode)));
 policy.close();
-console.log(rewards.reduce((sum, reward) => sum + reward, 0) / episodes);
+const mean = rewards.reduce((sum, reward) => sum + reward, 0) / episodes;
+console.log(`mean reward of ${episodes} episodes: ${mean}`);

@@ -91,6 +91,9 @@ def test_allowed_actions_that_cannot_be_are_refused() -> None:
         obs(allowed=[[Move.LEFT], [Move.LEFT]])
     with pytest.raises(ValueError, match="no action is allowed to actor 0"):
         random_agent(0).act(obs(allowed=[[]]))
+    single: Any = Move.LEFT
+    with pytest.raises(ValueError, match=r"allowed\[0\] is <Move.LEFT: -1>; it must be a collection of actions"):
+        random_agent(0).act(obs(allowed=[single]))
     with pytest.raises(ValueError, match="'LEFT' is no Move"):
         random_agent(0).act(obs(allowed=[["LEFT"]]))
 
@@ -108,6 +111,42 @@ def test_two_types_of_one_name_are_refused() -> None:
     Inner.__name__ = "Goal"
     with pytest.raises(ValueError, match="two types of entity are called 'Goal'"):
         random_agent(0).act(obs(entities=[Goal(1), Inner(2)]))
+
+
+def test_what_is_no_observation_is_refused() -> None:
+    not_obs: Any
+    for not_obs in ({"x": 1}, 3, None):
+        agent = random_agent(0)
+        for ask in (agent.act, agent.act_each, agent.act_async, agent.game_over):
+            with pytest.raises(ValueError, match=r"is no Obs; agents are shown Obs\(Move, score="):
+                ask(not_obs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"entities": Goal(1)}, r"entities is Goal\(x=1\); it must be a list"),
+        ({"actors": Walker(1)}, r"actors is Walker\(x=1\); it must be a list"),
+        ({"allowed": 3}, "allowed is 3; it must be a list"),
+        ({"score": 1e300}, "score is 1e.300; it must be a finite number that float32 can hold"),
+        ({"metrics": {"q": float("nan")}}, r"metrics\['q'\] is nan; it must be a finite number"),
+        ({"metrics": {"q": "3"}}, r"metrics\['q'\] is '3'; it must be a finite number"),
+    ],
+)
+def test_what_an_observation_cannot_hold_is_refused_at_once(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        obs(**changes)
+
+
+def test_a_class_is_no_entity() -> None:
+    with pytest.raises(ValueError, match=r"Goal'> is a class, and no entity; give an object of it"):
+        random_agent(0).act(obs(entities=[Goal]))
+
+
+@pytest.mark.parametrize("seed", ["x", None, 1.5, -1, True])
+def test_the_seed_of_a_random_agent_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(ValueError, match="seed is .*; it must"):
+        random_agent(seed)
 
 
 def test_what_is_no_action_is_refused_at_once() -> None:

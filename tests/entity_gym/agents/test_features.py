@@ -136,6 +136,11 @@ def test_a_type_without_a_fixed_number_of_features_is_refused_by_the_name_of_the
         entity_type(one(annotation))
 
 
+def test_a_length_that_cannot_be_is_told() -> None:
+    with pytest.raises(ValueError, match=r"Thing\.value is of type .* with the length 0; it must be at least 1"):
+        entity_type(one(Annotated[list[float], 0]))
+
+
 def test_a_refused_field_of_a_nested_dataclass_is_named_by_its_path() -> None:
     with pytest.raises(ValueError, match=r"Thing\.outer\.1\.value is of type str"):
         entity_type(one(tuple[float, one(str)], "outer"))

@@ -279,9 +279,7 @@ def test_evaluation_plays_whole_worlds() -> None:
 
 def test_an_action_that_is_awaited_too_early_is_an_error_and_no_deadlock() -> None:
     pool = pool_of(one_after_the_other, num_agents=2)
-    with pytest.raises(
-        RuntimeError, match="agent 0 waits for its action before agent 1 of the same world has handed in"
-    ):
+    with pytest.raises(ValueError, match="agent 0 waits for its action before agent 1 of the same world has handed in"):
         pool.act(moves(pool.reset(), 1))
     pool.close()
 
@@ -296,9 +294,13 @@ def test_games_of_one_world_that_do_not_end_together_are_an_error() -> None:
 
 def test_part_of_a_world_can_neither_be_made_nor_stepped() -> None:
     env = make(walk_together, num_agents=2)
-    with pytest.raises(ValueError, match="3 environments from number 0 on are no whole number of worlds"):
+    with pytest.raises(
+        ValueError, match="3 environments from .* no whole number of worlds .* num_envs must be a multiple of 2"
+    ):
         ThreadedVecEnv(env, 3)
-    with pytest.raises(ValueError, match="2 agents in each world, which are environments together: make a pool"):
+    with pytest.raises(
+        ValueError, match=r"2 agents in each world, and none of them .* enn_ppo.play and entity_gym.check: .*load_agent"
+    ):
         env()
     pool = ThreadedVecEnv(env, 4)
     obs = pool.reset()
@@ -343,9 +345,7 @@ def test_a_program_that_hangs_is_an_error_that_says_where_it_is() -> None:
     go_on = threading.Event()
     pool = pool_of(hang_after_one_step, 1, go_on, time_limit=0.2)
     obs = pool.reset()
-    with pytest.raises(
-        TimeoutError, match=r"for 0\.2 seconds \(time_limit\); it is at programs\.py:\d+ in wait_for\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"for 0\.2 seconds \(time_limit\); it is at programs\.py:\d+ in wait_for\(\)"):
         pool.act(moves(obs, 1))
     with pytest.warns(RuntimeWarning, match=r"has not returned 0\.2 seconds after act returned None.*left behind"):
         pool.close()
@@ -356,10 +356,10 @@ def test_a_program_that_hangs_is_an_error_that_says_where_it_is() -> None:
 def test_a_program_that_goes_on_after_none_is_an_error() -> None:
     pool = pool_of(ignore_none, 1)
     pool.act(moves(pool.reset(), 1))
-    with pytest.raises(RuntimeError, match="after act had returned None: the trainer is gone, and main must return"):
+    with pytest.raises(ValueError, match="after act had returned None: the trainer is gone, and main must return"):
         pool.reset()
     pool.reset()
-    with pytest.raises(RuntimeError, match="main must return"):
+    with pytest.raises(ValueError, match="main must return"):
         pool.close()
     assert not still_running("ignore_none")
 
@@ -400,17 +400,17 @@ def ends_while_it_waits(agent: Agent, config: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "error", "message"),
+    ("main", "message"),
     [
-        (shows_a_stranger, ValueError, r"entity type 'Stranger' was not declared: add \.entity\(Stranger\)"),
-        (asks_for_more, ValueError, r"action 'Jump' was not declared: add \.action\(Jump\)"),
-        (asks_twice, RuntimeError, "agent 0 asked for another action before it received the one"),
-        (ends_while_it_waits, RuntimeError, "agent 0: the game is over before it received the action"),
+        (shows_a_stranger, r"entity type 'Stranger' was not declared: add \.entity\(Stranger\)"),
+        (asks_for_more, r"action 'Jump' was not declared: add \.action\(Jump\)"),
+        (asks_twice, "agent 0 asked for another action before it received the one"),
+        (ends_while_it_waits, "agent 0: the game is over before it received the action"),
     ],
 )
-def test_what_a_program_may_not_do_is_an_error(main: Any, error: type[Exception], message: str) -> None:
+def test_what_a_program_may_not_do_is_an_error(main: Any, message: str) -> None:
     pool = pool_of(main, 1)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         pool.act(moves(pool.reset(), 1))
     pool.close()
 

@@ -144,6 +144,25 @@ class Unbounded(Walk):
         return specs.Array((2,), np.int32)
 
 
+class Nothing(Walk):
+    def reset(self) -> Any:
+        return None
+
+
+class Pair(Walk):
+    def step(self, action: Any) -> Any:
+        return self.shown(), 0.0
+
+
+def test_what_is_no_time_step_is_told() -> None:
+    with pytest.raises(ValueError, match=r"Nothing: reset\(\) returned None; expected a dm_env\.TimeStep"):
+        from_dm_env(Nothing).reset()
+    with from_dm_env(Pair) as pool:  # type: ignore[union-attr]
+        pool.reset()
+        with pytest.raises(ValueError, match=r"Pair: step\(\) returned \(\{.*, 0\.0\); expected a dm_env\.TimeStep"):
+            pool.act(choose(0))
+
+
 class Odd(Walk):
     def action_spec(self) -> Any:
         return 5

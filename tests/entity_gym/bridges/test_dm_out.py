@@ -204,3 +204,12 @@ def test_without_dm_env_it_is_said_what_to_install() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert 'pip install "enn-ppo[dm]"' in said
+
+
+def test_an_action_in_place_of_a_dictionary_is_called_as_it_was_given() -> None:
+    env = to_dm_env("MineSweeper")
+    env.reset()
+    with pytest.raises(
+        ValueError, match=r"actions are 99; expected a dictionary with \['Move', 'Fire Orbital Cannon'\]"
+    ):
+        env.step(99)

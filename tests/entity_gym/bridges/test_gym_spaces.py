@@ -299,6 +299,7 @@ def test_rows_of_what_is_no_box_are_refused_with_the_nearest() -> None:
         (Dict({"s": spaces.Sequence(box(2))}), {"s": (np.zeros(2), np.zeros(3))}, "s has shape (3,); expected (2,)"),
         (Dict({"s": spaces.Sequence(box(2))}), {"s": (np.zeros(3),)}, "s has shape (1, 3); expected (1, 2)"),
         (spaces.Graph(box(1), None), np.zeros(3), "expected a GraphInstance"),
+        (spaces.Graph(box(1), None), spaces.GraphInstance(None, None, None), "the observation has the nodes None"),
         (
             Dict({"g": spaces.Graph(box(1), box(1))}),
             {"g": spaces.GraphInstance(np.zeros((2, 1)), np.zeros((1, 1)), np.array([[0, 2]]))},
@@ -382,6 +383,7 @@ def test_actions_in_dictionaries_and_tuples_are_named_by_their_paths() -> None:
     [
         (spaces.Text(3), r"action space at 'action' is a Text, which no actor can take: make it of Discrete.*wrapper"),
         (Dict({"who": spaces.Sequence(Discrete(3))}), r"action space at 'who' is a Sequence"),
+        (Discrete(2**16 + 1), r"'action' has 65,537 choices; at most 65,536 can be .*: make it a MultiDiscrete"),
         (
             Box(0, 10_000, (2,), np.int64),
             r"'action' is a Box of whole numbers of which one has 10,001 values; at most 1,024",

@@ -25,6 +25,7 @@ from entity_gym.bridges.gymnasium_in import (  # noqa: E402
 )
 from entity_gym.envs.cart_pole import CartPole  # noqa: E402
 from entity_gym.episode_env import EpisodeVecEnv  # noqa: E402
+from entity_gym.errors import NoPictureError  # noqa: E402
 from entity_gym.list_env import ListEnv  # noqa: E402
 from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
 from entity_gym.sampling import random_actions  # noqa: E402
@@ -271,11 +272,17 @@ def test_the_older_interface_without_autoreset_plays_each_environment_to_its_end
     assert lengths.tolist() == [int(np.floor((1 - x) / 0.3)) + 1 for x in xs]
 
 
-def test_an_environment_that_cannot_be_seeded_is_told_once() -> None:
-    with pytest.warns(
-        UserWarning, match=r"Unseedable cannot be seeded: it has neither reset\(seed=\.\.\.\) nor seed\(\)"
-    ):
-        ListEnv(GymFactory(Unseedable), 1).reset()
+def test_an_environment_that_cannot_be_seeded_is_told_once_for_a_pool_where_that_was_made(pools: Any) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        pool = pools(Unseedable, 3)
+        pool.reset()
+        pool.reset(seed=1)
+    (warning,) = told
+    assert str(warning.message).startswith(
+        "Unseedable cannot be seeded: it has neither reset(seed=...) nor seed(); its episodes differ"
+    )
+    assert warning.filename == __file__
 
 
 def test_options_for_an_environment_that_takes_none_are_refused(pools: Any) -> None:
@@ -339,6 +346,10 @@ def test_the_factory_is_what_every_pool_takes() -> None:
         (("CartPol-v1",), r"'CartPol-v1' is no environment that Gymnasium knows.*'CartPole-v1'"),
         (("no_such_module:Line",), r"there is no module 'no_such_module'"),
         (("entity_gym:Line-v0",), r"'entity_gym:Line-v0' is no environment that Gymnasium knows"),
+        (("ALE/Pong-v5",), r"ids of ALE/ come with ale-py: install that, and name .*, as in ale_py:ALE/Pong-v5"),
+        (("Sea/Fish-v0",), r"ids of Sea/ come with a package of their own: .*, as in its_module:Sea/Fish-v0"),
+        (([Line, Line],), r"the list has Line, which makes environments; give it alone, with num_envs=2, or a list"),
+        (([lambda: Line()],), r"the list has <lambda>, which makes environments"),
         ((5,), r"env is 5; expected an id, a class, a function, or a list of environments"),
         (([],), r"expected an id, a class, a function, or a list"),
         ((Line(),), r"env is one Line object; give \[it\] as a list"),
@@ -364,6 +375,9 @@ def test_arguments_that_the_environment_does_not_take_are_told() -> None:
         from_gymnasium([Line()], limit=3)
     with pytest.raises(ValueError, match=r"num_workers is 2, which is for executor='thread' or 'process'"):
         from_gymnasium(Line, num_workers=2)
+    for num_workers in (0, -3):
+        with pytest.raises(ValueError, match=f"num_workers is {num_workers}; it must be at least 1, or None"):
+            from_gymnasium(Line, 2, executor="thread", num_workers=num_workers)
 
 
 def test_one_environment_twice_in_a_list_is_refused() -> None:
@@ -472,7 +486,7 @@ def test_what_a_step_may_not_return_is_named_with_the_environment(make: Any, mes
 
 
 def test_none_as_the_first_observation_of_an_undeclared_space_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the observation is None; where there is nothing to show"):
+    with pytest.raises(ValueError, match=r"Shows: the observation is None; where there is nothing to show"):
         from_gymnasium(shows(None))
 
 
@@ -489,6 +503,16 @@ def test_a_space_that_changes_is_refused(pools: Any) -> None:
     pool.reset()
     with pytest.raises(
         ValueError, match=r"Grows \(environment 0\): observation_space was Box.* and is Box.*must not change"
+    ):
+        pool.reset()
+
+
+def test_an_action_space_that_changes_is_advised_to_close_choices(pools: Any) -> None:
+    line = Line()
+    pool = pools([line])
+    line.action_space = spaces.Discrete(3)
+    with pytest.raises(
+        ValueError, match=r"action_space was Discrete\(2\) and is Discrete\(3\).*all actions, and close"
     ):
         pool.reset()
 
@@ -530,9 +554,9 @@ def test_what_an_environment_raises_keeps_its_type_and_says_where(pools: Any) ->
 def test_a_world_that_draws_nothing_says_how_it_would() -> None:
     with ThreadedVecEnv(GymFactory("CartPole-v1"), 1) as pool:
         pool.reset()
-        with pytest.raises(ValueError, match=r"render\(\) returned .*make it with render_mode='rgb_array'"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it is not asked for pictures, which Gymnasium would warn of every time
+            with pytest.raises(NoPictureError, match=r"make it with render_mode='rgb_array', in training env\.kwargs"):
                 pool.render([0])
 
 

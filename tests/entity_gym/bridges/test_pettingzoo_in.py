@@ -144,7 +144,7 @@ def test_an_episode_is_truncated_if_somebody_in_it_was_only_cut(
             observations, rewards, *_, infos = super().step(actions)
             self.agents = []
             ends = [
-                {agent: fate in (way, "both") for agent, fate in fates.items()} for way in ("terminated", "truncated")
+                {agent: fates.get(agent) in (way, "both") for agent in actions} for way in ("terminated", "truncated")
             ]
             return observations, rewards, *ends, infos
 
@@ -213,6 +213,10 @@ def test_groups_can_be_told_apart_or_be_one() -> None:
             "'sheep_0' and 'wolf_0' are both in the group 'all', and have different observation spaces.*groups=",
         ),
         ({"sheep": ["sheep_*"]}, r"the agent 'wolf_0' is in none of the groups \{'sheep': \['sheep_\*'\]\}"),
+        (
+            {"sheep": "sheep_*", "wolf": "wolf_*", "ghost": "ghost_*"},
+            r"groups has 'ghost', which fits none of the agents \['sheep_0', 'sheep_1', 'sheep_2', 'wolf_0'\]",
+        ),
         (["sheep"], "expected a mapping from the name of each group to its agents"),
         ({"sheep": 3}, "expected a mapping from the name of each group to its agents"),
         ({}, "expected a mapping from the name of each group to its agents"),
@@ -502,6 +506,8 @@ def _with_stranger(self: Herd, actions: Mapping[str, Any]) -> Any:
         (_without(4), r"step\(\) returned .*expected observations, rewards, terminations, truncations and infos"),
         (_without(0, "sheep_1"), "there is no observation of 'sheep_1'"),
         (_without(1, "sheep_0"), "returned no reward of 'sheep_0', which has acted"),
+        (_without(2, "sheep_0"), "returned no termination of 'sheep_0', which has acted"),
+        (_without(3, "wolf_0"), "returned no truncation of 'wolf_0', which has acted"),
         (_with(1, "wolf_0", None), "returned the reward None of 'wolf_0'; expected a finite number"),
         (_with(1, "wolf_0", np.nan), "returned the reward nan of 'wolf_0'; expected a finite number"),
         (
@@ -531,6 +537,7 @@ def test_what_is_wrong_with_a_step_is_named(step: Any, message: str) -> None:
             {"action_space": lambda self, agent: spaces.Text(3)},
             "agent 'sheep_0': the action space at 'action' is a Text",
         ),
+        ({"reset": lambda self: ({}, {})}, r"\{'seed': None, 'options': None\} do not fit Changed\.reset\(\)"),
         ({"agent_iter": lambda self: ()}, "Changed is an AEC environment.*turn_based_aec_to_parallel"),
     ],
 )
@@ -544,6 +551,7 @@ def test_environments_that_have_no_such_form_say_why(methods: Any, message: str)
     [
         (3, {}, "the PettingZoo environment is 3, which makes none; give what makes it"),
         (functools, {}, "which makes none; give what makes it"),
+        ([Herd(), Herd()], {}, "give what makes one of them, such as the class Herd, and num_envs=2"),
         ("entity_gym:nobody", {}, "the PettingZoo environment is 'entity_gym:nobody', but entity_gym has no class"),
         (Herd, {"executor": "threads"}, "executor is 'threads'; allowed: .*did you mean 'thread'"),
         (Herd, {"num_workers": 2}, "num_workers is 2, which is for executor='thread' or 'process'"),

@@ -69,6 +69,10 @@ def answers(message, worlds):
             yield observation(7, worlds[env], 0)
         elif FAULT == "another answer":
             yield {"type": "saved", "env": env}
+        elif FAULT == "closes":
+            yield {"type": "close"}
+        elif FAULT == "is done at once":
+            yield observation(env, worlds[env] | {"steps": 3}, 0)
         elif FAULT == "no json":
             yield b"{]"
         elif FAULT == "cannot be":
@@ -94,6 +98,10 @@ def answers(message, worlds):
 def greeting_fault():
     if FAULT == "other version":
         return {"protocol": 2}
+    if FAULT == "true version":
+        return {"protocol": True}
+    if FAULT == "closes at once":
+        return {"type": "close"}
     if FAULT == "other parts":
         return {"parameter": ["start"]}
     if FAULT == "no name":

@@ -58,6 +58,14 @@ def test_part_of_a_message_is_not_yet_one() -> None:
     assert reader.is_in_message
 
 
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\n"])
+def test_a_browser_is_told_that_this_is_no_web_server(start: bytes) -> None:
+    reader = MessageReader()
+    reader.feed(start)
+    with pytest.raises(ProtocolError, match="as HTTP does, and this is no web server"):
+        reader.next()
+
+
 def test_numbers_that_json_does_not_have_are_not_sent() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"type": "act", "x": float("nan")})
@@ -88,8 +96,13 @@ def test_text_among_the_messages_is_recognised() -> None:
         (b"", "no JSON"),
         (b"{]", "no JSON"),
         (b'{"type": "a\xff"}', "no JSON"),
-        (b'{"type": "a", "x": NaN}', "NaN is no number that JSON has"),
-        (b'{"type": "a", "x": -Infinity}', "-Infinity is no number that JSON has"),
+        (b'{"type": "a", "x": NaN}', "no JSON: x is NaN, which is no number that JSON has"),
+        (
+            b'{"type": "a", "features": {"Head": [[1, 2], [3, -Infinity]]}}',
+            r"features\.Head\[1\]\[1\] is -Infinity, which is no number",
+        ),
+        (b"NaN", "no JSON: it is NaN"),
+        ('{"type": "a"}'.encode("utf-16"), "no JSON"),
         (b'{"type": "a", "x": ' + b"9" * 5000 + b"}", "no JSON"),
         (b"[" * 100_000, "no JSON"),
         (b"[1]", "no object with a 'type'"),

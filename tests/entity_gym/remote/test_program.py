@@ -182,6 +182,10 @@ def is_running(pid: int) -> bool:
         ("ends", "is gone while 'reset' of worlds 0, 1 was not answered: it ended with exit code 3"),
         ("prints", "begins with the text 'rese': was something printed to standard output"),
         ("no json", "sent a message that is no JSON"),
+        ("closes", "is gone while 'reset' of worlds 0, 1 was not answered: it sent 'close'"),
+        ("closes at once", "is gone while the greeting was not answered: it sent 'close'"),
+        ("is done at once", "answered 'reset' of world 0 with an observation that is done: a game begins"),
+        ("true version", "speaks version True of the protocol; this is version 1"),
         ("another env", "sent 'observation' of world 7, which was not asked anything"),
         ("another answer", "answered 'saved' where 'observation' was due, of world 0"),
         ("cannot be", "sent an observation that cannot be, of world 0: features of 'Counter' are"),
@@ -247,7 +251,10 @@ def test_a_running_program_connects_to_where_it_is_listened_for(capsys: pytest.C
     ):
         program_worlds(listen=f"127.0.0.1:{port}")()
     thread.join()
-    assert f"waiting for a program to connect to 127.0.0.1:{port}" in capsys.readouterr().err
+    assert (
+        f"waiting for a program to connect to 127.0.0.1:{port} for 1 world, with a connection"
+        in capsys.readouterr().err
+    )
 
 
 def serve_nothing(connection: socket.socket) -> None:

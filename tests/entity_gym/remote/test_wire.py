@@ -32,6 +32,7 @@ ACTIONS = {
     "wait": GlobalCategoricalActionSpace(["no", "yes"]),
     "steer": ContinuousActionSpace([-1.0], [np.inf]),
 }
+PLAIN = {"name": "A", "features": []}
 FEATURES = {"Ship": [[1.5, 2]], "Mine": [[0], [1]]}
 
 
@@ -60,9 +61,41 @@ def test_every_space_goes_there_and_back() -> None:
         ({"entities": [{"name": "A", "features": []}] * 2, "actions": []}, r"names \['A'\] more than once"),
         ({"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]}, "list of feature names"),
         ({"entities": ["A"], "actions": []}, "cannot be read"),
+        ({"entities": [{"name": 3, "features": []}], "actions": []}, r"'entities' has the names \[3\]; .* texts"),
+        (
+            {"entities": [{"name": "A", "features": ["x", "x"]}], "actions": []},
+            r"entity 'A': .* names \['x'\] more than",
+        ),
+        (
+            {"entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flagg"}]}], "actions": []},
+            "entity 'A': the kind of 'x': the type is 'Flagg'; .*did you mean 'Flag'",
+        ),
+        (
+            {
+                "entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flag", "num": 2}]}],
+                "actions": [],
+            },
+            "entity 'A': the kind of 'x' has no part 'num'; allowed: 'type', 'name'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
+            "action 'a' has no part 'foo'; allowed: 'type', 'name', 'exclude_self', 'nobody'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": "ab"}]},
+            "action 'a': choices is 'ab'; it must be a list of names",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": ["x", "x"]}]},
+            r"action 'a': CategoricalActionSpace.choices names \['x'\] more than once",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [], "global_kinds": [{"name": "g", "type": "Angel"}]},
+            "'global_kinds': the kind of 'g': .* did you mean 'Angle'",
+        ),
         (
             {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "Move"}]},
-            "'Move' is missing",
+            "action 'a': the type is 'Move'; allowed: 'CategoricalActionSpace'",
         ),
         (
             {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "CategoricalActionSpace"}]},
@@ -107,6 +140,7 @@ def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
         ({"features": []}, "features is .*; it must be an object"),
         ({"reward": "1"}, "reward is '1'; it must be a number"),
         ({"reward": True}, "reward is True; it must be a number"),
+        ({"reward": 1e300}, "reward is 1e.300; it must be a number that float32 can hold"),
         ({"done": 1}, "done is 1; it must be true or false"),
         ({"features": {"Mine": [["1.5"]]}}, "features of 'Mine' are .* they must be numbers"),
         ({"features": {"Mine": [[None]]}}, "features of 'Mine' are .* they must be numbers"),

@@ -1,0 +1,13 @@
+"""A module as a user writes one: a game, and what trains it."""
+
+from __future__ import annotations
+
+from entity_gym.agents import Agent, TrainEnvBuilder
+from tests.entity_gym.agents.programs import Goal, Move, Walker, walk
+
+
+def play(agent: Agent, config: None, seed: int) -> None:
+    walk(agent, config, seed)
+
+
+line = TrainEnvBuilder().entity(Walker, Goal).action(Move).build(play)

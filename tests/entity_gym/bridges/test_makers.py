@@ -1,0 +1,124 @@
+"""What makes somebody's environment: found, checked and named, in the same way by every bridge."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entity_gym.bridges.dm_in import from_dm_env
+from entity_gym.bridges.gymnasium_in import from_gymnasium
+from entity_gym.bridges.makers import Maker
+from entity_gym.bridges.pettingzoo_in import from_pettingzoo
+
+BRIDGES = (from_gymnasium, from_dm_env, from_pettingzoo)
+
+WORLDS = """
+import collections as np
+from fractions import Fraction
+
+def _hidden(): ...
+
+class Rich:
+    def __init__(self, size=2):
+        if size == 0:
+            raise ZeroDivisionError("size is no divisor")
+        if size == 1:
+            import dm_env
+"""
+
+
+@pytest.fixture(autouse=True)
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules to import from."""
+    (tmp_path / "rich_worlds.py").write_text(WORLDS)
+    for library in ("gymnasium", "pettingzoo", "dm_env"):
+        (tmp_path / f"needs_{library}.py").write_text(f"import {library}\ndef make(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("rich_worlds", "needs_gymnasium", "needs_pettingzoo", "needs_dm_env"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+def find(bridge: Callable[..., Any], name: str) -> str | Any:
+    """`name` as the bridge takes it: `from_dm_env` has no names, so what finds them for the trainer stands in."""
+    if bridge is from_dm_env:
+        from entity_gym.bridges.dm_in import DmMaker
+
+        return DmMaker(name, {})
+    return bridge(name)
+
+
+@pytest.mark.parametrize("bridge", BRIDGES)
+@pytest.mark.parametrize("name", ["Rihc", "np"])
+def test_what_a_module_does_not_have_is_told_with_what_it_has(bridge: Callable[..., Any], name: str) -> None:
+    hint = "; did you mean 'Rich'\\?" if name == "Rihc" else ""
+    with pytest.raises(ValueError, match=f"rich_worlds has no class or function '{name}'; allowed: 'Rich'{hint}$"):
+        find(bridge, f"rich_worlds:{name}")
+
+
+@pytest.mark.parametrize("bridge", BRIDGES)
+def test_a_module_that_is_not_there_is_told(bridge: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="there is no module 'poor_worlds' to import"):
+        find(bridge, "poor_worlds:Rich")
+
+
+@pytest.mark.parametrize("bridge", BRIDGES)
+def test_arguments_that_do_not_fit_are_told_with_those_that_would(bridge: Callable[..., Any]) -> None:
+    from rich_worlds import Rich  # type: ignore[import-not-found]
+
+    with pytest.raises(
+        ValueError, match=r"the arguments \{'sise': 3\} do not fit Rich\(size=2\): .*unexpected .*'sise'"
+    ):
+        bridge(Rich, sise=3)
+
+
+@pytest.mark.parametrize("bridge", BRIDGES)
+def test_what_is_raised_while_an_environment_is_made_says_whose(bridge: Callable[..., Any]) -> None:
+    from rich_worlds import Rich
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        bridge(Rich, size=0)
+    assert caught.value.__notes__ == ["raised by Rich when it was made"]
+
+
+def test_an_id_of_gymnasiums_that_cannot_be_made_says_whose() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+
+    def fails() -> Any:
+        raise ZeroDivisionError
+
+    gymnasium.register("Fails-v0", fails)
+    try:
+        with pytest.raises(ZeroDivisionError) as caught:
+            from_gymnasium("Fails-v0")
+    finally:
+        del gymnasium.registry["Fails-v0"]
+    assert caught.value.__notes__ == ["raised by Fails-v0 when it was made"]
+
+
+@pytest.mark.parametrize("bridge", BRIDGES)
+@pytest.mark.parametrize(
+    ("library", "extra"), [("gymnasium", "gymnasium"), ("pettingzoo", "pettingzoo"), ("dm_env", "dm")]
+)
+def test_a_module_without_its_library_says_what_to_install(
+    bridge: Callable[..., Any], library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=rf'{library}.*: pip install "enn-ppo\[{extra}\]"$'):
+        find(bridge, f"needs_{library}:make")
+
+
+def test_so_does_an_environment_that_imports_it_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dm_env", None)
+    make = Maker("rich_worlds:Rich", {"size": 1}, "the environment")
+    with pytest.raises(ValueError, match=r'^rich_worlds:Rich cannot be made: .*pip install "enn-ppo\[dm\]"$'):
+        make()
+
+
+def test_another_module_that_is_missing_is_not_ours_to_install(tmp_path: Path) -> None:
+    (tmp_path / "needs_gold.py").write_text("import gold_of_the_incas")
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'gold_of_the_incas'$"):
+        from_gymnasium("needs_gold:Rich")
