@@ -56,7 +56,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
 
     state = TrainState(config.training, bound, device, Callbacks(()))
     with closing(state):
-        spaces = state.vec_env.obs_space(), state.vec_env.action_space()
+        spaces = state.sampler.obs_space(), state.sampler.action_space()
         examples = load_examples(config, *spaces, bound.config.id)
         split = match_scales(state, hold_out(examples, config.clone.holdout, config.seed))
         state.reset()

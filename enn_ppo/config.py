@@ -165,6 +165,9 @@ class TrainConfig:
             raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
         if not self.self_play.enabled and (change := _change(self.self_play)):
             raise ValueError(f"self_play.{change} needs self_play.enabled=true")
+        if self.rollout.block and (self.record or self.self_play.enabled):
+            what = f"record={self.record}" if self.record else "self_play.enabled=true"
+            raise ValueError(f"rollout.block={self.rollout.block} and {what} do not go together; leave one out")
         if self.record_logits and self.record is None:
             raise ValueError("record_logits=true needs a file: record=<name>")
         if self.eval.interval is None:

@@ -60,18 +60,23 @@ class BoundEnvironment(NamedTuple):
         made: Environment = source()
         return made
 
-    def make_vec_env(self, rollout: RolloutConfig, seed: int) -> VecEnv:
+    def make_vec_env(self, rollout: RolloutConfig, seed: int, first_env: int = 0) -> VecEnv:
         """The pool that `rollout` asks for.
+
+        Args:
+            rollout: how many environments, and how they are stepped.
+            seed: of their random numbers.
+            first_env: the number of environment 0 in seeds and messages, where this is a part of more.
 
         Raises:
             ValueError: an environment cannot be made, or is not as it must be.
         """
         if rollout.num_processes:
-            return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed)
+            return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed, first_env=first_env)
         has_slots = isinstance(self.source, CompiledEnvironment | SlotsFactory) or _is_vectorised(self.source)
         if has_slots or rollout.num_threads != 1:
-            return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed)
-        return ListEnv(self.create, rollout.num_envs, seed)
+            return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed, first_env=first_env)
+        return ListEnv(self.create, rollout.num_envs, seed, first_env=first_env)
 
 
 def _is_vectorised(source: object) -> bool:

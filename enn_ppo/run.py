@@ -12,13 +12,12 @@ from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoin
 from enn_ppo.config import Interrupted
 from enn_ppo.evaluation.evaluator import EvalRow, Evaluator
 from enn_ppo.interrupt import EXIT_CODES
+from enn_ppo.learner import Learned, Settings
 from enn_ppo.recording.recorder import RecordingError
-from enn_ppo.rollout import Rollout
-from enn_ppo.state import Settings, TrainState
+from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row, Timing, metrics_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
-from enn_ppo.update import UpdateStats
 
 
 class Run:
@@ -40,23 +39,22 @@ class Run:
         self.stopped = False  # whether a callback has asked for the end
         self._evaluated_until = state.step
 
-    def report(self, rollout: Rollout, stats: UpdateStats, settings: Settings, seconds: float) -> None:
+    def report(self, learned: Learned, settings: Settings, seconds: float) -> None:
         """Count an update that took so many seconds; log it, and call the user's code."""
-        state = self.state
-        state.advance(rollout, seconds)
+        state, played = self.state, learned.played
+        state.advance(played, seconds)
         row = metrics_row(
             state.step,
-            rollout,
-            stats,
-            learning_rate=settings.learning_rate,
+            played,
+            learned.stats,
+            learning_rate=settings.learning_rates[0],
             ent_coef=float(settings.ppo.ent_coef),
-            timing=Timing(state.seconds, seconds, rollout.env_seconds, rollout.act_seconds),
-            action_space=state.vec_env.action_space(),
+            timing=Timing(state.seconds, seconds),
             extra=state.metrics() | self._evaluated(self.evaluator.poll()),
         )
         self._log(row)
         self.metrics = row
-        for episode in rollout.episodes:
+        for episode in played.episodes:
             self.callback.on_episode(episode)
         update = Update(state.step, row, state.net)
         self.callback.on_update(update)
@@ -146,7 +144,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RecordingError):
-            self.state.collector.recorder = None  # which is closed
+            self.state.sampler.only.recorder = None  # which is closed
             error.add_note(self._rescued())
         with ExitStack() as stack:  # all are closed, also where one fails
             stack.callback(self.output.__exit__, kind, error, trace)

@@ -37,7 +37,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
 
     set_determinism(config.torch_deterministic)
     state = TrainState(config, bound, device, callback)
-    check_evaluation(config.eval, config.env, env, state.vec_env.obs_space(), state.vec_env.action_space())
+    check_evaluation(config.eval, config.env, env, state.sampler.obs_space(), state.sampler.action_space())
     restored = None
     if checkpoint:
         restored = state.restore(checkpoint)
@@ -48,8 +48,9 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     output = RunOutput(run_dir, config, state.step if checkpoint else None)
     output.say(f"training {bound.config.id} on {device} into {run_dir}")
-    if config.rollout.num_threads == "auto" and isinstance(state.vec_env, ThreadedVecEnv):
-        output.say(f"rollout.{state.vec_env.threads_report}")
+    pool = state.sampler.blocks[0].vec_env
+    if config.rollout.num_threads == "auto" and isinstance(pool, ThreadedVecEnv):
+        output.say(f"rollout.{pool.threads_report}")
     for line in restored.news if restored else ():
         output.say(line)
     if restored and restored.problem:

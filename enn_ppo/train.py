@@ -16,7 +16,6 @@ from enn_ppo.environment import EnvFactory
 from enn_ppo.interrupt import finish_on_interrupt
 from enn_ppo.start import start_run
 from enn_ppo.tracking.metrics import Row
-from enn_ppo.update import update
 from rogue_net import RogueNet
 
 
@@ -47,20 +46,9 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
             settings = state.begin_update()
-            rollout = state.collector.collect(steps)
-            advantages = state.estimate_advantages(rollout, settings.ppo)
-            stats = update(
-                state.model,
-                state.optimizer,
-                rollout,
-                advantages,
-                state.config.optim,
-                settings.ppo,
-                generator=state.shuffling,
-            )
-            state.update_normalization(rollout.obs)
-
-            run.report(rollout, stats, settings, seconds=time.perf_counter() - started)
+            rollout = state.sampler.collect(steps)
+            learned = state.learner.learn(rollout, settings)
+            run.report(learned, settings, seconds=time.perf_counter() - started)
             run.save_if_due(interrupted())
         run.finish(interrupted)
     return TrainResult(run.output.run_dir, state.step, run.metrics, state.net)

@@ -53,13 +53,14 @@ def match_scales(state: TrainState, split: Split) -> Split:
     """
     learned, held_out = split
     for part in _parts(learned):
-        state.model.update_normalization(part.to(state.collector.device).frames.obs)
+        state.learner.measure(part.to(state.learner.device).frames.obs)
     known = learned.returns[~learned.returns.isnan()]
-    if state.return_scale and len(known):
-        state.return_scale(known, state.model.value_head)
-    if not state.reward_scale:
+    return_scale, reward_scale = state.learner.return_scale, state.learner.reward_scale
+    if return_scale and len(known):
+        return_scale(known, state.model.value_head)
+    if not reward_scale:
         return split
-    deviation = _measure_rewards(state.reward_scale, learned, parse_schedule("ppo.gamma", state.config.ppo.gamma)(0.0))
+    deviation = _measure_rewards(reward_scale, learned, parse_schedule("ppo.gamma", state.config.ppo.gamma)(0.0))
     return Split(*(Examples(each.frames, each.returns / deviation) for each in (learned, held_out)))
 
 

@@ -55,6 +55,10 @@ class RolloutConfig:
     Default 1."""
     num_processes: int = 0
     """Worker processes that step environments, for slow Python ones. At least 0, at most `num_envs`; 0: none. Default 0."""
+    block: int | None = None
+    """Environments that the policy acts in at a time, with random numbers of their own; `num_envs` must be a multiple. What a
+    block plays does not depend on the others, so runs whose blocks are the same are the same, however many processes or
+    machines these are spread over. At least 1; null: all environments at once, which is fastest. Default null."""
     freeze_normalization_after: int | None = None
     """Environment steps after which the statistics that normalize the policy's inputs stay as they are; 0: as they are
     after the first rollout, which is played and not learned from. At least 0; null: never. Default null."""
@@ -67,11 +71,13 @@ class RolloutConfig:
         else:
             check_int("rollout.num_threads", self.num_threads, 1)
         check_int("rollout.num_processes", self.num_processes, 0)
+        check_int("rollout.block", self.block, 1, optional=True)
         check_int("rollout.freeze_normalization_after", self.freeze_normalization_after, 0, optional=True)
-        if self.num_processes > self.num_envs:
-            raise ValueError(
-                f"rollout.num_processes must be at most rollout.num_envs={self.num_envs}, got {self.num_processes}"
-            )
+        if self.block and self.num_envs % self.block:
+            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of rollout.block, got {self.block}")
+        if self.num_processes > (self.block or self.num_envs):
+            of = f"rollout.block={self.block}" if self.block else f"rollout.num_envs={self.num_envs}"
+            raise ValueError(f"rollout.num_processes must be at most {of}, got {self.num_processes}")
         if self.num_processes and self.num_threads != 1:
             raise ValueError(
                 f"rollout.num_processes={self.num_processes} and rollout.num_threads={self.num_threads}: use one of them"

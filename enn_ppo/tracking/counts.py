@@ -8,18 +8,48 @@ Shapes: B frames, E entity types, A actors of an action, C choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from enn_ppo.rollout import Rollout
+from entity_gym.episodes import Episode
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
 
 #: Stands among the types of entity that an action may select, for those who selected nobody.
 NOBODY = "__nobody__"
+
+
+class Played(NamedTuple):
+    """What there is to tell of a rollout, on the CPU."""
+
+    num_frames: int
+    num_entities: int
+    episodes: Sequence[Episode]  # that ended
+    elapsed_steps: Metric  # of the frames' episodes
+    counts: Mapping[str, float | None]  # see `count`
+    metrics: Mapping[str, Metric]  # that the environments reported
+    env_seconds: float
+    act_seconds: float
+
+
+def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
+    """What there is to tell of a rollout. Synchronises with its device once."""
+    elapsed = rollout.elapsed_steps
+    return Played(
+        num_frames=rollout.rewards.numel(),
+        num_entities=rollout.obs.num_tokens,
+        episodes=rollout.episodes,
+        elapsed_steps=Metric(elapsed.size, float(elapsed.sum()), float(elapsed.min()), float(elapsed.max())),
+        counts=count(rollout, action_space),
+        metrics=rollout.metrics,
+        env_seconds=rollout.env_seconds,
+        act_seconds=rollout.act_seconds,
+    )
 
 
 @torch.no_grad()

@@ -8,14 +8,9 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from enn_ppo.rollout import Rollout
-from enn_ppo.tracking.counts import count
+from enn_ppo.tracking.counts import Played
 from enn_ppo.update import UpdateStats
 from entity_gym.episodes import Episode
-from entity_gym.spaces import ActionSpace
 from entity_gym.vec_obs import Metric
 
 Row = dict[str, float | int | None]
@@ -28,52 +23,49 @@ class Timing:
 
     run: float
     total: float
-    env: float
-    act: float
 
 
 def metrics_row(
     step: int,
-    rollout: Rollout,
+    played: Played,
     stats: UpdateStats,
     *,
     learning_rate: float,
     ent_coef: float,
     timing: Timing,
-    action_space: Mapping[str, ActionSpace] = _NOTHING,
     extra: Mapping[str, float | int | None] = _NOTHING,
 ) -> Row:
-    """Everything that is known about an update. Synchronises with the rollout's device once.
+    """Everything that is known about an update.
 
     Args:
         step: environment steps trained so far.
-        rollout: what was learned from.
+        played: what was learned from.
         stats: how the update went.
         learning_rate: of this update.
         ent_coef: of this update.
         timing: of this update.
-        action_space: the actions whose choices are counted.
         extra: metrics of others, such as `eval/...`; none may have a name of the row.
 
     Returns:
         Flat name -> number; None where there is nothing to tell, such as the episodic reward when no episode ended.
     """
+    env, act = played.env_seconds, played.act_seconds
     row: Row = {
         "step": step,
         "seconds": timing.run,
-        "frames": rollout.rewards.numel(),
-        "steps_per_second": rollout.rewards.numel() / timing.total,
-        "entities_per_second": rollout.obs.num_tokens / timing.total,
-        **_episodes(rollout.episodes),
+        "frames": played.num_frames,
+        "steps_per_second": played.num_frames / timing.total,
+        "entities_per_second": played.num_entities / timing.total,
+        **_episodes(played.episodes),
         **stats._asdict(),
         "learning_rate": learning_rate,
         "entropy_coefficient": ent_coef,
-        "share_env": timing.env / timing.total,
-        "share_act": timing.act / timing.total,
-        "share_update": 1 - (timing.env + timing.act) / timing.total,
-        **count(rollout, action_space),
-        **_spread("elapsed_steps", _metric_of(rollout.elapsed_steps)),
-        **_reported(rollout),
+        "share_env": env / timing.total,
+        "share_act": act / timing.total,
+        "share_update": 1 - (env + act) / timing.total,
+        **played.counts,
+        **_spread("elapsed_steps", played.elapsed_steps),
+        **_reported(played),
     }
     assert not row.keys() & extra.keys(), sorted(row.keys() & extra.keys())
     return row | dict(extra)
@@ -103,14 +95,14 @@ def _episodes(episodes: Sequence[Episode]) -> Row:
     }
 
 
-def _reported(rollout: Rollout) -> Row:
+def _reported(played: Played) -> Row:
     """What the environments said at the end of episodes, and with their steps."""
     infos: dict[str, Metric] = {}
-    for episode in rollout.episodes:
+    for episode in played.episodes:
         for name, value in episode.info.items():
             if isinstance(value, Real):
                 infos.setdefault(f"episode/{name}", Metric()).push(float(value))
-    reported = infos | {f"env/{name}": metric for name, metric in rollout.metrics.items()}
+    reported = infos | {f"env/{name}": metric for name, metric in played.metrics.items()}
     row: Row = {}
     for name, metric in reported.items():
         row |= _spread(name, metric) | {f"{name}_count": metric.count}
@@ -123,10 +115,6 @@ def _metric(values: Iterable[float]) -> Metric:
     for value in values:
         metric.push(float(value))
     return metric
-
-
-def _metric_of(values: NDArray[np.int64]) -> Metric:
-    return Metric(values.size, float(values.sum()), float(values.min()), float(values.max()))
 
 
 def _spread(name: str, metric: Metric) -> Row:

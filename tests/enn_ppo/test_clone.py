@@ -325,7 +325,9 @@ def test_values_are_learned_in_the_unit_that_training_goes_on_with(
     deviation = (100 * frames.rewards).std(correction=0).item()  # episodes of one step: their returns are their rewards
     if normalize == "rewards":
         assert split.learned.returns.std(correction=0).item() == pytest.approx(1)
-        assert state.reward_scale is not None and state.reward_scale.deviation == pytest.approx(deviation)
+        assert state.learner.reward_scale is not None and state.learner.reward_scale.deviation == pytest.approx(
+            deviation
+        )
     else:
         assert torch.equal(split.learned.returns, examples.returns)
         assert state.model.value_head.deviation.item() == pytest.approx(deviation, rel=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from enn_ppo.rollout import Rollout
-from enn_ppo.tracking.counts import count
+from enn_ppo.tracking.counts import count, summarize
 from enn_ppo.tracking.metrics import Timing, env_info_row, metrics_row
 from enn_ppo.update import UpdateStats
 from entity_gym import (
@@ -27,7 +28,7 @@ from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.obs_batch import ContinuousMask
 
 STATS = UpdateStats(*range(1, len(UpdateStats._fields) + 1))
-TIMING = Timing(run=60.0, total=2.0, env=0.5, act=1.0)
+TIMING = Timing(run=60.0, total=2.0)
 
 SPACES: dict[str, ActionSpace] = {
     "walk": CategoricalActionSpace(["stay", "go", "fly"]),
@@ -81,9 +82,9 @@ def rollout(**changes: Any) -> Rollout:
     return Rollout(**(values | changes))
 
 
-def row(played: Rollout, **more: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"learning_rate": 0.001, "ent_coef": 0.25, "timing": TIMING, "action_space": SPACES}
-    return dict(metrics_row(64, played, STATS, **(settings | more)))
+def row(played: Rollout, action_space: Mapping[str, ActionSpace] = SPACES, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"learning_rate": 0.001, "ent_coef": 0.25, "timing": TIMING}
+    return dict(metrics_row(64, summarize(played, action_space), STATS, **(settings | more)))
 
 
 def part(values: dict[str, Any], start: str) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from enn_ppo.config import EnvConfig, ValueOptimConfig
 from enn_ppo.environment import bind_environment
 from enn_ppo.rollout import Rollout
 from enn_ppo.state import TrainState
-from enn_ppo.update import update
 from entity_gym import Environment, Observation
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
@@ -65,14 +64,8 @@ def learn(state: TrainState, updates: int = 1) -> None:
     """The algorithm, without what is around it."""
     for _ in range(updates):
         settings = state.begin_update()
-        rollout = state.collector.collect(state.next_steps())
-        advantages = state.estimate_advantages(rollout, settings.ppo)
-        update(
-            state.model, state.optimizer, rollout, advantages, state.config.optim, settings.ppo,
-            generator=state.shuffling,
-        )  # fmt: skip
-        state.update_normalization(rollout.obs)
-        state.advance(rollout, 1.0)
+        learned = state.learner.learn(state.sampler.collect(state.next_steps()), settings)
+        state.advance(learned.played, 1.0)
 
 
 def weights(module: torch.nn.Module | None) -> Tensor:
@@ -185,7 +178,7 @@ def test_a_run_in_micro_batches_is_the_run_in_whole_minibatches(size: int) -> No
 def test_the_norm_of_the_gradient_is_limited(tmp_path: Path) -> None:
     """Adam does not mind the length of a gradient, but its memory of those before does: it has the limited one."""
     state = learned(tiny("unused", optim=replace(ONE_STEP, max_grad_norm=1e-3)))
-    first_moments = torch.cat([entry["exp_avg"].flatten() for entry in state.optimizer.state.values()])
+    first_moments = torch.cat([entry["exp_avg"].flatten() for entry in state.learner.optimizer.state.values()])
     assert first_moments.norm().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)  # 1 - β₁ of it
     (row,) = run(tiny(tmp_path / "a", optim=replace(ONE_STEP, max_grad_norm=1e-3), total_timesteps=32))
     assert row["grad_norm"] > 1e-2  # as it was
@@ -230,11 +223,11 @@ def estimated(ppo: PPOConfig) -> list[float]:
     config = tiny("unused", rollout=RolloutConfig(num_envs=1, steps=4), optim=OptimConfig(batch_size=4), ppo=ppo)
     state = state_of(config, Doubling)
     state.begin_update()
-    rollout = state.collector.collect(4)
+    rollout = state.sampler.collect(4)
     assert rollout.rewards.flatten().tolist() == [1, 2, 4, 8]
     assert rollout.terminated.flatten().tolist() == [False, False, False, True]
     rollout = replace(rollout, values=torch.tensor([[10.0], [20.0], [30.0], [40.0]]), last_values=torch.tensor([50.0]))
-    return state.estimate_advantages(rollout, ppo).returns.flatten().tolist()
+    return state.learner.estimate_advantages(rollout, ppo).returns.flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -287,11 +280,11 @@ def test_with_rewards_normalized_their_unit_does_not_matter() -> None:
 
 def test_with_returns_normalized_values_are_right_from_the_first_update_on() -> None:
     state = rich(PPOConfig(normalize="returns", gamma=0.0), gain=300.0, floor=5000.0)
-    values = state.collector.collect(8).values  # rewards are 5,000 to 5,300, and episodes one step
+    values = state.sampler.collect(8).values  # rewards are 5,000 to 5,300, and episodes one step
     assert 4900 < values.min() and values.max() < 5400
     assert float(state.model.value_head.mean) == pytest.approx(5100, abs=60)
     without = rich(PPOConfig(gamma=0.0), gain=300.0, floor=5000.0)
-    assert without.collector.collect(8).values.max() < 100
+    assert without.sampler.collect(8).values.max() < 100
 
 
 def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp_path: Path) -> None:
@@ -389,13 +382,13 @@ def test_the_value_network_tells_the_values_and_learns_them() -> None:
     assert state.model.value_net is not None
 
     def error() -> float:
-        played: Rollout = state.collector.collect(8)
+        played: Rollout = state.sampler.collect(8)
         return float((played.values - played.rewards).square().mean())
 
     before = error()
     learn(state, 20)
     assert error() < 0.5 * before
-    rollout = state.collector.collect(8)
+    rollout = state.sampler.collect(8)
     torch.testing.assert_close(rollout.values.flatten(), state.model.value_net.value(rollout.obs))
     assert not torch.allclose(rollout.values.flatten(), state.net.value(rollout.obs))
 
@@ -416,7 +409,7 @@ def test_the_optimizer_of_the_value_network_has_its_own_settings() -> None:
     short = learned(apart(value_optim=ValueOptimConfig(max_grad_norm=1e-3)))
     assert short.model.value_net is not None
     learned_ones = [each for each in short.model.value_net.parameters() if each.grad is not None]  # no action heads
-    moments = torch.cat([short.optimizer.state[each]["exp_avg"].flatten() for each in learned_ones])
+    moments = torch.cat([short.learner.optimizer.state[each]["exp_avg"].flatten() for each in learned_ones])
     assert moments.norm().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)
     assert torch.equal(weights(short.net), weights(free.net))
 
@@ -424,8 +417,8 @@ def test_the_optimizer_of_the_value_network_has_its_own_settings() -> None:
 def test_what_the_value_networks_optimizer_does_not_say_is_as_for_the_policy() -> None:
     state = state_of(apart(optim=OptimConfig(lr=0.01, weight_decay=0.3, max_grad_norm=2.0, batch_size=32)))
     state.step = 80  # half of all
-    state.begin_update()
-    policy, value = state.optimizer.param_groups
+    state.learner.begin(state.begin_update())
+    policy, value = state.learner.optimizer.param_groups
     assert [value[name] for name in ("lr", "weight_decay", "max_grad_norm")] == pytest.approx([0.005, 0.3, 2.0])
     assert [policy[name] for name in ("lr", "weight_decay", "max_grad_norm")] == pytest.approx([0.005, 0.3, 2.0])
 
@@ -437,8 +430,8 @@ def test_the_schedule_of_the_value_networks_learning_rate_shares_annealing_and_w
         found = []
         for step in (0, 32, 80):
             state.step = step
-            state.begin_update()
-            found.append(state.optimizer.param_groups[1]["lr"])
+            state.learner.begin(state.begin_update())
+            found.append(state.learner.optimizer.param_groups[1]["lr"])
         return found
 
     assert rates(0.1) == pytest.approx([0.1 * 1 / 2, 0.1 * 0.8, 0.1 * 0.5])
@@ -495,7 +488,7 @@ def test_torch_is_told_how_many_threads_to_use(tmp_path: Path) -> None:
 def test_the_seed_decides_what_is_played() -> None:
     def played(seed: int) -> list[float]:
         state = state_of(tiny("unused", seed=seed))
-        return state.collector.collect(8).rewards.flatten().tolist()
+        return state.sampler.collect(8).rewards.flatten().tolist()
 
     assert played(1) == played(1) != played(2)
 

@@ -1,0 +1,200 @@
+"""What learns: the networks, their optimizer, and the statistics that rewards and returns are scaled by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.advantages import Advantages, gae, n_step
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.config import PPOConfig, TrainConfig
+from enn_ppo.random_keys import Purpose, random_key
+from enn_ppo.return_scale import ReturnScale, RewardScale
+from enn_ppo.rollout import Rollout
+from enn_ppo.tracking.counts import Played, summarize
+from enn_ppo.update import UpdateStats, update
+from entity_gym.spaces import ActionSpace, ObsSpace
+from rogue_net import ObsBatch, RogueNet
+
+
+class Settings(NamedTuple):
+    """Settings of one update: every schedule has become its number."""
+
+    step: int  # environment steps that were trained before it
+    ppo: PPOConfig
+    learning_rates: tuple[float, float]  # of the policy, and of a separate value network
+
+
+class Learned(NamedTuple):
+    """An update that was done."""
+
+    stats: UpdateStats
+    played: Played  # what it learned from
+
+
+class LearnerState(NamedTuple):
+    """What a checkpoint keeps of a learner."""
+
+    policy: dict[str, torch.Tensor]
+    value_net: dict[str, torch.Tensor] | None
+    optimizer: dict[str, Any]
+    scale: dict[str, Any] | None
+
+
+class Learner:
+    """Learns from rollouts.
+
+    Args:
+        config: of the run.
+        obs_space: what the policy sees.
+        action_space: what it does.
+        device: where it lives.
+
+    Attributes:
+        model: the policy, and its values.
+    """
+
+    def __init__(
+        self, config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+    ) -> None:
+        self.config, self.device = config, device
+        self.model = make_model(config, obs_space, action_space).to(device)
+        self.optimizer = make_optimizer(self.model, config)
+        self.reward_scale = RewardScale(config.rollout.num_envs) if config.ppo.normalize == "rewards" else None
+        self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
+        self._action_space = action_space
+        self._shuffling = torch.Generator()
+        self._transferred: Sequence[Transferred] = ()
+
+    def learn(self, rollout: Rollout, settings: Settings) -> Learned:
+        """One update: advantages, epochs of minibatches, input statistics."""
+        self.begin(settings)
+        advantages = self.estimate_advantages(rollout, settings.ppo)
+        stats = update(
+            self.model,
+            self.optimizer,
+            rollout,
+            advantages,
+            self.config.optim,
+            settings.ppo,
+            generator=self._shuffling,
+        )
+        limit = self.config.rollout.freeze_normalization_after
+        if limit is None or settings.step < limit:
+            self.model.update_normalization(rollout.obs)
+        return Learned(stats, summarize(rollout, self._action_space))
+
+    def begin(self, settings: Settings) -> None:
+        """Set the learning rates of an update, and key its random numbers."""
+        self._shuffling.manual_seed(random_key(self.config.seed, settings.step, Purpose.SHUFFLING))
+        for group, rate in zip(self.optimizer.param_groups, settings.learning_rates, strict=False):
+            group["lr"] = rate
+
+    def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig) -> Advantages:
+        """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says."""
+        rewards, gamma = rollout.rewards, float(ppo.gamma)
+        if self.reward_scale:
+            rewards = self.reward_scale(rewards, rollout.terminated | rollout.truncated, gamma)
+        played = (rollout.values, rollout.terminated, rollout.truncated, rollout.final_values, rollout.last_values)
+        if ppo.advantages == "gae":
+            advantages = gae(rewards, *played, gamma=gamma, gae_lambda=float(ppo.gae_lambda))
+        else:
+            advantages = n_step(rewards, *played, gamma=gamma, n_steps=ppo.n_steps or len(rewards))
+        if self.return_scale:
+            self.return_scale(advantages.returns, self.model.value_head)
+        return advantages
+
+    def measure(self, obs: ObsBatch) -> None:
+        """Begin the input statistics with what a rollout has shown that is not learned from."""
+        self.model.update_normalization(obs)
+
+    @property
+    def value_unit(self) -> float:
+        """What a value of 1 is in rewards."""
+        return self.reward_scale.deviation if self.reward_scale else 1.0
+
+    def state(self) -> LearnerState:
+        """For a checkpoint."""
+        value_net, scale = self.model.value_net, self.reward_scale or self.return_scale
+        return LearnerState(
+            policy=self.model.policy.state_dict(),
+            value_net=value_net.state_dict() if value_net else None,
+            optimizer=self.optimizer.state_dict(),
+            scale=scale.state() if scale else None,
+        )
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """Continue where `checkpoint` was written. What the environment has gained since is found by its name.
+
+        Raises:
+            ValueError: it belongs to another environment or network.
+        """
+        networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
+        if value_net := self.model.value_net:
+            is_known = "value_net" in checkpoint.more_weights
+            networks.append(
+                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else untransferred(value_net)
+            )
+        transfer_optimizer(self.optimizer, checkpoint.trainer["optimizer"], networks)
+        self._transferred = networks
+        news = list(networks[0].news)
+        before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
+        scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
+        if before != now:
+            news.append(
+                f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
+            )
+        elif scale and saved_scale:
+            scale.load_state(saved_scale)
+        unmeasured = any(network.unmeasured for network in networks)
+        return LearnerNews(tuple(news), networks[0].changed, unmeasured)
+
+    def begin_episodes(self) -> None:
+        """New episodes begin everywhere, where a checkpoint's could not go on."""
+        if self.reward_scale:
+            self.reward_scale.begin()
+
+    def measure_what_is_new(self, obs: ObsBatch) -> None:
+        """Give features that the restored checkpoint had no statistics of those of a rollout that is not learned from."""
+        for network in self._transferred:
+            network.measure(obs)
+
+
+class LearnerNews(NamedTuple):
+    """What came of a checkpoint."""
+
+    news: tuple[str, ...]  # a line for each thing that is new, or means something else now
+    changed: str | None  # how the spaces differ first; None if they do not. States of environments then mean nothing
+    unmeasured: bool  # whether there are features without statistics: see `Learner.measure_what_is_new`
+
+
+def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
+    """New networks, on the CPU whatever the device, so that all start from the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        policy = RogueNet(config.net, obs_space, action_space)
+        return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
+
+
+def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW of the policy, and in a second group of the value network where there is one."""
+    return torch.optim.AdamW(optimizer_groups(model, config), lr=0.0, eps=1e-5, fused=True)
+
+
+def optimizer_groups(model: ActorCritic, config: TrainConfig) -> list[dict[str, Any]]:
+    """The parameters and settings of each group; the learning rates are set before every update."""
+    optim, own = config.optim, config.value_optim
+    policy = {"params": list(model.policy.parameters()), "weight_decay": optim.weight_decay}
+    if model.value_net is None:
+        return [policy | {"max_grad_norm": optim.max_grad_norm}]
+    value = {
+        "params": list(model.value_net.parameters()),
+        "weight_decay": optim.weight_decay if own.weight_decay is None else own.weight_decay,
+        "max_grad_norm": own.max_grad_norm or optim.max_grad_norm,
+    }
+    return [policy | {"max_grad_norm": optim.max_grad_norm}, value]

@@ -1,0 +1,23 @@
+"""Seeds of everything that a run draws, keyed by its seed, the step and what for: no generator needs saving."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What random numbers are for. The values are part of every run: they never change."""
+
+    ACTING = 0
+    SHUFFLING = 1
+    PARAMETERS = 2  # of environments
+    NEW_EPISODES = 3  # where a checkpoint's cannot go on
+    ACTING_IN_BLOCK = 4  # in blocks of environments but the first
+
+
+def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:
+    """A number from 0 to 2^63 - 1 that generators are seeded with."""
+    key = np.random.SeedSequence((seed, step, purpose, *more)).generate_state(1, np.uint64)
+    return int(key[0] >> np.uint64(1))

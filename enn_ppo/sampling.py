@@ -1,0 +1,160 @@
+"""Where rollouts come from.
+
+`TrainState` asks a `Sampler`. `LocalSampler` plays in this process: all environments at once, or in blocks (`rollout.block`),
+each with a pool and random numbers of its own. What a block plays depends on nothing but the block, so that the same blocks
+elsewhere play the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from enn_ppo.actor_critic import Actor
+from enn_ppo.config import RolloutConfig
+from enn_ppo.environment import BoundEnvironment
+from enn_ppo.merging import merge_rollouts
+from enn_ppo.random_keys import Purpose, random_key
+from enn_ppo.rollout import Collector, Rollout
+from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.vec_env import EnvInfo, VecEnv
+
+#: Parameters of environments: name -> one value for each.
+Parameters = Mapping[str, Sequence[Any]]
+
+
+class Sampler(Protocol):
+    """Carries environments from one rollout to the next."""
+
+    def obs_space(self) -> ObsSpace:
+        """What they may show."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """Their actions by name."""
+
+    def key(self, step: int) -> None:
+        """Seed the sampling of the next rollout by the run's seed and the step."""
+
+    def configure(self, parameters: Parameters) -> None:
+        """Set parameters of coming episodes."""
+
+    def reset(self, seed: int, parameters: Parameters | None) -> None:
+        """Start new episodes everywhere."""
+
+    def collect(self, steps: int) -> Rollout:
+        """Play so many steps in every environment."""
+
+    def state(self) -> dict[str, Any]:
+        """Where the environments are, for `load_state`."""
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        """Continue from what `state` returned; why that is not possible, or None. See `Collector.load_state`."""
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
+
+class LocalSampler:
+    """Environments in this process.
+
+    Args:
+        pools: of environments, as they are numbered through; of several pools each is a block.
+        net: the policy, and its values; evaluated, never changed.
+        device: where the policy is.
+        seed: of the run.
+        first_block: the number of the first block, where these are a part of more.
+    """
+
+    def __init__(
+        self, pools: Sequence[VecEnv], net: Actor, device: torch.device, seed: int, first_block: int = 0
+    ) -> None:
+        self.blocks = [Collector(pool, net, device, torch.Generator(device)) for pool in pools]
+        self._seed, self._first_block = seed, first_block
+
+    @property
+    def only(self) -> Collector:
+        """The collector of all environments, where there are no blocks."""
+        (collector,) = self.blocks
+        return collector
+
+    def obs_space(self) -> ObsSpace:
+        return self.blocks[0].vec_env.obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.blocks[0].vec_env.action_space()
+
+    def key(self, step: int) -> None:
+        for number, block in enumerate(self.blocks, self._first_block):
+            purpose = (Purpose.ACTING_IN_BLOCK, number) if number else (Purpose.ACTING,)
+            block.generator.manual_seed(random_key(self._seed, step, *purpose))
+
+    def configure(self, parameters: Parameters) -> None:
+        for block, part in zip(self.blocks, self._split(parameters), strict=True):
+            block.vec_env.configure(part)
+
+    def reset(self, seed: int, parameters: Parameters | None) -> None:
+        parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
+        for block, part in zip(self.blocks, parts, strict=True):
+            block.reset(seed, part)
+
+    def collect(self, steps: int) -> Rollout:
+        return merge_rollouts(self.collect_blocks(steps))
+
+    def collect_blocks(self, steps: int) -> list[Rollout]:
+        """Play so many steps in every environment: a rollout of each block."""
+        return [block.collect(steps) for block in self.blocks]
+
+    def state(self) -> dict[str, Any]:
+        if len(self.blocks) == 1:
+            return self.only.state()
+        return {"blocks": [block.state() for block in self.blocks]}
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        saved = state.get("blocks", [state])
+        if len(saved) != len(self.blocks):
+            plural = "s" if len(saved) > 1 else ""
+            return f"the checkpoint has them in {len(saved)} block{plural}, and rollout.block makes {len(self.blocks)}"
+        problems = [block.load_state(each) for block, each in zip(self.blocks, saved, strict=True)]
+        return next((problem for problem in problems if problem), None)
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for block in self.blocks:
+                stack.callback(block.vec_env.close)
+                if block.recorder:
+                    stack.callback(block.recorder.close)
+
+    def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
+        """Each block's part of the parameters."""
+        parts, begin = [], 0
+        for block in self.blocks:
+            end = begin + len(block.vec_env)
+            parts.append({name: values[begin:end] for name, values in parameters.items()})
+            begin = end
+        return parts
+
+
+def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[VecEnv]:
+    """The environments that `rollout` asks for: one pool, or one for each block.
+
+    Args:
+        env: what to make.
+        rollout: how many, and how.
+        seed: of the run.
+        first_env: the number of the first environment, where these are a part of more.
+
+    Raises:
+        ValueError: an environment cannot be made, or is not as it must be.
+    """
+    size = rollout.block or rollout.num_envs
+    with ExitStack() as stack:
+        pools: list[VecEnv] = []
+        for first in range(0, rollout.num_envs, size):
+            pools.append(env.make_vec_env(replace(rollout, num_envs=size), seed, first_env + first))
+            stack.callback(pools[-1].close)
+        stack.pop_all()  # they belong to the caller now
+    return pools

@@ -1,0 +1,160 @@
+"""Environments in blocks: what a block plays depends on nothing but the block, and together they are one rollout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from enn_ppo import Callback, train
+from enn_ppo.callbacks import Update
+from enn_ppo.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
+from enn_ppo.environment import bind_environment
+from enn_ppo.learner import make_model
+from enn_ppo.rollout import Rollout
+from enn_ppo.sampling import LocalSampler, make_pools
+from tests.enn_ppo.rows import rows_without_times
+from tests.enn_ppo.worlds import tiny_config
+
+CPU = torch.device("cpu")
+WORLDS = [
+    EnvConfig(id="MineSweeper", kwargs={"width": 4, "height": 4, "num_mines": 3}),
+    EnvConfig(id="MultiSnake"),
+    EnvConfig(id="CherryPick"),
+]
+
+
+@contextmanager
+def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) -> Iterator[LocalSampler]:
+    """A sampler of environments from number `first` on, that has been reset."""
+    config = TrainConfig(env=world, seed=5)
+    rollout = RolloutConfig(num_envs=num_envs, block=block)
+    pools = make_pools(bind_environment(world), rollout, config.seed, first)
+    model = make_model(config, pools[0].obs_space(), pools[0].action_space())
+    made = LocalSampler(pools, model, CPU, config.seed, first_block=first // (block or num_envs))
+    with closing(made):
+        made.key(0)
+        made.reset(config.seed, None)
+        yield made
+
+
+def parts(rollout: Rollout, envs: Sequence[int]) -> dict[str, Any]:
+    """Everything that happened in some of the environments."""
+    num_envs = rollout.rewards.shape[1]
+    frames = torch.arange(rollout.rewards.numel()).view(-1, num_envs)[:, list(envs)].flatten()
+    obs = rollout.obs[frames]
+    return {
+        **{f"features/{name}": ragged for name, ragged in obs.features.items()},
+        **{f"actors/{name}": mask.actors for name, mask in obs.action_masks.items()},
+        **{f"actions/{name}": ragged.gather(frames) for name, ragged in rollout.actions.items()},
+        **{f"log_probs/{name}": ragged.gather(frames) for name, ragged in rollout.log_probs.items()},
+        **{name: getattr(rollout, name)[..., list(envs)] for name in
+           ("values", "rewards", "terminated", "truncated", "final_values", "last_values")},
+        "elapsed_steps": torch.from_numpy(rollout.elapsed_steps[:, list(envs)]),
+        "episodes": [dataclasses.astuple(each)[1:] for each in rollout.episodes if each.env_id in envs],
+    }  # fmt: skip
+
+
+def assert_equal(one: Any, other: Any, where: str = "") -> None:
+    """Bit for bit."""
+    assert type(one) is type(other), where
+    if isinstance(one, Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name in one:
+            assert_equal(one[name], other[name], f"{where}/{name}")
+    elif isinstance(one, tuple) and not isinstance(one, str):
+        for k, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_equal(a, b, f"{where}.{k}")
+    else:
+        assert one == other, where
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+def test_what_a_block_plays_does_not_depend_on_the_others(world: EnvConfig) -> None:
+    with sampler(world, 12, 4) as all_, sampler(world, 8, 4, first=4) as some:
+        for step in (0, 36):
+            all_.key(step)
+            some.key(step)
+            whole, part = all_.collect(9), some.collect(9)
+            assert_equal(parts(whole, range(4, 12)), parts(part, range(8)))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: EnvConfig) -> None:
+    with sampler(world, 9, 3) as blocks:
+        rollouts = blocks.collect_blocks(6)
+        blocks.key(0)
+        blocks.reset(5, None)
+        whole = blocks.collect(6)
+    for number, rollout in enumerate(rollouts):
+        assert_equal(parts(whole, range(3 * number, 3 * number + 3)), parts(rollout, range(3)))
+    assert whole.obs.num_tokens == sum(rollout.obs.num_tokens for rollout in rollouts)
+    assert whole.metrics.keys() == rollouts[0].metrics.keys()
+
+
+def test_environments_have_the_seeds_that_they_have_without_blocks() -> None:
+    world = WORLDS[0]
+    with sampler(world, 8, 2) as blocks, sampler(world, 8, None) as whole:
+        one, other = blocks.collect(1).obs, whole.collect(1).obs
+    for name, ragged in one.features.items():
+        assert_equal(tuple(ragged), tuple(other.features[name]))
+
+
+def test_blocks_draw_noise_of_their_own() -> None:
+    with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
+        one, other = (next(iter(rollout.actions.values())).values for rollout in blocks.collect_blocks(8))
+    assert not torch.equal(one, other)
+
+
+def test_one_block_of_all_environments_is_the_run_without_blocks(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a"))
+    train(tiny_config(tmp_path / "b", rollout=RolloutConfig(num_envs=4, steps=8, block=4)))
+    assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
+
+
+class StopAfter(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update(self, update: Update) -> None:
+        if update.step == self.step:
+            update.stop()
+
+
+def test_a_run_in_blocks_resumes_exactly(tmp_path: Path) -> None:
+    def config(name: str, **changes: Any) -> TrainConfig:
+        return tiny_config(tmp_path / name, rollout=RolloutConfig(num_envs=4, steps=8, block=2), **changes)
+
+    train(config("whole"))
+    train(config("parts"), callbacks=[StopAfter(96)])
+    train(config("parts", resume=str(tmp_path / "parts")))
+    assert rows_without_times(tmp_path / "whole") == rows_without_times(tmp_path / "parts")
+
+
+def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny_config(tmp_path / "a"), callbacks=[StopAfter(96)])
+    rollout = RolloutConfig(num_envs=4, steps=8, block=2)
+    train(tiny_config(tmp_path / "a", rollout=rollout, resume=str(tmp_path / "a")))
+    said = capsys.readouterr().out
+    assert "new episodes" in said and "the checkpoint has them in 1 block, and rollout.block makes 2" in said
+
+
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rollout\.num_envs=10 must be a multiple of rollout\.block, got 4"):
+        RolloutConfig(num_envs=10, block=4)
+    with pytest.raises(ValueError, match=r"rollout\.num_processes must be at most rollout\.block=2, got 4"):
+        RolloutConfig(num_envs=8, block=2, num_processes=4)
+    with pytest.raises(ValueError, match=r"rollout\.block=4 and record=a\.arrow do not go together"):
+        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), record="a.arrow")
+    with pytest.raises(ValueError, match=r"rollout\.block=4 and self_play\.enabled=true do not go together"):
+        TrainConfig(rollout=RolloutConfig(num_envs=64, block=4), self_play=SelfPlayConfig(enabled=True))
