@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from enn_ppo.settings.distributed import DistributedConfig, check_policies
 from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
 from enn_ppo.settings.schema import section_of
@@ -19,6 +20,7 @@ from rogue_net.checks import check_bool, check_choice, check_float, check_int, c
 from rogue_net.config import RogueNetConfig
 
 __all__ = [
+    "DistributedConfig",
     "EnvConfig",
     "EvalConfig",
     "Interrupted",
@@ -93,8 +95,13 @@ class TrainConfig:
     """Evaluation during training."""
     self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
     """Learning against past selves."""
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    """More than one process."""
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     """Tracking."""
+    policies: dict[str, list[int]] = field(default_factory=dict)
+    """With `distributed=ray`, in worlds with several players: policy -> the players that it plays and learns as, such as
+    `{red: [0], blue: [1]}`. Each has a learner, and a run directory of its own in `run_dir`. One policy for all without them. Default: none."""
     seed: int = 1
     """Seeds the environments, the network and the sampling. At least 0. Default 1."""
     total_timesteps: int = 500_000
@@ -138,6 +145,7 @@ class TrainConfig:
             if section is not None and not (hint != section and getattr(self, name) is None):
                 if not isinstance(getattr(self, name), section):
                     raise ValueError(f"{name} must be a {section.__name__}, got {getattr(self, name)!r}")
+        object.__setattr__(self, "policies", check_policies(self.policies))
         check_int("seed", self.seed, 0)
         check_int("total_timesteps", self.total_timesteps, 1)
         if self.max_train_seconds is not None:
@@ -165,6 +173,12 @@ class TrainConfig:
             raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
         if not self.self_play.enabled and (change := _change(self.self_play)):
             raise ValueError(f"self_play.{change} needs self_play.enabled=true")
+        if self.policies and self.distributed.mode != "ray":
+            raise ValueError(f"policies={self.policies} needs distributed=ray")
+        if self.distributed.mode != "none" and (self.record or self.self_play.enabled):
+            what = f"record={self.record}" if self.record else "self_play.enabled=true"
+            raise ValueError(f"distributed={self.distributed.mode} and {what} do not go together; leave one out")
+        self._check_runners()
         if self.rollout.block and (self.record or self.self_play.enabled):
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
             raise ValueError(f"rollout.block={self.rollout.block} and {what} do not go together; leave one out")
@@ -179,6 +193,17 @@ class TrainConfig:
             raise ValueError(
                 f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
                 "choose another"
+            )
+
+    def _check_runners(self) -> None:
+        rollout, runners = self.rollout, self.distributed.num_env_runners
+        if self.distributed.mode != "ray":
+            return
+        if rollout.num_envs % runners or (rollout.block and rollout.num_envs // runners % rollout.block):
+            of_blocks = f" of blocks of rollout.block={rollout.block}" if rollout.block else ""
+            raise ValueError(
+                f"rollout.num_envs={rollout.num_envs} must give each of distributed.num_env_runners={runners} an equal "
+                f"number{of_blocks}"
             )
 
     def _check_sizes(self) -> None:

@@ -35,7 +35,7 @@ values that the rest of the line gives; `--cfg job` prints those as YAML. From P
   at once, at the next point): `0@0 -> 0.001@0.1 cos 0.0001@1`. Progress is 0 at the start and 1 at the end of training: by
   environment steps, or by the wall clock where `max_train_seconds` is nearer. Before the first point and after the last the
   value is theirs.
-- `env.kwargs`, `env.info`, `eval.env_kwargs` and `env_kwargs` take any name below them:
+- `env.kwargs`, `env.info`, `eval.env_kwargs`, `env_kwargs` and `policies` take any name below them:
   `env.kwargs.width=8 'env.info.num_mines={low: 1@0 -> 3@1, high: 8}'`.
 - `null` is nothing, a list is `[1,2]`, a mapping `{low: 1, high: 3}`, and a count may be written short: `1e6`.
 """

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 
 C = TypeVar("C")
 
-_OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs)"  # mappings that take any name
+_OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # mappings that take any name
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
