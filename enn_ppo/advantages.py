@@ -3,6 +3,7 @@
 Shapes: T steps, N environments.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -53,12 +54,7 @@ def gae(
     next_values = torch.where(truncated, final_values, next_values).masked_fill(terminated, 0.0)
     deltas = rewards + gamma * next_values - values
     carries = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
-
-    advantages = torch.empty_like(rewards)
-    running = torch.zeros_like(last_values)
-    for t in reversed(range(len(rewards))):
-        running = deltas[t] + carries[t] * running
-        advantages[t] = running
+    advantages = _sum_back(deltas, carries)
     return Advantages(advantages, advantages + values)
 
 
@@ -100,6 +96,80 @@ def n_step(
         following = torch.where(truncated, final_values, following).masked_fill(terminated, 0.0)
         returns = rewards + gamma * following
     return Advantages(returns - values, returns)
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    log_ratios: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    n_steps: int | None = None,
+    max_rho: float = 1.0,
+    max_c: float = 1.0,
+) -> Advantages:
+    """V-trace: what `gae` and `n_step` estimate, of steps that another policy μ than the policy π of now has played.
+
+        ρ_t = min(ρ̄, π(a_t) / μ(a_t))               c_t = λ min(c̄, π(a_t) / μ(a_t))
+        δ_t = ρ_t (r_t + γ V'_{t+1} - V_t)
+        v_t - V_t = δ_t + γ c_t (1 - ended_t) (v_{t+1} - V_{t+1})
+
+    where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. As long as ρ̄ = c̄, the former are ρ_t times
+    r_t + γ V'_{t+1} - V_t + γ λ (1 - ended_t) (v_{t+1} - V_{t+1}): the weight of a policy gradient is within them, so that
+    their probability ratios begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
+    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1; λ: remark 2. Truncation of ρ moves
+    what values tend to from π to a policy between π and μ, that of c only how fast they do: equation 3.
+
+    Args:
+        rewards: (T, N); these and the following are as in `gae`.
+        values: (T, N), of π.
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        final_values: (T, N), of π.
+        last_values: (N,), of π.
+        log_ratios: (T, N), log π(a_t) - log μ(a_t) of all that was chosen at step t; 0 where nothing was.
+        gamma: discount in [0, 1].
+        gae_lambda: λ in [0, 1].
+        n_steps: rewards, and then a value, that count from each step on, at least 1; None: all that the rollout has.
+        max_rho: ρ̄, greater than 0; may be infinite.
+        max_c: c̄, greater than 0 and not above ρ̄.
+
+    Raises:
+        ValueError: as `gae`; or c̄ is above ρ̄.
+    """
+    _check(rewards, values, terminated, truncated, final_values)
+    _check_shapes(rewards, log_ratios=log_ratios)
+    if not 0 < max_c <= max_rho:
+        raise ValueError(f"max_c must be greater than 0 and at most max_rho, got max_c={max_c}, max_rho={max_rho}")
+    rhos, cs = (log_ratios.clamp(max=math.log(limit)).exp() for limit in (max_rho, max_c))
+    next_values = torch.cat([values[1:], last_values.unsqueeze(0)])
+    next_values = torch.where(truncated, final_values, next_values).masked_fill(terminated, 0.0)
+    deltas = rhos * (rewards + gamma * next_values - values)
+    carries = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * cs
+
+    if n_steps is None or n_steps >= len(rewards):
+        advantages = _sum_back(deltas, carries)
+    else:
+        advantages = deltas
+        for _ in range(n_steps - 1):
+            following = torch.cat([advantages[1:], torch.zeros_like(last_values).unsqueeze(0)])
+            advantages = deltas + carries * following
+    return Advantages(advantages, advantages + values)
+
+
+def _sum_back(deltas: Tensor, carries: Tensor) -> Tensor:
+    """(T, N): x_t = deltas_t + carries_t x_{t+1}, from 0 after the last."""
+    sums = torch.empty_like(deltas)
+    running = torch.zeros_like(deltas[0])
+    for t in reversed(range(len(deltas))):
+        running = deltas[t] + carries[t] * running
+        sums[t] = running
+    return sums
 
 
 def _check(rewards: Tensor, values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,13 @@ class Update:
 
     step: int  # environment steps trained
     row: Row  # its metrics; what is added here is not logged any more
-    policy: RogueNet
+    fetch_policy: Callable[[], RogueNet]
     stopped: bool = False
+
+    @property
+    def policy(self) -> RogueNet:
+        """The policy as it is now; of a learner elsewhere a copy, fetched when it is asked for."""
+        return self.fetch_policy()
 
     def stop(self) -> None:
         """End the training after this update, with a checkpoint."""

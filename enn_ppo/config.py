@@ -101,7 +101,8 @@ class TrainConfig:
     """Tracking."""
     policies: dict[str, list[int]] = field(default_factory=dict)
     """With `distributed=ray`, in worlds with several players: policy -> the players that it plays and learns as, such as
-    `{red: [0], blue: [1]}`. Each has a learner, and a run directory of its own in `run_dir`. One policy for all without them. Default: none."""
+    `{red: [0], blue: [1]}`. Each has a learner, and a run directory of its own in `run_dir`. Without, one policy for all.
+    Default: none."""
     seed: int = 1
     """Seeds the environments, the network and the sampling. At least 0. Default 1."""
     total_timesteps: int = 500_000

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from enn_ppo.actor_critic import ActorCritic
-from enn_ppo.advantages import Advantages, gae, n_step
+from enn_ppo.advantages import Advantages, gae, n_step, vtrace
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
@@ -16,7 +17,9 @@ from enn_ppo.config import PPOConfig, TrainConfig
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Rollout
+from enn_ppo.stale import judge_again
 from enn_ppo.tracking.counts import Played, summarize
+from enn_ppo.tracking.logger import Row
 from enn_ppo.update import UpdateStats, update
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net import ObsBatch, RogueNet
@@ -46,6 +49,47 @@ class LearnerState(NamedTuple):
     scale: dict[str, Any] | None
 
 
+class Learns(Protocol):
+    """What `TrainState` asks to learn: a `Learner`, or the face of one that is elsewhere.
+
+    What it learns from is what the sampler beside it collects: a `Rollout`, or where one can be found.
+    """
+
+    device: torch.device
+
+    @property
+    def model(self) -> ActorCritic:
+        """The policy, and its values, as they are now."""
+
+    def learn(self, rollout: Any, settings: Settings) -> Learned:
+        """One update."""
+
+    def measure_rollout(self, rollout: Any) -> None:
+        """Begin the input statistics with a rollout that is not learned from."""
+
+    def measure_what_is_new(self, rollout: Any) -> None:
+        """Give features that a checkpoint had no statistics of those of a rollout that is not learned from."""
+
+    def begin_episodes(self) -> None:
+        """New episodes begin everywhere."""
+
+    @property
+    def value_unit(self) -> float:
+        """What a value of 1 is in rewards."""
+
+    def state(self) -> LearnerState:
+        """For a checkpoint."""
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """Continue where `checkpoint` was written. Errors as in `Learner.restore`."""
+
+    def metrics(self) -> Row:
+        """What there is to tell beside what was `Learned`."""
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
+
 class Learner:
     """Learns from rollouts.
 
@@ -71,10 +115,20 @@ class Learner:
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
 
-    def learn(self, rollout: Rollout, settings: Settings) -> Learned:
-        """One update: advantages, epochs of minibatches, input statistics."""
+    def learn(self, rollout: Rollout, settings: Settings, *, stale: bool = False) -> Learned:
+        """One update: advantages, epochs of minibatches, input statistics.
+
+        Args:
+            rollout: to learn from.
+            settings: of this update.
+            stale: whether other parameters than those of now have played any of it. Then all of it is judged again by those
+                of now, and what it is worth to them is estimated by V-trace.
+        """
         self.begin(settings)
-        advantages = self.estimate_advantages(rollout, settings.ppo)
+        log_ratios = None
+        if stale:
+            rollout, log_ratios = judge_again(self.model, rollout)
+        advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
         stats = update(
             self.model,
             self.optimizer,
@@ -95,13 +149,23 @@ class Learner:
         for group, rate in zip(self.optimizer.param_groups, settings.learning_rates, strict=False):
             group["lr"] = rate
 
-    def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig) -> Advantages:
-        """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says."""
+    def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig, log_ratios: Tensor | None = None) -> Advantages:
+        """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says.
+
+        Args:
+            rollout: what was played.
+            ppo: how they are estimated.
+            log_ratios: (T, N), where other parameters have played; see `vtrace`.
+        """
         rewards, gamma = rollout.rewards, float(ppo.gamma)
         if self.reward_scale:
-            rewards = self.reward_scale(rewards, rollout.terminated | rollout.truncated, gamma)
+            begins, env_id = torch.from_numpy(rollout.elapsed_steps[0] == 0), torch.from_numpy(rollout.env_id)
+            rewards = self.reward_scale(rewards, rollout.terminated | rollout.truncated, gamma, begins, env_id)
         played = (rollout.values, rollout.terminated, rollout.truncated, rollout.final_values, rollout.last_values)
-        if ppo.advantages == "gae":
+        if log_ratios is not None:
+            n_steps, decay = (None, float(ppo.gae_lambda)) if ppo.advantages == "gae" else (ppo.n_steps, 1.0)
+            advantages = vtrace(rewards, *played, log_ratios, gamma=gamma, gae_lambda=decay, n_steps=n_steps)
+        elif ppo.advantages == "gae":
             advantages = gae(rewards, *played, gamma=gamma, gae_lambda=float(ppo.gae_lambda))
         else:
             advantages = n_step(rewards, *played, gamma=gamma, n_steps=ppo.n_steps or len(rewards))
@@ -112,6 +176,10 @@ class Learner:
     def measure(self, obs: ObsBatch) -> None:
         """Begin the input statistics with what a rollout has shown that is not learned from."""
         self.model.update_normalization(obs)
+
+    def measure_rollout(self, rollout: Rollout) -> None:
+        """Begin the input statistics with a rollout that is not learned from."""
+        self.measure(rollout.obs)
 
     @property
     def value_unit(self) -> float:
@@ -134,14 +202,8 @@ class Learner:
         Raises:
             ValueError: it belongs to another environment or network.
         """
-        networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
-        if value_net := self.model.value_net:
-            is_known = "value_net" in checkpoint.more_weights
-            networks.append(
-                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else untransferred(value_net)
-            )
+        networks = self._transfer(checkpoint, env_name)
         transfer_optimizer(self.optimizer, checkpoint.trainer["optimizer"], networks)
-        self._transferred = networks
         news = list(networks[0].news)
         before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
         scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
@@ -154,15 +216,38 @@ class Learner:
         unmeasured = any(network.unmeasured for network in networks)
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)
 
+    def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """Begin with the networks of `checkpoint` and their input statistics, and nothing else of it. As `restore`."""
+        networks = self._transfer(checkpoint, env_name)
+        return LearnerNews(networks[0].news, networks[0].changed, any(each.unmeasured for each in networks))
+
+    def _transfer(self, checkpoint: Checkpoint, env_name: str) -> Sequence[Transferred]:
+        """Take the checkpoint's weights; what became of each network's."""
+        networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
+        if value_net := self.model.value_net:
+            is_known = "value_net" in checkpoint.more_weights
+            networks.append(
+                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else untransferred(value_net)
+            )
+        self._transferred = networks
+        return networks
+
     def begin_episodes(self) -> None:
         """New episodes begin everywhere, where a checkpoint's could not go on."""
         if self.reward_scale:
             self.reward_scale.begin()
 
-    def measure_what_is_new(self, obs: ObsBatch) -> None:
+    def measure_what_is_new(self, rollout: Rollout) -> None:
         """Give features that the restored checkpoint had no statistics of those of a rollout that is not learned from."""
         for network in self._transferred:
-            network.measure(obs)
+            network.measure(rollout.obs)
+
+    def metrics(self) -> Row:
+        """What there is to tell beside what was `Learned`."""
+        return {}
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
 
 
 class LearnerNews(NamedTuple):

@@ -6,14 +6,12 @@ Shapes: T steps, N environments in all, B = T * N frames ordered by step and the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from enn_ppo.rollout import Rollout
-from entity_gym.episodes import Episode
 from entity_gym.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.ragged import cat_ragged, gather_items
@@ -56,20 +54,12 @@ def merge_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         final_values=side_by_side("final_values"),
         last_values=side_by_side("last_values"),
         elapsed_steps=np.concatenate([rollout.elapsed_steps for rollout in rollouts], axis=1),
-        episodes=_numbered_through(rollouts),
+        env_id=np.concatenate([rollout.env_id for rollout in rollouts]),
+        episodes=[episode for rollout in rollouts for episode in rollout.episodes],
         metrics=metrics,
         env_seconds=sum(rollout.env_seconds for rollout in rollouts),
         act_seconds=sum(rollout.act_seconds for rollout in rollouts),
     )
-
-
-def _numbered_through(rollouts: Sequence[Rollout]) -> list[Episode]:
-    """All episodes, those of the first rollout first, with the numbers that their environments have among all."""
-    episodes, first_env = [], 0
-    for rollout in rollouts:
-        episodes += [replace(episode, env_id=first_env + episode.env_id) for episode in rollout.episodes]
-        first_env += rollout.rewards.shape[1]
-    return episodes
 
 
 def _by_step(shapes: Sequence[torch.Size]) -> Tensor:

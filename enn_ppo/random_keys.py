@@ -15,6 +15,7 @@ class Purpose(IntEnum):
     PARAMETERS = 2  # of environments
     NEW_EPISODES = 3  # where a checkpoint's cannot go on
     ACTING_IN_BLOCK = 4  # in blocks of environments but the first
+    FINAL_EPISODES = 5  # that runners play when training is done
 
 
 def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:

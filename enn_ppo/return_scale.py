@@ -31,19 +31,31 @@ class RewardScale:
         self._mean = 0.0
         self._squares = 0.0  # sum of squared distances from the mean
 
-    def __call__(self, rewards: Tensor, ended: Tensor, gamma: float) -> Tensor:
+    def __call__(
+        self, rewards: Tensor, ended: Tensor, gamma: float, begins: Tensor | None = None, env_id: Tensor | None = None
+    ) -> Tensor:
         """Take the (T, N) rewards in, and return them scaled.
 
         Args:
             rewards: of steps that follow on the last ones.
             ended: (T, N) bool, the episode ended with the step.
             gamma: discount.
+            begins: (N,) bool, an episode begins with the first step, whatever came before; None: where one had ended.
+            env_id: (N,) int64, the environments; one that has played several times is there as often, the earlier first.
+                None: all that there are, in order.
         """
+        env_id = torch.arange(rewards.shape[1]) if env_id is None else env_id
+        begins = torch.zeros(len(env_id), dtype=torch.bool) if begins is None else begins
         sums = torch.empty(rewards.shape, dtype=torch.float64)
         # counted on the CPU: the rewards synchronise with the device, once per update
-        for t, (reward, end) in enumerate(zip(rewards.double().cpu(), ended.cpu(), strict=True)):
-            sums[t] = self._running = reward + gamma * self._running
-            self._running = self._running.masked_fill(end, 0.0)
+        rewards_there, ended_there = rewards.double().cpu(), ended.cpu()
+        for columns in _in_turn(env_id):
+            running = self._running[env_id[columns]].masked_fill(begins[columns], 0.0)
+            for t, (reward, end) in enumerate(zip(rewards_there[:, columns], ended_there[:, columns], strict=True)):
+                running = reward + gamma * running
+                sums[t, columns] = running
+                running = running.masked_fill(end, 0.0)
+            self._running[env_id[columns]] = running
         self._take_in(sums)
         scaled: Tensor = rewards / self.deviation
         return scaled
@@ -75,6 +87,14 @@ class RewardScale:
         if len(state["running"]) == len(self._running):
             self._running = state["running"].clone()
         self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+
+
+def _in_turn(env_id: Tensor) -> list[Tensor]:
+    """Which columns each environment has first, which second, and so on; mostly all of them first."""
+    if len(set(env_id.tolist())) == len(env_id):
+        return [torch.arange(len(env_id))]
+    before = (env_id.unsqueeze(1) == env_id).tril(-1).sum(1)  # columns of the same environment to the left
+    return [(before == turn).nonzero()[:, 0] for turn in range(int(before.max()) + 1)]
 
 
 def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ class Rollout:
     final_values: Tensor  # (T, N) float32, of the last observations of truncated episodes; 0 elsewhere
     last_values: Tensor  # (N,) float32, of the observations after the last step
     elapsed_steps: NDArray[np.int64]  # (T, N), steps that the episode of each frame of `obs` had been played
+    env_id: NDArray[np.int64]  # (N,), the environments' numbers among all of the run
     episodes: list[Episode]  # that ended
     metrics: dict[str, Metric]  # that the environments reported
     env_seconds: float
@@ -53,13 +54,17 @@ class Collector:
         net: the policy, and its values; evaluated, never changed.
         device: where the policy is.
         generator: source of the sampling noise, on `device`.
+        first_env: the number of environment 0, where these are a part of more.
     """
 
-    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, generator: torch.Generator) -> None:
+    def __init__(
+        self, vec_env: VecEnv, net: Actor, device: torch.device, generator: torch.Generator, first_env: int = 0
+    ) -> None:
         self.vec_env = vec_env
         self.net = net
         self.device = device
         self.generator = generator
+        self.first_env = first_env
         self.tracker = EpisodeTracker(len(vec_env))
         self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
         self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
@@ -93,7 +98,7 @@ class Collector:
             frames.append(batch)
             results.append(result)
             seen.append(self._obs)
-            episodes += self.tracker.step(self._obs)
+            episodes += [replace(each, env_id=self.first_env + each.env_id) for each in self.tracker.step(self._obs)]
             for name, metric in self._obs.metrics.items():
                 metrics.setdefault(name, Metric()).merge(metric)
 
@@ -122,6 +127,7 @@ class Collector:
             final_values=self._final_values(outcomes),
             last_values=self.net.value(ObsBatch.from_vec_obs(self._obs, self.device)),
             elapsed_steps=np.stack([obs.elapsed_step for obs in seen[:-1]]),
+            env_id=self.first_env + np.arange(len(self.vec_env)),
             episodes=episodes,
             metrics=metrics,
             env_seconds=env_seconds,

@@ -10,7 +10,9 @@ from types import TracebackType
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
 from enn_ppo.config import Interrupted
-from enn_ppo.evaluation.evaluator import EvalRow, Evaluator
+from enn_ppo.distributed.errors import PartLost, TooManyFailures
+from enn_ppo.evaluation.episodes import summarize
+from enn_ppo.evaluation.evaluator import EvalRow, Evaluator, as_metrics
 from enn_ppo.interrupt import EXIT_CODES
 from enn_ppo.learner import Learned, Settings
 from enn_ppo.recording.recorder import RecordingError
@@ -56,7 +58,7 @@ class Run:
         self.metrics = row
         for episode in played.episodes:
             self.callback.on_episode(episode)
-        update = Update(state.step, row, state.net)
+        update = Update(state.step, row, lambda: state.net)
         self.callback.on_update(update)
         self.stopped = update.stopped
 
@@ -98,6 +100,11 @@ class Run:
             self.output.say(
                 f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates"
             )
+        if self.metrics is not None and (episodes := self.state.sampler.final_episodes()):
+            final: Row = {"step": self.state.step, "final/episodes": len(episodes)}
+            final |= as_metrics(summarize(episodes), "final")
+            self._log(final)
+            self.metrics |= final
         while done := self.evaluator.wait(interrupted):
             row = {"step": self.state.step, **self._evaluated(done)}
             self._log(row)
@@ -122,9 +129,13 @@ class Run:
             return f"saved is {resolve_checkpoint(run_dir)}: go on with resume={run_dir}"
         except CheckpointError:
             pass
+        return self._saved_now()
+
+    def _saved_now(self) -> str:
+        run_dir = self.output.run_dir
         try:
             return f"saved is {self.state.save(run_dir)}, written just now: go on with resume={run_dir}"
-        except ValueError as error:
+        except (ValueError, PartLost) as error:
             return f"nothing is saved: {error}"
 
     def _evaluated(self, done: EvalRow | None) -> Row:
@@ -144,8 +155,12 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RecordingError):
-            self.state.sampler.only.recorder = None  # which is closed
+            self.state.collector.recorder = None  # which is closed
             error.add_note(self._rescued())
+        if isinstance(error, PartLost):
+            error.add_note(self._rescued())
+        if isinstance(error, TooManyFailures):
+            error.add_note(self._saved_now())
         with ExitStack() as stack:  # all are closed, also where one fails
             stack.callback(self.output.__exit__, kind, error, trace)
             stack.callback(self.state.close)

@@ -7,7 +7,7 @@ elsewhere play the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,7 +20,10 @@ from enn_ppo.environment import BoundEnvironment
 from enn_ppo.merging import merge_rollouts
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.tracking.logger import Row
+from entity_gym.episodes import Episode
 from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_env import EnvInfo, VecEnv
 
 #: Parameters of environments: name -> one value for each.
@@ -45,14 +48,26 @@ class Sampler(Protocol):
     def reset(self, seed: int, parameters: Parameters | None) -> None:
         """Start new episodes everywhere."""
 
-    def collect(self, steps: int) -> Rollout:
-        """Play so many steps in every environment."""
+    def collect(self, steps: int) -> Any:
+        """Play so many steps in every environment: a `Rollout`, or for learners elsewhere what they can find one by."""
 
     def state(self) -> dict[str, Any]:
         """Where the environments are, for `load_state`."""
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         """Continue from what `state` returned; why that is not possible, or None. See `Collector.load_state`."""
+
+    def final_episodes(self) -> list[Episode]:
+        """Episodes that are played when training is done, if any are asked for."""
+
+    def metrics(self) -> Row:
+        """What there is to tell beside the rollouts, since it was last asked for."""
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Say by `say` what happens from now on and is of interest to the user."""
+
+    def threads_report(self) -> str | None:
+        """What `rollout.num_threads=auto` has found; None where nothing was looked for."""
 
     def close(self) -> None:
         """Release everything. May be called twice."""
@@ -67,12 +82,22 @@ class LocalSampler:
         device: where the policy is.
         seed: of the run.
         first_block: the number of the first block, where these are a part of more.
+        first_env: likewise, of the first environment.
     """
 
     def __init__(
-        self, pools: Sequence[VecEnv], net: Actor, device: torch.device, seed: int, first_block: int = 0
+        self,
+        pools: Sequence[VecEnv],
+        net: Actor,
+        device: torch.device,
+        seed: int,
+        first_block: int = 0,
+        first_env: int = 0,
     ) -> None:
-        self.blocks = [Collector(pool, net, device, torch.Generator(device)) for pool in pools]
+        self.blocks = []
+        for pool in pools:
+            self.blocks.append(Collector(pool, net, device, torch.Generator(device), first_env))
+            first_env += len(pool)
         self._seed, self._first_block = seed, first_block
 
     @property
@@ -115,11 +140,23 @@ class LocalSampler:
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         saved = state.get("blocks", [state])
-        if len(saved) != len(self.blocks):
-            plural = "s" if len(saved) > 1 else ""
-            return f"the checkpoint has them in {len(saved)} block{plural}, and rollout.block makes {len(self.blocks)}"
+        if problem := blocks_problem(saved, len(self.blocks)):
+            return problem
         problems = [block.load_state(each) for block, each in zip(self.blocks, saved, strict=True)]
         return next((problem for problem in problems if problem), None)
+
+    def final_episodes(self) -> list[Episode]:
+        return []
+
+    def metrics(self) -> Row:
+        return {}
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        pass
+
+    def threads_report(self) -> str | None:
+        pool = self.blocks[0].vec_env
+        return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -136,6 +173,18 @@ class LocalSampler:
             parts.append({name: values[begin:end] for name, values in parameters.items()})
             begin = end
         return parts
+
+
+def blocks_problem(
+    saved: Sequence[Mapping[str, Any] | None], num_blocks: int, setting: str = "rollout.block"
+) -> str | None:
+    """Why so many blocks cannot go on from the states that a checkpoint has of its own; None if they can."""
+    if len(saved) != num_blocks:
+        plural = "s" if len(saved) > 1 else ""
+        return f"the checkpoint has them in {len(saved)} block{plural}, and {setting} makes {num_blocks}"
+    if None in saved:
+        return "some of them were being started again when the checkpoint was written"
+    return None
 
 
 def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[VecEnv]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,6 @@ from enn_ppo.run import Run
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.tracking.run_output import RunOutput
-from entity_gym.threaded_env import ThreadedVecEnv
 
 
 def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> Run:
@@ -27,7 +27,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     Raises:
         ValueError: a setting, the environment, the checkpoint or the run directory is not as it must be.
     """
-    device = select_device(config.device)
+    device = select_device("cpu" if config.distributed.mode == "ray" else config.device)  # Ray's learner has its own
     bound = bind_environment(config.env, env)
     checkpoint = load_checkpoint(Path(config.resume)) if config.resume else None
     run_dir = _run_dir(config, bound.config.id, checkpoint)
@@ -37,6 +37,15 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
 
     set_determinism(config.torch_deterministic)
     state = TrainState(config, bound, device, callback)
+    with ExitStack() as stack:
+        stack.callback(state.close)
+        run = _start_with(state, env, checkpoint, run_dir)
+        stack.pop_all()  # the run closes it
+    return run
+
+
+def _start_with(state: TrainState, env: EnvFactory | None, checkpoint: Checkpoint | None, run_dir: Path) -> Run:
+    config = state.config
     check_evaluation(config.eval, config.env, env, state.sampler.obs_space(), state.sampler.action_space())
     restored = None
     if checkpoint:
@@ -47,10 +56,10 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite)
     state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
     output = RunOutput(run_dir, config, state.step if checkpoint else None)
-    output.say(f"training {bound.config.id} on {device} into {run_dir}")
-    pool = state.sampler.blocks[0].vec_env
-    if config.rollout.num_threads == "auto" and isinstance(pool, ThreadedVecEnv):
-        output.say(f"rollout.{pool.threads_report}")
+    output.say(f"training {state.env_name} on {state.learner.device} into {run_dir}")
+    state.sampler.tell(output.say)
+    if config.rollout.num_threads == "auto" and (report := state.sampler.threads_report()):
+        output.say(f"rollout.{report}")
     for line in restored.news if restored else ():
         output.say(line)
     if restored and restored.problem:
@@ -62,7 +71,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     evaluator = Evaluator(config.eval, env, config.device, run_dir, output.say)
     if continues:
         evaluator.resubmit(state.evaluations, run_dir / CHECKPOINTS)
-    return Run(state, output, evaluator, callback)
+    return Run(state, output, evaluator, state.callback)
 
 
 def _run_dir(config: TrainConfig, env_id: str, checkpoint: Checkpoint | None) -> Path:

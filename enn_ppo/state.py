@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +19,11 @@ from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.saving import what_is_there
 from enn_ppo.config import EnvConfig, TrainConfig
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.learner import Learner, Settings
+from enn_ppo.learner import Learner, Learns, Settings
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.recording.recorder import open_recorder
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.rollout import Collector
+from enn_ppo.sampling import LocalSampler, Sampler, make_pools
 from enn_ppo.self_play.pool import SelfPlay
 from enn_ppo.settings.distributions import draw_parameters
 from enn_ppo.settings.schedule import Scheduled, at_progress, decayed, parse_schedule
@@ -57,19 +59,37 @@ class TrainState:
         self.config = config
         self.env_name = env.config.id
         self.callback = callback
-        pools: list[VecEnv] = make_pools(env, config.rollout, config.seed)
-        self.learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device)
+        self.learner: Learns
+        self.sampler: Sampler
         self.self_play: SelfPlay | None = None
-        if config.self_play.enabled:
-            self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
-            pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
-        self.sampler = LocalSampler(pools, self.model, device, config.seed)
+        if config.distributed.mode == "ray":
+            from enn_ppo.distributed.start import start_on_ray  # Ray is optional
+
+            self.learner, self.sampler = start_on_ray(config, env)
+        else:
+            self._start_here(env, device)
         self.step = 0  # environment steps trained
         self.num_updates = 0
         self.seconds = 0.0  # spent training, before an interruption too
         self.recent_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.evaluations: Sequence[int] = ()  # steps that were being evaluated when the restored checkpoint was saved
         self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters drawn for the last update
+
+    def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
+        """Learn and play in this process."""
+        config = self.config
+        pools: list[VecEnv] = make_pools(env, config.rollout, config.seed)
+        self.learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device)
+        if config.self_play.enabled:
+            self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
+            pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
+        self.sampler = LocalSampler(pools, self.model, device, config.seed)
+
+    @property
+    def collector(self) -> Collector:
+        """What plays all environments, where that is in this process and in one block; recordings need it."""
+        assert isinstance(self.sampler, LocalSampler)
+        return self.sampler.only
 
     @property
     def model(self) -> ActorCritic:
@@ -84,7 +104,7 @@ class TrainState:
     def start(self) -> None:
         """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
         self.reset()
-        self.learner.measure(self.sampler.collect(self.config.rollout.steps).obs)
+        self.learner.measure_rollout(self.sampler.collect(self.config.rollout.steps))
         if self.self_play:
             self.self_play.add(0)
         self.reset()
@@ -114,7 +134,7 @@ class TrainState:
             self.sampler.configure(info)
         config, progress = self.config, self.progress()
         if self.config.record:
-            self.sampler.only.value_unit = self.learner.value_unit
+            self.collector.value_unit = self.learner.value_unit
         ppo = replace(config.ppo, ent_coef=decayed(config.ppo.ent_coef, config.ppo.anneal_entropy))
         rates = self._learning_rate(config.optim.lr), self._learning_rate(config.value_optim.lr or config.optim.lr)
         return Settings(self.step, at_progress(ppo, progress), rates)
@@ -138,7 +158,8 @@ class TrainState:
 
     def metrics(self) -> Row:
         """What there is to tell beside rollout and update: the parameters that environments got, and ratings."""
-        return env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
+        row = env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
+        return row | dict(self.sampler.metrics()) | dict(self.learner.metrics())
 
     def recent_reward(self) -> float | None:
         """The mean reward of the last episodes, up to `RECENT_EPISODES`; None before the first."""
@@ -162,7 +183,7 @@ class TrainState:
             score: how good the policy is, where that is known already.
         """
         learner, self_play = self.learner.state(), self.self_play
-        recorder = self.sampler.only.recorder if self.config.record else None
+        recorder = self.collector.recorder if self.config.record else None
         if self_play:  # first what the checkpoint needs
             try:
                 self_play.write(run_dir)
@@ -224,7 +245,7 @@ class TrainState:
             self.learner.begin_episodes()
         if news.unmeasured:  # from a rollout that is played once and not learned from, as in `start`
             self.sampler.key(self.step)
-            self.learner.measure_what_is_new(self.sampler.collect(self.config.rollout.steps).obs)
+            self.learner.measure_what_is_new(self.sampler.collect(self.config.rollout.steps))
         return Restored(problem, news.news)
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
@@ -246,13 +267,15 @@ class TrainState:
         if self.config.record is None:
             return
         spaces = self.sampler.obs_space(), self.sampler.action_space()
-        self.sampler.only.recorder = open_recorder(
+        self.collector.recorder = open_recorder(
             self.config.record, *spaces, logits=self.config.record_logits, saved=saved
         )
 
     def close(self) -> None:
-        """Close the environments, and the recording."""
-        self.sampler.close()
+        """Close the environments, the recording, and the learner."""
+        with ExitStack() as stack:
+            stack.callback(self.learner.close)
+            stack.callback(self.sampler.close)
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:

@@ -85,7 +85,7 @@ class Samples:
         if len(sizes) == 1:
             return [self]
         parts = self.obs.split(sizes)
-        actions, log_probs = _split_as_actors(self.actions, parts), _split_as_actors(self.log_probs, parts)
+        actions, log_probs = split_as_actors(self.actions, parts), split_as_actors(self.log_probs, parts)
         values, advantages, returns = (
             torch.split(column, list(sizes)) for column in (self.values, self.advantages, self.returns)
         )
@@ -232,7 +232,7 @@ def _backward(
     return torch.stack([policy.loss, value, policy.entropy, policy.approx_kl, policy.clip_fraction]).detach()
 
 
-def _split_as_actors(ragged: Mapping[str, RaggedTensor], parts: Sequence[ObsBatch]) -> list[dict[str, RaggedTensor]]:
+def split_as_actors(ragged: Mapping[str, RaggedTensor], parts: Sequence[ObsBatch]) -> list[dict[str, RaggedTensor]]:
     """What belongs to each part's actors, by action."""
     split: list[dict[str, RaggedTensor]] = [{} for _ in parts]
     for name, (values, _) in ragged.items():

@@ -13,6 +13,7 @@ import pytest
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, SelfPlayConfig, TrainEvalConfig, train
 from enn_ppo.callbacks import Callback
+from enn_ppo.config import DistributedConfig
 from enn_ppo.tracking.logger import read_metrics
 from entity_gym import (
     Action,
@@ -25,7 +26,7 @@ from entity_gym import (
     ObsSpace,
 )
 from tests.enn_ppo.evaluation_worlds import Duel
-from tests.enn_ppo.worlds import Clock, tiny_config
+from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 from tests.worlds import Zoo
 
 PAGE = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text("utf-8")
@@ -88,6 +89,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     place = tmp_path_factory.mktemp("runs")
     evaluation = TrainEvalConfig(interval=32, episodes=4, num_envs=4, process=False)
     pytest.importorskip("openskill")
+    pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
@@ -105,6 +107,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             *run("episodes", Clock, eval=evaluation),
             *run("numbers", Rudder, callbacks=[Weather()], optim=OptimConfig(batch_size=32, epochs=1)),
             *run("mirror", Duel, self_play=replace(duel, latest=1.0)),  # never against a snapshot
+            *run("runner", Copycat, distributed=DistributedConfig(mode="ray", num_env_runners=1, final_episodes=3)),
             *run("players", Duel, eval=replace(evaluation, opponent="random"), self_play=duel),
         ]
 
@@ -130,14 +133,20 @@ def test_what_is_never_null_is_always_known_and_what_may_be_null_is_so_somewhere
 
 
 def test_rows_of_updates_have_all_that_is_not_said_to_be_absent(rows: list[dict[str, Any]]) -> None:
-    always = [e.name for e in table() if "<" not in e.name and not e.name.startswith(("eval/", "self_play/"))]
+    always = [
+        e.name
+        for e in table()
+        if "<" not in e.name and not e.name.startswith(("eval/", "final/", "self_play/", "distributed/"))
+    ]
     for row in rows:
         if "seconds" in row:
             assert [name for name in always if name not in row] == []
 
 
 def test_rows_without_seconds_hold_evaluations_alone(rows: list[dict[str, Any]]) -> None:
-    assert all(name == "step" or name.startswith("eval/") for row in rows if "seconds" not in row for name in row)
+    assert all(
+        name == "step" or name.startswith(("eval/", "final/")) for row in rows if "seconds" not in row for name in row
+    )
 
 
 def test_the_names_that_enn_trainers_are_translated_to_exist() -> None:

@@ -48,7 +48,8 @@ def set_determinism(on: bool) -> None:
     """Whether torch may, in this process, only use algorithms that give the same result every time."""
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
-    torch.use_deterministic_algorithms(on)
+    if on != torch.are_deterministic_algorithms_enabled():  # setting it imports torch's compiler, which takes a second
+        torch.use_deterministic_algorithms(on)
 
 
 def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:

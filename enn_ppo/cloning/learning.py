@@ -18,6 +18,7 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.cloning.examples import Examples, Split
 from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
+from enn_ppo.learner import Learner
 from enn_ppo.losses import Weighting, unit_weights
 from enn_ppo.return_scale import RewardScale
 from enn_ppo.settings.schedule import parse_schedule
@@ -52,10 +53,12 @@ def match_scales(state: TrainState, split: Split) -> Split:
         The examples, with returns in the unit that values are in.
     """
     learned, held_out = split
+    learner = state.learner
+    assert isinstance(learner, Learner)
     for part in _parts(learned):
-        state.learner.measure(part.to(state.learner.device).frames.obs)
+        learner.measure(part.to(learner.device).frames.obs)
     known = learned.returns[~learned.returns.isnan()]
-    return_scale, reward_scale = state.learner.return_scale, state.learner.reward_scale
+    return_scale, reward_scale = learner.return_scale, learner.reward_scale
     if return_scale and len(known):
         return_scale(known, state.model.value_head)
     if not reward_scale:

@@ -295,13 +295,13 @@ def evaluated_steps(metrics: Path) -> set[int]:
     return {int(row["eval/step"]) for row in rows}
 
 
-def as_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """Estimates as a row of metrics has them: `eval/<name>`, and where there is an interval `eval/<name>_ci95`."""
+def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[str, float]:
+    """Estimates as a row of metrics has them: `<group>/<name>`, and where there is an interval `<group>/<name>_ci95`."""
     metrics = {}
     for name, estimate in estimates.items():
-        metrics[f"eval/{name}"] = estimate.mean
+        metrics[f"{group}/{name}"] = estimate.mean
         if estimate.ci95 is not None:
-            metrics[f"eval/{name}_ci95"] = estimate.ci95
+            metrics[f"{group}/{name}_ci95"] = estimate.ci95
     return metrics
 
 

@@ -62,7 +62,7 @@ def metrics_row(
         "entropy_coefficient": ent_coef,
         "share_env": env / timing.total,
         "share_act": act / timing.total,
-        "share_update": 1 - (env + act) / timing.total,
+        "share_update": max(0.0, 1 - (env + act) / timing.total),  # runners elsewhere may play while it is learned
         **played.counts,
         **_spread("elapsed_steps", played.elapsed_steps),
         **_reported(played),

@@ -57,7 +57,8 @@ def parts(rollout: Rollout, envs: Sequence[int]) -> dict[str, Any]:
         **{name: getattr(rollout, name)[..., list(envs)] for name in
            ("values", "rewards", "terminated", "truncated", "final_values", "last_values")},
         "elapsed_steps": torch.from_numpy(rollout.elapsed_steps[:, list(envs)]),
-        "episodes": [dataclasses.astuple(each)[1:] for each in rollout.episodes if each.env_id in envs],
+        "episodes": [dataclasses.astuple(each)[1:] for each in rollout.episodes
+                     if each.env_id in rollout.env_id[list(envs)]],
     }  # fmt: skip
 
 

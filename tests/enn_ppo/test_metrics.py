@@ -74,6 +74,7 @@ def rollout(**changes: Any) -> Rollout:
         "final_values": nothing,
         "last_values": torch.zeros(2),
         "elapsed_steps": np.array([[0, 4], [1, 0]]),
+        "env_id": np.arange(2),
         "episodes": [],
         "metrics": {},
         "env_seconds": 0.5,

@@ -60,6 +60,29 @@ def test_new_episodes_begin_with_nothing_summed_up() -> None:
     torch.testing.assert_close(scale(torch.tensor([[2.0]]), NEVER[:1], 0.5).flatten(), torch.tensor([2.0]))
 
 
+def test_an_environment_that_was_started_again_begins_with_nothing_summed_up() -> None:
+    # sums: 4 and 8 first; then 2 alone where an episode begins, and 2 + 8/2 where one goes on
+    scale, by_hand = RewardScale(2), RewardScale(1)
+    scale(torch.tensor([[4.0, 8.0]]), NEVER[:1].expand(1, 2), 0.5)
+    scaled = scale(torch.tensor([[2.0, 2.0]]), NEVER[:1].expand(1, 2), 0.5, torch.tensor([True, False]))
+    by_hand(torch.tensor([[4.0], [8.0], [2.0], [6.0]]), torch.ones(4, 1, dtype=torch.bool), 0.5)
+    torch.testing.assert_close(scaled.flatten(), torch.tensor([2.0, 2.0]) / by_hand.deviation)
+
+
+def test_rollouts_count_for_the_environments_that_have_played_them_some_missing_and_some_there_twice() -> None:
+    rewards, ended = torch.randn(6, 3), torch.rand(6, 3) < 0.3
+    in_turn, at_once = RewardScale(3), RewardScale(3)
+    for scale in (in_turn, at_once):  # environment 0 is missing
+        scale(rewards[:2, 1:], ended[:2, 1:], 0.9, env_id=torch.tensor([1, 2]))
+    in_turn(rewards[2:4], ended[2:4], 0.9)
+    in_turn(rewards[4:, [2]], ended[4:, [2]], 0.9, env_id=torch.tensor([2]))
+    columns = torch.cat([rewards[2:4], rewards[4:, [2]]], dim=1), torch.cat([ended[2:4], ended[4:, [2]]], dim=1)
+    at_once(*columns, 0.9, env_id=torch.tensor([0, 1, 2, 2]))
+    one, other = in_turn.state(), at_once.state()
+    assert torch.equal(one.pop("running"), other.pop("running"))
+    assert one == pytest.approx(other)
+
+
 def head_of(seed: int) -> ValueHead:
     head = ValueHead(4)
     with torch.random.fork_rng():

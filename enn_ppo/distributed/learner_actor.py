@@ -1,0 +1,132 @@
+"""A learner in a process of its own: an actor of Ray. `RemoteLearner` is how the run sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import ray
+import torch
+from ray.exceptions import ObjectLostError
+
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.policy import select_device, set_determinism
+from enn_ppo.config import TrainConfig
+from enn_ppo.distributed.errors import PartLost
+from enn_ppo.distributed.runner import Spaces
+from enn_ppo.distributed.shipping import Weights, ship_weights, unship
+from enn_ppo.learner import Learned, Learner, LearnerNews, LearnerState, Settings
+from enn_ppo.merging import merge_rollouts
+from enn_ppo.rollout import Rollout
+
+
+class Lesson(NamedTuple):
+    """What a learner is to learn from."""
+
+    rollouts: Sequence[Any]  # references to what runners have `Shipped`, in the order of their environments
+    num_runners: int  # that have played them
+    stale: bool  # whether parameters before the present ones have played any
+
+
+class Report(NamedTuple):
+    """What came of a lesson."""
+
+    learned: Learned
+    lost: int  # rollouts that were gone, with the machine that had them
+    load_seconds: float  # until all rollouts were in this process
+
+
+class LearnerActor:
+    """Learns when it is told to. Rollouts come from Ray's object store, and never through the process that trains."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._learner: Learner
+        self._load_seconds = 0.0
+
+    def prepare(self, spaces: Spaces) -> torch.device:
+        """Make the networks; returns where they live.
+
+        Raises:
+            ValueError: there is no such device.
+        """
+        config = self._config
+        torch.set_num_threads(config.num_threads or max(1, int(config.distributed.learner_cpus)))
+        set_determinism(config.torch_deterministic)
+        self._learner = Learner(config, spaces.obs, spaces.actions, select_device(config.device))
+        return self._learner.device
+
+    def weights(self) -> Weights:
+        """Of the networks, for runners."""
+        return ship_weights(self._learner.model)
+
+    def learn(self, lesson: Lesson, settings: Settings) -> tuple[Report, Weights]:
+        """One update; what came of it, and the new weights."""
+        rollouts = self._load(lesson)
+        learned = self._learner.learn(_merged(rollouts, lesson.num_runners), settings, stale=lesson.stale)
+        return Report(learned, len(lesson.rollouts) - len(rollouts), self._load_seconds), self.weights()
+
+    def measure(self, lesson: Lesson) -> Weights:
+        """Begin the input statistics with rollouts that are not learned from."""
+        self._learner.measure_rollout(_merged(self._load(lesson), lesson.num_runners))
+        return self.weights()
+
+    def measure_what_is_new(self, lesson: Lesson) -> Weights:
+        """The statistics of features that a checkpoint had none of."""
+        self._learner.measure_what_is_new(_merged(self._load(lesson), lesson.num_runners))
+        return self.weights()
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
+        """As `Learner.restore`."""
+        return self._learner.restore(checkpoint, env_name), self.weights()
+
+    def adopt(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
+        """As `Learner.adopt`."""
+        return self._learner.adopt(checkpoint, env_name), self.weights()
+
+    def begin_episodes(self) -> None:
+        """As `Learner.begin_episodes`."""
+        self._learner.begin_episodes()
+
+    def value_unit(self) -> float:
+        """As `Learner.value_unit`."""
+        return self._learner.value_unit
+
+    def state(self) -> LearnerState:
+        """As `Learner.state`, on the CPU."""
+        state: LearnerState = _on_cpu(self._learner.state())
+        return state
+
+    def _load(self, lesson: Lesson) -> list[Rollout]:
+        """The rollouts, but for those that were lost with the machine that had them."""
+        started = time.perf_counter()
+        rollouts = []
+        for reference in lesson.rollouts:
+            try:
+                rollouts.append(unship(ray.get(reference), self._learner.device))
+            except ObjectLostError:
+                continue
+        self._load_seconds = time.perf_counter() - started
+        if not rollouts:
+            raise PartLost("all rollouts of an update were lost with the machines that had them")
+        return rollouts
+
+
+def _merged(rollouts: Sequence[Rollout], num_runners: int) -> Rollout:
+    """The rollouts as one. Runners play at the same time: what they take together is what one of them takes."""
+    merged = merge_rollouts(rollouts)
+    return replace(merged, env_seconds=merged.env_seconds / num_runners, act_seconds=merged.act_seconds / num_runners)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {name: _on_cpu(each) for name, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_on_cpu, value))
+    if isinstance(value, list):
+        return [_on_cpu(each) for each in value]
+    return value

@@ -1,0 +1,207 @@
+"""An environment runner: a share of the environments, and a copy of the policy that plays in them.
+
+This runs in a process of its own, as an actor of Ray; `RunnerHandle` is how the run sees it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.fit import fit_net
+from enn_ppo.checkpoints.policy import set_determinism
+from enn_ppo.config import TrainConfig
+from enn_ppo.distributed.shipping import Shipped, Weights, load_weights, ship
+from enn_ppo.environment import BoundEnvironment
+from enn_ppo.evaluation.episodes import Pilot, play_episodes
+from enn_ppo.evaluation.video import Camera
+from enn_ppo.learner import make_model
+from enn_ppo.sampling import LocalSampler, Parameters, make_pools
+from enn_ppo.settings.evaluation import EpisodesConfig
+from entity_gym.episode_env import EpisodeVecEnv
+from entity_gym.episodes import Episode
+from entity_gym.process_pickling import pickled_for_worker
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+CPU = torch.device("cpu")
+
+
+class Plan(NamedTuple):
+    """What a runner is to be."""
+
+    number: int  # from 0
+    config: TrainConfig  # of the run
+    env: bytes  # the pickled `BoundEnvironment`
+    num_envs: int  # of this runner
+
+    @property
+    def first_env(self) -> int:
+        """The number of its first environment among all."""
+        return self.number * self.num_envs
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of environments; see `rollout.block`."""
+        return self.num_envs // (self.config.rollout.block or self.num_envs)
+
+    def part(self, parameters: Parameters) -> dict[str, Sequence[Any]]:
+        """Of one value for each environment of the run, those of this runner."""
+        return {name: values[self.first_env : self.first_env + self.num_envs] for name, values in parameters.items()}
+
+
+class Spaces(NamedTuple):
+    """Of the environments."""
+
+    obs: ObsSpace
+    actions: Mapping[str, ActionSpace]
+    threads_report: str | None
+
+
+class NewEpisodes(NamedTuple):
+    """How environments begin anew."""
+
+    seed: int
+    parameters: Parameters  # one value for each of the runner's environments
+
+
+class Told(NamedTuple):
+    """What a runner says when it has played."""
+
+    num_frames: int = 0
+    num_bytes: int = 0  # of the rollout
+    play_seconds: float = 0.0
+    handover_seconds: float = 0.0  # from the last step until the object store had the rollout
+    failure: str | None = None  # what an environment raised; there is no rollout then, and the runner is of no more use
+
+
+def plans(config: TrainConfig, env: BoundEnvironment) -> list[Plan]:
+    """A plan for each runner.
+
+    Raises:
+        ValueError: the environment cannot be sent to another process, or the settings of rollouts do not fit so few.
+    """
+    num_runners = config.distributed.num_env_runners
+    num_envs = config.rollout.num_envs // num_runners
+    replace(config.rollout, num_envs=num_envs)  # checks itself
+    pickled = pickled_for_worker(env)
+    return [Plan(number, config, pickled, num_envs) for number in range(num_runners)]
+
+
+class EnvRunner:
+    """Plays when it is told to. Its methods run one after the other, in the order in which they are called."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._sampler: LocalSampler
+        self._told = Told()
+        self._packed_from = 0.0
+
+    def prepare(self, begin: NewEpisodes | None) -> Spaces:
+        """Make the environments and the policy.
+
+        Args:
+            begin: start episodes, too.
+
+        Raises:
+            ValueError: an environment cannot be made, or is not as it must be.
+        """
+        plan, config = self._plan, self._plan.config
+        torch.set_num_threads(config.num_threads or 1)
+        set_determinism(config.torch_deterministic)
+        env: BoundEnvironment = pickle.loads(plan.env)
+        pools = make_pools(env, replace(config.rollout, num_envs=plan.num_envs), config.seed, plan.first_env)
+        spaces = pools[0].obs_space(), pools[0].action_space()
+        self._model = make_model(config, *spaces)
+        self._sampler = LocalSampler(
+            pools, self._model, CPU, config.seed, plan.number * plan.num_blocks, plan.first_env
+        )
+        if begin:
+            self.reset(*begin)
+        return Spaces(*spaces, self._sampler.threads_report())
+
+    def reset(self, seed: int, parameters: Parameters) -> None:
+        """Start new episodes everywhere."""
+        self._sampler.reset(seed, parameters or None)
+
+    def play(self, weights: Weights, key: int, parameters: Parameters, steps: int) -> Shipped | None:
+        """Play so many steps in every environment. What environments raise, `told` tells.
+
+        Args:
+            weights: of the policy.
+            key: what the sampling noise is keyed by beside the seed; see `Sampler.key`.
+            parameters: for episodes that begin from now on, one value for each environment; may be empty.
+            steps: to play.
+        """
+        started = time.perf_counter()
+        try:
+            load_weights(self._model, weights)
+            self._sampler.key(key)
+            if parameters:
+                self._sampler.configure(parameters)
+            rollout = self._sampler.collect(steps)
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            sys.stderr.flush()
+            self._told = Told(failure=describe(error))
+            return None
+        self._packed_from = time.perf_counter()
+        shipped = ship(rollout)
+        num_frames = steps * self._plan.num_envs
+        self._told = Told(num_frames, shipped.num_bytes, self._packed_from - started)
+        return shipped
+
+    def told(self) -> Told:
+        """How the last `play` went. Ray has stored what that returned before it calls this."""
+        return self._told._replace(handover_seconds=time.perf_counter() - self._packed_from)
+
+    def final_episodes(self, weights: Weights, number: int, seed: int) -> list[Episode]:
+        """Play so many whole episodes, as an evaluation does; `seed` seeds environments and actions.
+
+        Raises:
+            Exception: whatever the environment raises.
+        """
+        load_weights(self._model, weights)
+        env: BoundEnvironment = pickle.loads(self._plan.env)
+        config = EpisodesConfig(episodes=number, num_envs=min(number, self._plan.num_envs), seed=seed)
+        spaces = self._sampler.obs_space(), self._sampler.action_space()
+        policy = fit_net(self._model.policy, *spaces, CPU, "the policy", env.config.id)
+        generator = torch.Generator().manual_seed(seed)
+        pilot = Pilot(policy.net, policy.adaptor, CPU, config.greedy, generator, policy, 1.0)
+        with closing(EpisodeVecEnv(env.source, config.num_envs, seed=seed)) as pool:
+            return play_episodes(pilot, pool, config, Camera(0, ""))
+
+    def read_checkpoint(self, path: str) -> Checkpoint:
+        """A checkpoint that is where this runner is.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return load_checkpoint(Path(path))
+
+    def state(self) -> list[dict[str, Any]]:
+        """Where the environments of each block are."""
+        return [block.state() for block in self._sampler.blocks]
+
+    def load_state(self, blocks: Sequence[Mapping[str, Any]]) -> str | None:
+        """Continue from what `state` returned; why that is not possible, or None."""
+        return self._sampler.load_state({"blocks": blocks})
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._sampler.close()
+
+
+def describe(error: BaseException) -> str:
+    """An exception in a line: its type, its message, and the notes that say where it was raised."""
+    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
+    return "; ".join([f"{type(error).__name__}: {error}", *notes])

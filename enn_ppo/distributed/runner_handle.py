@@ -1,0 +1,113 @@
+"""An environment runner as the process that trains sees it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayActorError
+
+from enn_ppo.distributed.board import Board, Part
+from enn_ppo.distributed.cluster import fetch
+from enn_ppo.distributed.errors import PartLost
+from enn_ppo.distributed.remote_learner import cause_of_death
+from enn_ppo.distributed.runner import EnvRunner, NewEpisodes, Plan, Spaces
+from enn_ppo.sampling import Parameters
+
+
+class Play(NamedTuple):
+    """A rollout that is under way."""
+
+    rollout: Any  # references
+    told: Any
+    version: int  # of the weights
+
+
+class RunnerDied(PartLost):
+    """Its process is gone; the message says how. Where nobody starts another, the run ends."""
+
+
+class RunnerHandle:
+    """Starts a runner, tells it to play, and starts another process in its place when it is gone.
+
+    Args:
+        plan: what the runner is.
+        cpus: that Ray sets aside for it.
+
+    Attributes:
+        play: the rollout under way, if there is one.
+        starting: a reference to its `Spaces` while it gets ready, and None afterwards.
+        has_failed: whether an environment has raised, so that nobody knows where they are.
+        starts: how often it was started.
+        last_key: of what it was sent last, which keys the sampling noise; -1 before.
+        version_sent: likewise, of the weights.
+    """
+
+    def __init__(self, plan: Plan, cpus: float) -> None:
+        self.plan = plan
+        self._cpus = cpus
+        self.play: Play | None = None
+        self.starting: Any = None
+        self.actor: Any = None
+        self.starts, self.last_key, self.version_sent = 0, -1, -1
+        self.has_failed = False
+        self.start(None)
+
+    @property
+    def number(self) -> int:
+        """From 0."""
+        return self.plan.number
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can play."""
+        return self.starting is None and not self.has_failed
+
+    def start(self, begin: NewEpisodes | None) -> None:
+        """Start a process, and forget the one before; what was under way is lost."""
+        if self.actor is not None:
+            ray.kill(self.actor)
+        self.play = None
+        self.starts += 1
+        self.has_failed = False
+        self.version_sent = -1
+        actor: Any = ray.remote(EnvRunner)
+        self.actor = actor.options(num_cpus=self._cpus).remote(self.plan)
+        self.starting = self.actor.prepare.remote(begin)
+
+    def finish_start(self, timeout: float | None = None) -> Spaces:
+        """Wait until it can play.
+
+        Raises:
+            GetTimeoutError: it took longer.
+            RunnerDied: its process is gone.
+            Exception: what the environment raised.
+        """
+        spaces: Spaces = self.ask(self.starting, timeout)
+        self.starting = None
+        return spaces
+
+    def send(self, board: Board, key: int, parameters: Parameters, steps: int) -> None:
+        """Have so many steps played; arguments as in `EnvRunner.play`."""
+        rollout = self.actor.play.remote(board.weights, key, self.plan.part(parameters), steps)
+        self.last_key, self.version_sent = key, board.version
+        self.play = Play(rollout, self.actor.told.remote(), board.version)
+
+    def receive(self) -> Part:
+        """The rollout under way, when it has been played.
+
+        Raises:
+            RunnerDied: its process is gone.
+        """
+        assert self.play is not None
+        play, told = self.play, self.ask(self.play.told)
+        self.play = None
+        self.has_failed = told.failure is not None
+        return Part(self.number, play.rollout, told, play.version)
+
+    def ask(self, reference: Any, timeout: float | None = None) -> Any:
+        """What the runner returns; errors as in `finish_start`."""
+        try:
+            return fetch(reference, timeout)
+        except RayActorError as error:
+            raise RunnerDied(cause_of_death(error)) from None

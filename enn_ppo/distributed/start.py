@@ -1,0 +1,56 @@
+"""How a run begins on Ray."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from enn_ppo.config import TrainConfig
+from enn_ppo.distributed.cluster import Cluster
+from enn_ppo.distributed.runner import plans
+from enn_ppo.environment import BoundEnvironment
+
+if TYPE_CHECKING:
+    from enn_ppo.distributed.group import RunnerGroup
+    from enn_ppo.distributed.remote_learner import RemoteLearner
+
+
+class OnRay(NamedTuple):
+    """What takes the places of `Learner` and `LocalSampler`."""
+
+    learner: RemoteLearner
+    sampler: RunnerGroup
+
+
+def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
+    """Start the runners and the learner.
+
+    Raises:
+        ValueError: there is no Ray, no cluster or no room in it, or the environment is not as it must be.
+    """
+    if config.policies:
+        raise ValueError(f"policies={config.policies}: several learners are not there yet; leave policies out")
+    if config.device == "cuda" and not config.distributed.learner_gpus:
+        raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
+    runners = plans(config, env)
+    with ExitStack() as stack:
+        cluster = Cluster(config.distributed)
+        stack.callback(cluster.close)
+        from enn_ppo.distributed.board import Board  # these import Ray
+        from enn_ppo.distributed.group import RunnerGroup
+        from enn_ppo.distributed.remote_learner import RemoteLearner
+
+        board = Board()
+        learner = RemoteLearner(config, cluster, board)
+        stack.callback(learner.close)
+        sampler = RunnerGroup(config, runners, cluster, board)
+        stack.callback(sampler.close)
+        learner.prepare(sampler.spaces)
+        if (initial := config.distributed.initial) and config.resume is None:
+            try:
+                checkpoint = sampler.read_checkpoint(initial)
+            except ValueError as error:
+                raise ValueError(f"distributed.initial={initial}, where runner 0 is: {error}") from error
+            learner.adopt(checkpoint, env.config.id)
+        stack.pop_all()
+    return OnRay(learner, sampler)

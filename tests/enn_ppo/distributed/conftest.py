@@ -1,0 +1,25 @@
+"""One Ray for all tests of this folder that do not start one of their own; starting takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from enn_ppo.config import DistributedConfig
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[None]:
+    """Within it, this process has Ray already; it has 4 CPUs by Ray's count, which runs take turns on."""
+    pytest.importorskip("ray")
+    from enn_ppo.distributed.cluster import Cluster
+
+    cluster = Cluster(DistributedConfig(mode="ray", num_env_runners=3))
+    yield
+    cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)  # takes a second

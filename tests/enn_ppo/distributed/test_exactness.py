@@ -1,0 +1,104 @@
+"""With `distributed.sync` a run on Ray is the local run, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import Callback, EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.callbacks import Update
+from enn_ppo.sampling import blocks_problem
+from tests.enn_ppo.distributed.runs import StopAfter, learned_rows, on_ray, rows_of
+from tests.enn_ppo.test_resume import assert_same_end
+from tests.enn_ppo.worlds import tiny_config
+
+Weights = dict[str, torch.Tensor]
+
+
+class Watch(Callback):
+    """Keeps the policy of every update, and sets parameters that differ from environment to environment."""
+
+    def __init__(self) -> None:
+        self.policies: list[Weights] = []
+        self.episodes: list[tuple[int, float]] = []
+
+    def on_update(self, update: Update) -> None:
+        self.policies.append({name: tensor.clone() for name, tensor in update.policy.state_dict().items()})
+
+    def on_episode(self, episode: Any) -> None:
+        self.episodes.append((episode.env_id, episode.reward))
+
+    def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]]:
+        return {"num_mines": rng.integers(1, 5, size=num_envs).tolist()}
+
+
+def same_weights(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def rich(config: TrainConfig) -> TrainConfig:
+    """With everything that remembers something from update to update."""
+    board = {"width": 4, "height": 4, "num_robots": 2, "max_steps": 10}
+    return replace(
+        config,
+        env=EnvConfig(id="MineSweeper", kwargs=board),
+        ppo=PPOConfig(normalize="rewards"),
+        value_net=RogueNetConfig(d_model=8, n_layer=1, n_head=1),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.parametrize(
+    ("num_env_runners", "block", "local_block"),
+    [(1, None, None), (2, 1, 1)],
+    ids=["one runner", "two runners of two blocks each"],
+)
+def test_metrics_weights_and_checkpoints_are_those_of_the_local_run(
+    tmp_path: Path, num_env_runners: int, block: int | None, local_block: int | None
+) -> None:
+    here, there = Watch(), Watch()
+    rollouts = [RolloutConfig(num_envs=4, steps=8, block=each) for each in (local_block, block)]
+    local = train(rich(tiny_config(tmp_path / "local", rollout=rollouts[0], num_threads=1)), callbacks=[here])
+    config = rich(on_ray(tmp_path / "ray", num_env_runners, {"rollout": rollouts[1]}))
+    remote = train(config, callbacks=[there])
+
+    assert len(rows_of(tmp_path / "ray")) == 5
+    assert learned_rows(tmp_path / "ray") == learned_rows(tmp_path / "local")
+    assert there.episodes == here.episodes and {env for env, _ in there.episodes} == {0, 1, 2, 3}
+    assert len(there.policies) == 5 and not same_weights(there.policies[0], there.policies[1])
+    assert all(map(same_weights, there.policies, here.policies))
+    assert same_weights(remote.policy.state_dict(), local.policy.state_dict())
+    assert_same_end(tmp_path / "ray", tmp_path / "local")
+    for row in rows_of(tmp_path / "ray"):
+        assert row["distributed/runners"] == num_env_runners
+        assert row["distributed/rollouts_lost"] == row["distributed/staleness_max"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_a_run_goes_on_exactly_from_here_to_ray_and_back(tmp_path: Path) -> None:
+    rollout = RolloutConfig(num_envs=4, steps=8, block=2)
+    whole = rich(tiny_config(tmp_path / "whole", rollout=rollout, num_threads=1))
+    train(whole)
+    parts = replace(whole, run_dir=str(tmp_path / "parts"))
+    resumed = replace(parts, resume=str(tmp_path / "parts"))
+    train(parts, callbacks=[StopAfter(64)])
+    train(replace(resumed, distributed=on_ray(tmp_path).distributed), callbacks=[StopAfter(96)])
+    train(resumed)
+    assert [("distributed/runners" in row) for row in rows_of(tmp_path / "parts")] == [False, False, True, False, False]
+    assert learned_rows(tmp_path / "parts") == learned_rows(tmp_path / "whole")
+    assert_same_end(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_why_blocks_of_another_number_of_runners_do_not_fit() -> None:
+    problem = blocks_problem([{}], 2, "distributed.num_env_runners")
+    assert problem == "the checkpoint has them in 1 block, and distributed.num_env_runners makes 2"
+    assert blocks_problem([{}, None], 2) == "some of them were being started again when the checkpoint was written"
+    assert blocks_problem([{}, {}], 2) is None
