@@ -45,3 +45,9 @@ def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def ignore_sigterm() -> None:
+    """From now on, for a process that is about to end by itself and has something to write first."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

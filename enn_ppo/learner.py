@@ -14,12 +14,15 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from enn_ppo.config import PPOConfig, TrainConfig
+from enn_ppo.moments import update_normalization
 from enn_ppo.random_keys import Purpose, random_key
+from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Rollout
 from enn_ppo.stale import judge_again
 from enn_ppo.tracking.counts import Played, summarize
 from enn_ppo.tracking.logger import Row
+from enn_ppo.tracking.merged_counts import merge_played
 from enn_ppo.update import UpdateStats, update
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net import ObsBatch, RogueNet
@@ -98,18 +101,25 @@ class Learner:
         obs_space: what the policy sees.
         action_space: what it does.
         device: where it lives.
+        ranks: who learns together, each from the rollouts of as many environments.
 
     Attributes:
         model: the policy, and its values.
     """
 
     def __init__(
-        self, config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+        self,
+        config: TrainConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.ranks = config, device, ranks
         self.model = make_model(config, obs_space, action_space).to(device)
         self.optimizer = make_optimizer(self.model, config)
-        self.reward_scale = RewardScale(config.rollout.num_envs) if config.ppo.normalize == "rewards" else None
+        num_envs = config.rollout.num_envs // ranks.size
+        self.reward_scale = RewardScale(num_envs, ranks) if config.ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
         self._action_space = action_space
         self._shuffling = torch.Generator()
@@ -137,15 +147,18 @@ class Learner:
             self.config.optim,
             settings.ppo,
             generator=self._shuffling,
+            ranks=self.ranks,
         )
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
-            self.model.update_normalization(rollout.obs)
-        return Learned(stats, summarize(rollout, self._action_space))
+            self.measure(rollout.obs)
+        played = self.ranks.gather_objects(summarize(rollout, self._action_space))
+        return Learned(stats, merge_played(played))
 
     def begin(self, settings: Settings) -> None:
         """Set the learning rates of an update, and key its random numbers."""
-        self._shuffling.manual_seed(random_key(self.config.seed, settings.step, Purpose.SHUFFLING))
+        purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
+        self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
         for group, rate in zip(self.optimizer.param_groups, settings.learning_rates, strict=False):
             group["lr"] = rate
 
@@ -170,12 +183,12 @@ class Learner:
         else:
             advantages = n_step(rewards, *played, gamma=gamma, n_steps=ppo.n_steps or len(rewards))
         if self.return_scale:
-            self.return_scale(advantages.returns, self.model.value_head)
+            self.return_scale(advantages.returns, self.model.value_head, self.ranks)
         return advantages
 
     def measure(self, obs: ObsBatch) -> None:
-        """Begin the input statistics with what a rollout has shown that is not learned from."""
-        self.model.update_normalization(obs)
+        """Take what a rollout has shown into the input statistics."""
+        update_normalization(self.model, obs, self.ranks)
 
     def measure_rollout(self, rollout: Rollout) -> None:
         """Begin the input statistics with a rollout that is not learned from."""
@@ -240,7 +253,7 @@ class Learner:
     def measure_what_is_new(self, rollout: Rollout) -> None:
         """Give features that the restored checkpoint had no statistics of those of a rollout that is not learned from."""
         for network in self._transferred:
-            network.measure(rollout.obs)
+            network.measure(rollout.obs, self.ranks)
 
     def metrics(self) -> Row:
         """What there is to tell beside what was `Learned`."""

@@ -15,12 +15,13 @@ Shapes: B frames, A actors of all actions and frames together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from enn_ppo.moments import Moments
 from rogue_net.ragged import RaggedTensor, segment_sum
 
 Ratio = Literal["per_actor", "joint"]
@@ -41,13 +42,20 @@ def count_actors(actions: Mapping[str, RaggedTensor]) -> Tensor:
     return torch.stack([action.lengths for action in actions.values()]).sum(dim=0)
 
 
-def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting) -> Tensor:
+def unit_weights(
+    num_actors: Tensor,
+    *,
+    ratio: Ratio,
+    weighting: Weighting,
+    add_up: Callable[[Tensor], Tensor] = lambda number: number,
+) -> Tensor:
     """The weight of each unit of a minibatch, by frame.
 
     Args:
-        num_actors: (B,) int64, actors in each frame of the *whole* minibatch.
+        num_actors: (B,) int64, actors in each frame of the *whole* minibatch, or where processes share it, of this one's part.
         ratio: what a unit is.
         weighting: what weighs the same.
+        add_up: the sum of a number over all parts of the minibatch.
 
     Returns:
         (B,) float32: with `per_actor`, the weight of each actor in the frame; with `joint`, of the frame. Summed over the
@@ -55,10 +63,10 @@ def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting) -> T
     """
     counts = num_actors.float()
     if weighting == "actor":
-        weight_of_frame = counts / counts.sum().clamp(min=1)
+        weight_of_frame = counts / add_up(counts.sum()).clamp(min=1)
     else:
         acting = (counts > 0).float()
-        weight_of_frame = acting / acting.sum().clamp(min=1)
+        weight_of_frame = acting / add_up(acting.sum()).clamp(min=1)
     return weight_of_frame if ratio == "joint" else weight_of_frame / counts.clamp(min=1)
 
 
@@ -128,14 +136,29 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
     return 0.5 * errors.sum()
 
 
-def normalize(advantages: Tensor) -> Tensor:
-    """(B,) advantages of a whole minibatch with mean 0 and standard deviation 1; a single one becomes 0."""
+def normalize(advantages: Tensor, moments: Moments | None = None) -> Tensor:
+    """(B,) advantages of a whole minibatch with mean 0 and standard deviation 1; a single one becomes 0.
+
+    Args:
+        advantages: of the minibatch, or of a part of it.
+        moments: of all parts; None: there are no others.
+    """
+    if moments is not None:
+        return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
     deviation, mean = torch.std_mean(advantages, correction=0)
     return (advantages - mean) / (deviation + 1e-8)
 
 
-def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
-    """1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same."""
-    variance = returns.var(correction=0)
-    explained = 1 - (returns - values).var(correction=0) / variance
-    return torch.where(variance > 0, explained, torch.nan)
+def explained_variance(
+    values: Tensor, returns: Tensor, variance: Callable[[Tensor], Tensor] = lambda numbers: numbers.var(correction=0)
+) -> Tensor:
+    """1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same.
+
+    Args:
+        values: (B,) of all frames, or of those that this process has.
+        returns: (B,) of the same frames.
+        variance: of such numbers of all frames.
+    """
+    of_returns = variance(returns)
+    explained = 1 - variance(returns - values) / of_returns
+    return torch.where(of_returns > 0, explained, torch.nan)

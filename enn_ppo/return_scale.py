@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from enn_ppo.ranks import ALONE, Ranks
 from rogue_net.heads import ValueHead
 
 MIN_DEVIATION = 1e-2  # of returns: as long as all are the same, their errors are not blown up
@@ -25,7 +26,9 @@ class RewardScale:
     float64, by the parallel formula of Chan et al. 1979.
     """
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks  # each has `num_envs` environments
+        self._first_env = ranks.rank * num_envs
         self._running = torch.zeros(num_envs, dtype=torch.float64)
         self._count = 0
         self._mean = 0.0
@@ -41,10 +44,10 @@ class RewardScale:
             ended: (T, N) bool, the episode ended with the step.
             gamma: discount.
             begins: (N,) bool, an episode begins with the first step, whatever came before; None: where one had ended.
-            env_id: (N,) int64, the environments; one that has played several times is there as often, the earlier first.
-                None: all that there are, in order.
+            env_id: (N,) int64, the environments, as they are numbered among those of all ranks; one that has played several
+                times is there as often, the earlier first. None: all of this rank, in order.
         """
-        env_id = torch.arange(rewards.shape[1]) if env_id is None else env_id
+        env_id = torch.arange(rewards.shape[1]) if env_id is None else env_id - self._first_env
         begins = torch.zeros(len(env_id), dtype=torch.bool) if begins is None else begins
         sums = torch.empty(rewards.shape, dtype=torch.float64)
         # counted on the CPU: the rewards synchronise with the device, once per update
@@ -56,7 +59,10 @@ class RewardScale:
                 sums[t, columns] = running
                 running = running.masked_fill(end, 0.0)
             self._running[env_id[columns]] = running
-        self._take_in(sums)
+        count, mean = sums.numel(), float(sums.mean())
+        of_each = self._ranks.gather(sums.new_tensor([count, mean, float((sums - mean).square().sum())]))
+        for part in of_each.tolist():
+            self._take_in(*part)
         scaled: Tensor = rewards / self.deviation
         return scaled
 
@@ -70,22 +76,23 @@ class RewardScale:
         deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
         return float(deviation) if deviation > 1e-8 else 1.0
 
-    def _take_in(self, sums: Tensor) -> None:
-        count, mean = sums.numel(), float(sums.mean())
-        total = self._count + count
+    def _take_in(self, count: float, mean: float, squares: float) -> None:
+        total = self._count + int(count)
         shift = mean - self._mean
-        self._squares += float((sums - mean).square().sum()) + shift**2 * self._count * count / total
+        self._squares += squares + shift**2 * self._count * count / total
         self._mean += shift * count / total
         self._count = total
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`."""
-        return {"running": self._running, "count": self._count, "mean": self._mean, "squares": self._squares}
+        """For `load_state`; of all environments, those of rank 0 first."""
+        running = self._ranks.gather(self._running).flatten()
+        return {"running": running, "count": self._count, "mean": self._mean, "squares": self._squares}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned; running sums start from 0 where the number of environments is another."""
-        if len(state["running"]) == len(self._running):
-            self._running = state["running"].clone()
+        own, size = len(self._running), self._ranks.size
+        if len(state["running"]) == own * size:
+            self._running = state["running"][own * self._ranks.rank :][:own].clone()
         self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
 
 
@@ -125,13 +132,14 @@ class ReturnScale:
         self._first = 0.0  # moments, not corrected
         self._second = 0.0
 
-    def __call__(self, returns: Tensor, head: ValueHead) -> None:
-        """Take in the (T, N) returns of a rollout."""
+    def __call__(self, returns: Tensor, head: ValueHead, ranks: Ranks = ALONE) -> None:
+        """Take in the (T, N) returns of a rollout, of which each of `ranks` has a part, all of the same size."""
         is_new = self._weight == 0 and not bool(head.project.weight.any())
         keep, take = self._decay, 1 - self._decay
         self._weight = keep * self._weight + take
         returns = returns.double()
-        first, second = torch.stack([returns.mean(), returns.square().mean()]).tolist()  # synchronises, once per update
+        moments = ranks.gather(torch.stack([returns.mean(), returns.square().mean()])).mean(0)
+        first, second = moments.tolist()  # synchronises, once per update
         self._first = keep * self._first + take * first
         self._second = keep * self._second + take * second
         mean = self._first / self._weight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,13 +13,15 @@ from enn_ppo.config import Interrupted
 from enn_ppo.distributed.errors import PartLost, TooManyFailures
 from enn_ppo.evaluation.episodes import summarize
 from enn_ppo.evaluation.evaluator import EvalRow, Evaluator, as_metrics
-from enn_ppo.interrupt import EXIT_CODES
+from enn_ppo.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.learner import Learned, Settings
+from enn_ppo.ranks import RankDied, RankFailed
 from enn_ppo.recording.recorder import RecordingError
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row, Timing, metrics_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
+from entity_gym.episodes import Episode
 
 
 class Run:
@@ -42,25 +44,30 @@ class Run:
         self._evaluated_until = state.step
 
     def report(self, learned: Learned, settings: Settings, seconds: float) -> None:
-        """Count an update that took so many seconds; log it, and call the user's code."""
+        """Count an update that took so many seconds, by the lead's clock; log it, and call the user's code."""
         state, played = self.state, learned.played
-        state.advance(played, seconds)
+        elapsed = state.ranks.lead(lambda: seconds)
+        state.advance(played, elapsed)
         row = metrics_row(
             state.step,
             played,
             learned.stats,
             learning_rate=settings.learning_rates[0],
             ent_coef=float(settings.ppo.ent_coef),
-            timing=Timing(state.seconds, seconds),
+            timing=Timing(state.seconds, elapsed),
             extra=state.metrics() | self._evaluated(self.evaluator.poll()),
         )
-        self._log(row)
         self.metrics = row
-        for episode in played.episodes:
+        self.stopped = state.ranks.lead(lambda: self._tell(row, played.episodes))
+
+    def _tell(self, row: Row, episodes: Sequence[Episode]) -> bool:
+        """Log, and call the user's code; whether it asks for the end."""
+        self._log(row)
+        for episode in episodes:
             self.callback.on_episode(episode)
-        update = Update(state.step, row, lambda: state.net)
+        update = Update(self.state.step, row, lambda: self.state.net)
         self.callback.on_update(update)
-        self.stopped = update.stopped
+        return update.stopped
 
     def save_if_due(self, interrupted: str | None) -> None:
         """Write a checkpoint where one is due, and submit it for evaluation where that is due.
@@ -72,6 +79,7 @@ class Run:
             Interrupted: he has; a checkpoint is saved.
         """
         state, step = self.state, self.state.step
+        interrupted = next((how for how in state.ranks.gather_objects(interrupted) if how), None)
         last = self.stopped or state.next_steps() == 0
         evaluate = self.evaluator.is_due(self._evaluated_until, step, last)
         due = last or state.num_updates % state.config.checkpoint_interval == 0
@@ -82,7 +90,7 @@ class Run:
         scored = self.evaluator.config.interval is None and due
         score = state.recent_reward() if scored else None
         saved = state.save(self.output.run_dir, evaluations=pending, score=score)
-        self.callback.on_checkpoint(saved, step)
+        state.ranks.lead(lambda: self.callback.on_checkpoint(saved, step))
         if interrupted:
             raise self._interrupted(interrupted, saved)
         if evaluate:
@@ -112,7 +120,9 @@ class Run:
         if (how := interrupted()) and self.evaluator.pending_steps:
             raise self._interrupted(how, resolve_checkpoint(self.output.run_dir))
 
-    def _interrupted(self, how: str, saved: Path) -> Interrupted:
+    def _interrupted(self, how: str, saved: Path) -> Interrupted | RankFailed:
+        if self.state.ranks.rank:
+            return RankFailed(EXIT_CODES[how])  # the lead says where to go on
         resume = f"go on with resume={self.output.run_dir}"
         return Interrupted(f"{how} after {self.state.step:,} steps; saved {saved}; {resume}", EXIT_CODES[how])
 
@@ -161,7 +171,11 @@ class Run:
             error.add_note(self._rescued())
         if isinstance(error, TooManyFailures):
             error.add_note(self._saved_now())
+        if isinstance(error, RankDied):
+            ignore_sigterm()  # of torchrun, which ends the others when one is gone: first this rank says why
+            error.add_note(f"go on from the last checkpoint with resume={self.output.run_dir}")
         with ExitStack() as stack:  # all are closed, also where one fails
+            stack.callback(self.state.ranks.leave, error)
             stack.callback(self.output.__exit__, kind, error, trace)
             stack.callback(self.state.close)
             stack.callback(self.evaluator.close)

@@ -13,8 +13,11 @@ from enn_ppo.callbacks import Callback
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.config import TrainConfig, default_run_dir
+from enn_ppo.ddp.followers import NoEvaluator, NoOutput
+from enn_ppo.ddp.joining import join_ranks
 from enn_ppo.environment import EnvFactory, bind_environment
 from enn_ppo.evaluation.evaluator import Evaluator, check_evaluation
+from enn_ppo.ranks import Ranks
 from enn_ppo.run import Run
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.run_dir import CHECKPOINTS, prepare_run_dir
@@ -27,16 +30,25 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
     Raises:
         ValueError: a setting, the environment, the checkpoint or the run directory is not as it must be.
     """
+    ranks = join_ranks(config)
+    try:
+        return _start(config, env, callback, ranks)
+    except BaseException as error:
+        ranks.leave(error)
+        raise
+
+
+def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, ranks: Ranks) -> Run:
     device = select_device("cpu" if config.distributed.mode == "ray" else config.device)  # Ray's learner has its own
-    bound = bind_environment(config.env, env)
-    checkpoint = load_checkpoint(Path(config.resume)) if config.resume else None
-    run_dir = _run_dir(config, bound.config.id, checkpoint)
+    bound = ranks.each(lambda: bind_environment(config.env, env))
+    checkpoint = ranks.each(lambda: load_checkpoint(Path(config.resume)) if config.resume else None)
+    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id, checkpoint))
     config = replace(config, env=bound.config, run_dir=str(run_dir))
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
 
     set_determinism(config.torch_deterministic)
-    state = TrainState(config, bound, device, callback)
+    state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))
     with ExitStack() as stack:
         stack.callback(state.close)
         run = _start_with(state, env, checkpoint, run_dir)
@@ -45,18 +57,22 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
 
 
 def _start_with(state: TrainState, env: EnvFactory | None, checkpoint: Checkpoint | None, run_dir: Path) -> Run:
-    config = state.config
-    check_evaluation(config.eval, config.env, env, state.sampler.obs_space(), state.sampler.action_space())
+    config, ranks = state.config, state.ranks
+    spaces = state.sampler.obs_space(), state.sampler.action_space()
+    ranks.lead(lambda: check_evaluation(config.eval, config.env, env, *spaces))
     restored = None
     if checkpoint:
         restored = state.restore(checkpoint)
     else:
         state.start()
     continues = checkpoint is not None and run_dir.resolve() == _home(checkpoint).resolve()
-    prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite)
+    ranks.lead(lambda: prepare_run_dir(run_dir, resume=continues, overwrite=config.overwrite))
     state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
-    output = RunOutput(run_dir, config, state.step if checkpoint else None)
-    output.say(f"training {state.env_name} on {state.learner.device} into {run_dir}")
+    output = ranks.each(
+        lambda: NoOutput(run_dir) if ranks.rank else RunOutput(run_dir, config, state.step if checkpoint else None)
+    )
+    on_ranks = f" with {ranks.size} ranks" if ranks.size > 1 else ""
+    output.say(f"training {state.env_name} on {state.learner.device}{on_ranks} into {run_dir}")
     state.sampler.tell(output.say)
     if config.rollout.num_threads == "auto" and (report := state.sampler.threads_report()):
         output.say(f"rollout.{report}")
@@ -68,7 +84,9 @@ def _start_with(state: TrainState, env: EnvFactory | None, checkpoint: Checkpoin
     if not continues or _is_left_behind(checkpoint):
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         state.save(run_dir, evaluations=evaluations, score=checkpoint.score if checkpoint else None)
-    evaluator = Evaluator(config.eval, env, config.device, run_dir, output.say)
+    evaluator = (
+        NoEvaluator(config.eval) if ranks.rank else Evaluator(config.eval, env, config.device, run_dir, output.say)
+    )
     if continues:
         evaluator.resubmit(state.evaluations, run_dir / CHECKPOINTS)
     return Run(state, output, evaluator, state.callback)

@@ -18,12 +18,14 @@ from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.saving import what_is_there
 from enn_ppo.config import EnvConfig, TrainConfig
+from enn_ppo.ddp.sampling import RankSampler, make_own_pools
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.learner import Learner, Learns, Settings
 from enn_ppo.random_keys import Purpose, random_key
+from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.recording.recorder import open_recorder
 from enn_ppo.rollout import Collector
-from enn_ppo.sampling import LocalSampler, Sampler, make_pools
+from enn_ppo.sampling import LocalSampler, Sampler
 from enn_ppo.self_play.pool import SelfPlay
 from enn_ppo.settings.distributions import draw_parameters
 from enn_ppo.settings.schedule import Scheduled, at_progress, decayed, parse_schedule
@@ -53,10 +55,18 @@ class TrainState:
         env: the environment to make.
         device: where the policy lives.
         callback: may choose the parameters of environments.
+        ranks: who trains together.
     """
 
-    def __init__(self, config: TrainConfig, env: BoundEnvironment, device: torch.device, callback: Callback) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: TrainConfig,
+        env: BoundEnvironment,
+        device: torch.device,
+        callback: Callback,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.config, self.ranks = config, ranks
         self.env_name = env.config.id
         self.callback = callback
         self.learner: Learns
@@ -77,13 +87,17 @@ class TrainState:
 
     def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
         """Learn and play in this process."""
-        config = self.config
-        pools: list[VecEnv] = make_pools(env, config.rollout, config.seed)
-        self.learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device)
+        config, ranks = self.config, self.ranks
+        pools: list[VecEnv] = make_own_pools(env, config.rollout, config.seed, ranks)
+        self.learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device, ranks)
         if config.self_play.enabled:
             self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
             pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
-        self.sampler = LocalSampler(pools, self.model, device, config.seed)
+        self.sampler = (
+            RankSampler(pools, self.model, device, config.seed, ranks)
+            if ranks.size > 1
+            else LocalSampler(pools, self.model, device, config.seed)
+        )
 
     @property
     def collector(self) -> Collector:
@@ -153,7 +167,8 @@ class TrainState:
         rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, self.step, Purpose.PARAMETERS)))
         num_envs, progress = self.config.rollout.num_envs, self.progress()
         drawn: dict[str, Sequence[Any]] = dict(draw_parameters(self.config.env.info, progress, num_envs, rng))
-        self.env_info = drawn | dict(self.callback.env_info(progress, num_envs, rng) or {})
+        asked = self.ranks.lead(lambda: self.callback.env_info(progress, num_envs, rng))
+        self.env_info = drawn | dict(asked or {})
         return self.env_info
 
     def metrics(self) -> Row:
@@ -189,33 +204,36 @@ class TrainState:
                 self_play.write(run_dir)
             except ValueError as error:
                 raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
-        saved = save_checkpoint(
-            run_dir / CHECKPOINTS,
-            self.step,
-            policy=learner.policy,
-            config=to_dict(replace(self.config, resume=None, overwrite=False)),
-            spaces=spaces_to_dict(self.sampler.obs_space(), self.sampler.action_space()),
-            trainer={
-                "step": self.step,
-                "num_updates": self.num_updates,
-                "seconds": self.seconds,
-                "optimizer": learner.optimizer,
-                "collector": self.sampler.state(),
-                "scale": learner.scale,
-                "recorder": recorder.state() if recorder else None,
-                "recent_rewards": list(self.recent_rewards),
-                "evaluations": list(evaluations),
-                "self_play": self_play.state() if self_play else None,
-            },
-            retention=Retention(
-                keep_last=self.config.keep_last,
-                keep_best=self.config.keep_best,
-                keep_every_minutes=self.config.keep_every_minutes,
-                protected=evaluations,
-            ),
-            more_weights={"value_net": learner.value_net} if learner.value_net else None,
-            seconds=self.seconds,
-            score=score,
+        trainer = {
+            "step": self.step,
+            "num_updates": self.num_updates,
+            "seconds": self.seconds,
+            "optimizer": learner.optimizer,
+            "collector": self.sampler.state(),
+            "scale": learner.scale,
+            "recorder": recorder.state() if recorder else None,
+            "recent_rewards": list(self.recent_rewards),
+            "evaluations": list(evaluations),
+            "self_play": self_play.state() if self_play else None,
+        }
+        saved = self.ranks.lead(
+            lambda: save_checkpoint(
+                run_dir / CHECKPOINTS,
+                self.step,
+                policy=learner.policy,
+                config=to_dict(replace(self.config, resume=None, overwrite=False)),
+                spaces=spaces_to_dict(self.sampler.obs_space(), self.sampler.action_space()),
+                trainer=trainer,
+                retention=Retention(
+                    keep_last=self.config.keep_last,
+                    keep_best=self.config.keep_best,
+                    keep_every_minutes=self.config.keep_every_minutes,
+                    protected=evaluations,
+                ),
+                more_weights={"value_net": learner.value_net} if learner.value_net else None,
+                seconds=self.seconds,
+                score=score,
+            )
         )
         if self_play:
             self_play.clean(run_dir, self.step)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.losses import count_actors, explained_variance, normalize, policy_terms, unit_weights, value_loss
+from enn_ppo.moments import moments_of_all
+from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.rollout import Rollout
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.ragged import gather_items
@@ -103,6 +105,7 @@ def update(
     ppo: PPOConfig,
     *,
     generator: torch.Generator,
+    ranks: Ranks = ALONE,
 ) -> UpdateStats:
     """Improve `net` on one rollout.
 
@@ -115,6 +118,7 @@ def update(
         optim: minibatches and epochs.
         ppo: the objective, in which every schedule has become a number.
         generator: shuffles the frames; on the CPU. What it was seeded with decides about dropout, too.
+        ranks: who learns together: each minibatch has an equal part of each rank's rollout, and the numbers are of all.
     """
     samples = Samples(
         rollout.obs,
@@ -126,7 +130,7 @@ def update(
     )
     num_frames = len(samples.values)
     totals = torch.zeros(7, device=samples.values.device)  # stays on the device until the end
-    num_minibatches = math.ceil(num_frames / optim.batch_size)
+    num_minibatches = math.ceil(num_frames * ranks.size / optim.batch_size)
     sizes = [len(part) for part in torch.arange(num_frames).tensor_split(num_minibatches)]  # nearly equal
     epochs = 0
     with dropout_seed(generator.initial_seed() ^ 1, samples.values.device):
@@ -134,15 +138,25 @@ def update(
             order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
             kl_before = totals[_KL].clone()
             for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
-                totals += learn_minibatch(net, optimizer, minibatch, optim, ppo)
+                totals += learn_minibatch(net, optimizer, minibatch, optim, ppo, ranks)
             epochs += 1
             if ppo.target_kl is not None and float(totals[_KL] - kl_before) > ppo.target_kl * num_minibatches:
                 break  # the comparison synchronises with the device, once an epoch
-    explained = explained_variance(samples.values, samples.returns)
+    explained = _explained_variance(samples, ranks)
     means = torch.cat([totals / (epochs * num_minibatches), explained.reshape(1)])
     policy, value, entropy, kl, clipped, norm, value_norm, explained_share = means.tolist()  # leave the device at once
     value_grad_norm = None if math.isnan(value_norm) else value_norm
     return UpdateStats(policy, value, entropy, kl, clipped, norm, value_grad_norm, explained_share, epochs)
+
+
+def _explained_variance(samples: Samples, ranks: Ranks) -> Tensor:
+    """Of what all ranks have played."""
+    if ranks.size == 1:
+        return explained_variance(samples.values, samples.returns)
+    variance = explained_variance(
+        samples.values, samples.returns, lambda numbers: moments_of_all(numbers, ranks).variance
+    )
+    return variance.float()
 
 
 @contextmanager
@@ -162,6 +176,7 @@ def learn_minibatch(
     minibatch: Samples,
     optim: OptimConfig,
     ppo: PPOConfig,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """One optimizer step.
 
@@ -171,6 +186,7 @@ def learn_minibatch(
         minibatch: M frames.
         optim: micro-batches and the gradient's limit; see `update` for the rest.
         ppo: the objective.
+        ranks: who learns together, each from as many frames.
 
     Returns:
         (7,) policy loss, value loss, entropy, KL and clip fraction of the minibatch, the norm of its gradient, and that of a
@@ -179,18 +195,45 @@ def learn_minibatch(
     groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
     # weights and normalization belong to the minibatch, so that the size of its micro-batches changes nothing
-    weights = unit_weights(minibatch.num_actors, ratio=ppo.ratio, weighting=ppo.weighting)
+    weights = unit_weights(minibatch.num_actors, ratio=ppo.ratio, weighting=ppo.weighting, add_up=ranks.sum)
     if ppo.normalize_advantages:
-        minibatch = replace(minibatch, advantages=normalize(minibatch.advantages))
+        moments = moments_of_all(minibatch.advantages, ranks) if ranks.size > 1 else None
+        minibatch = replace(minibatch, advantages=normalize(minibatch.advantages, moments))
     num_frames = len(weights)
     size = optim.micro_batch_size or num_frames
     sizes = [min(size, num_frames - start) for start in range(0, num_frames, size)]
     terms = torch.zeros(5, device=weights.device)
     for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
-        terms += _backward(net, part, weight, num_frames, ppo)
+        terms += _backward(net, part, weight, num_frames * ranks.size, ppo)
+    terms = sum_gradients(groups, terms, ranks)
     norms = [clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm) for group in groups]
     optimizer.step()
     return torch.cat([terms, *(norm.reshape(1) for norm in norms), terms.new_full((2 - len(norms),), math.nan)])
+
+
+@torch.no_grad()
+def sum_gradients(groups: Sequence[Mapping[str, Any]], terms: Tensor, ranks: Ranks) -> Tensor:
+    """Make the gradient of every parameter the sum of what the ranks have: all in one message.
+
+    Args:
+        groups: of an optimizer. Parameters that no rank has a gradient of keep none, and so are not decayed either.
+        terms: float32 numbers to add up on the way.
+        ranks: who has a part of the gradient.
+
+    Returns:
+        The sum of `terms`.
+    """
+    if ranks.size == 1:
+        return terms
+    parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
+    has_gradient = terms.new_tensor([parameter.grad is not None for parameter in parameters])
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    message = ranks.sum(torch.cat([terms, has_gradient, *(gradient.flatten() for gradient in gradients)]))
+    sizes = [len(terms), len(parameters), *(parameter.numel() for parameter in parameters)]
+    terms, has_gradient, *sums = torch.split(message, sizes)
+    for parameter, found, gradient in zip(parameters, has_gradient.tolist(), sums, strict=True):
+        parameter.grad = gradient.view_as(parameter) if found else None
+    return terms
 
 
 @torch.no_grad()

@@ -29,6 +29,8 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
+from enn_ppo.moments import update_normalization
+from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.settings.schema import to_dict
 from entity_gym.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import has_global_entity
@@ -84,7 +86,7 @@ class Transferred:
                 missing[name] = [place for place in range(len(module.mean)) if place not in known]
         return {name: places for name, places in missing.items() if places}
 
-    def measure(self, batch: ObsBatch) -> None:
+    def measure(self, batch: ObsBatch, ranks: Ranks = ALONE) -> None:
         """Give the features that are new the statistics of a rollout, as if all that was seen before had been like it.
 
         Those of the others stay as they are, so that the policy acts the same.
@@ -94,7 +96,7 @@ class Transferred:
             if isinstance(module, RunningNorm):
                 for buffer in (module.count, module.mean, module.squares):
                     buffer.zero_()
-        sample.update_normalization(batch)
+        update_normalization(sample, batch, ranks)
         for name, places in self.unmeasured.items():
             own, seen = self.net.get_submodule(name), sample.get_submodule(name)
             assert isinstance(own, RunningNorm) and isinstance(seen, RunningNorm)

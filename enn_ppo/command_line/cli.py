@@ -97,6 +97,8 @@ def _main(
         debug.extend(job.config.debug for job in jobs)
         check_run_dirs([str(job.config.run_dir) for job in jobs if isinstance(job.config, TrainConfig)])
         if sweep.jobs > 1:
+            if any(isinstance(job.config, TrainConfig) and job.config.distributed.mode == "ddp" for job in jobs):
+                raise ValueError(f"jobs={sweep.jobs} and distributed=ddp do not go together; leave one out")
             raise SystemExit(run_parallel(run, jobs, sweep.jobs, finished))
         for job in jobs:
             _run_job(job, len(jobs), run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,17 @@ from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace,
 from entity_gym.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
 
+How = Literal["mean", "min", "max", "sum"]
+
 #: Stands among the types of entity that an action may select, for those who selected nobody.
 NOBODY = "__nobody__"
+
+
+class Kind(NamedTuple):
+    """How a count of several rollouts follows from theirs."""
+
+    how: How
+    of: str | None  # means: the count that says of how many numbers; None: one a frame
 
 
 class Played(NamedTuple):
@@ -32,6 +41,7 @@ class Played(NamedTuple):
     episodes: Sequence[Episode]  # that ended
     elapsed_steps: Metric  # of the frames' episodes
     counts: Mapping[str, float | None]  # see `count`
+    kinds: Mapping[str, Kind]  # of the counts
     metrics: Mapping[str, Metric]  # that the environments reported
     env_seconds: float
     act_seconds: float
@@ -40,19 +50,20 @@ class Played(NamedTuple):
 def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
     """What there is to tell of a rollout. Synchronises with its device once."""
     elapsed = rollout.elapsed_steps
+    counted = _count(rollout, action_space)
     return Played(
         num_frames=rollout.rewards.numel(),
         num_entities=rollout.obs.num_tokens,
         episodes=rollout.episodes,
         elapsed_steps=Metric(elapsed.size, float(elapsed.sum()), float(elapsed.min()), float(elapsed.max())),
-        counts=count(rollout, action_space),
+        counts=_row(counted),
+        kinds={name: kind for part in counted for name, kind in zip(part.names, part.kinds, strict=True)},
         metrics=rollout.metrics,
         env_seconds=rollout.env_seconds,
         act_seconds=rollout.act_seconds,
     )
 
 
-@torch.no_grad()
 def count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> dict[str, float | None]:
     """Count.
 
@@ -63,29 +74,52 @@ def count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> dict[str
     Returns:
         Metric's name -> number; None where there is nothing to tell, such as shares of choices that nobody made.
     """
-    lengths = _entities_by_frame(rollout.obs)
-    counted = list(_rewards_and_entities(rollout, lengths))
-    for name, space in action_space.items():
-        if name in rollout.actions:
-            counted += _choices(name, space, rollout, lengths)
-    names = [name for part in counted for name in part.names]
-    values = torch.cat([part.values.flatten() for part in counted]).tolist()  # the one synchronisation
-    row = {name: None if math.isnan(value) else value for name, value in zip(names, values, strict=True)}
-    return row | {
-        f"actors/{name}": len(rollout.actions[name].values) for name in action_space if name in rollout.actions
-    }
+    return _row(_count(rollout, action_space))
 
 
 class _Counted(NamedTuple):
     names: list[str]
-    values: Tensor  # as many float64, of any shape; NaN where there is nothing to tell
+    values: Tensor | int  # as many float64, of any shape; NaN where there is nothing to tell
+    kinds: list[Kind]
+
+
+@torch.no_grad()
+def _count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> list[_Counted]:
+    lengths = _entities_by_frame(rollout.obs)
+    counted = list(_rewards_and_entities(rollout, lengths))
+    present = {name: space for name, space in action_space.items() if name in rollout.actions}
+    for name, space in present.items():
+        counted += _choices(name, space, rollout, lengths)
+    numbers = {name: len(rollout.actions[name].values) for name in present}
+    return counted + [_Counted([_actors(name)], number, [Kind("sum", None)]) for name, number in numbers.items()]
+
+
+def _row(counted: Sequence[_Counted]) -> dict[str, float | None]:
+    names = [name for part in counted if isinstance(part.values, Tensor) for name in part.names]
+    measured = [part.values.flatten() for part in counted if isinstance(part.values, Tensor)]
+    values = torch.cat(measured).tolist()  # the one synchronisation
+    row = {name: None if math.isnan(value) else value for name, value in zip(names, values, strict=True)}
+    return row | {part.names[0]: part.values for part in counted if isinstance(part.values, int)}
+
+
+def _actors(action: str) -> str:
+    return f"actors/{action}"
+
+
+def _spread_of(name: str, values: Tensor, of: str | None = None) -> _Counted:
+    kinds = [Kind("mean", of), Kind("min", None), Kind("max", None)]
+    return _Counted([name, f"{name}_min", f"{name}_max"], _mean_min_max(values), kinds)
+
+
+def _shares_of(labels: list[str], choices: Tensor, of: str) -> _Counted:
+    return _Counted(labels, _shares(choices, len(labels)), [Kind("mean", of)] * len(labels))
 
 
 def _rewards_and_entities(rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
-    yield _Counted(_spread("reward"), _mean_min_max(rollout.rewards.flatten()))
-    yield _Counted(_spread("entities"), _mean_min_max(lengths.sum(0)))
+    yield _spread_of("reward", rollout.rewards.flatten())
+    yield _spread_of("entities", lengths.sum(0))
     for entity_type, counts in zip(rollout.obs.features, lengths, strict=True):
-        yield _Counted(_spread(f"entities/{entity_type}"), _mean_min_max(counts))
+        yield _spread_of(f"entities/{entity_type}", counts)
 
 
 def _choices(name: str, space: ActionSpace, rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
@@ -94,18 +128,14 @@ def _choices(name: str, space: ActionSpace, rollout: Rollout, lengths: Tensor) -
     if isinstance(space, ContinuousActionSpace):
         for k in range(space.size):
             label = str(k) if space.names is None else space.names[k]
-            yield _Counted(_spread(f"actions/{name}/{label}"), _mean_min_max(chosen.values[:, k]))
+            yield _spread_of(f"actions/{name}/{label}", chosen.values[:, k], _actors(name))
     elif isinstance(space, SelectEntityActionSpace):
         types = [entity_type for entity_type in rollout.obs.features if entity_type != GLOBAL_ENTITY]
         labels = [f"actions/{name}/{label}" for label in (*types, NOBODY)]
-        yield _Counted(labels, _shares(_selected_types(chosen, lengths[: len(types)]), len(labels)))
+        yield _shares_of(labels, _selected_types(chosen, lengths[: len(types)]), _actors(name))
     else:
         labels = [f"actions/{name}/{label}" for label in space.choices]
-        yield _Counted(labels, _shares(chosen.values[:, 0], len(labels)))
-
-
-def _spread(name: str) -> list[str]:
-    return [name, f"{name}_min", f"{name}_max"]
+        yield _shares_of(labels, chosen.values[:, 0], _actors(name))
 
 
 def _mean_min_max(values: Tensor) -> Tensor:

@@ -1,0 +1,78 @@
+"""A rank's environments, as its part of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from enn_ppo.actor_critic import Actor
+from enn_ppo.config import RolloutConfig
+from enn_ppo.environment import BoundEnvironment
+from enn_ppo.ranks import Ranks
+from enn_ppo.rollout import Rollout
+from enn_ppo.sampling import LocalSampler, Parameters, make_pools
+from entity_gym.vec_env import VecEnv
+
+
+def make_own_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, ranks: Ranks) -> list[VecEnv]:
+    """The environments of this rank: of all, which `rollout` asks for, an equal share, numbered on from the rank before.
+
+    Raises:
+        ValueError: see `make_pools`.
+    """
+    share = rollout.num_envs // ranks.size
+    return make_pools(env, replace(rollout, num_envs=share), seed, first_env=ranks.rank * share)
+
+
+class RankSampler(LocalSampler):
+    """Plays in the environments of this rank; what it is told, and what it tells for checkpoints, is of all ranks.
+
+    A rank's environments are a block, or several blocks, numbered on from the rank before: what they play is what a run on
+    one process plays in blocks of that size.
+
+    Args:
+        pools: of this rank.
+        net: the policy, and its values; evaluated, never changed.
+        device: where the policy is.
+        seed: of the run.
+        ranks: who else plays, each in as many pools of the same size.
+    """
+
+    def __init__(self, pools: list[VecEnv], net: Actor, device: torch.device, seed: int, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._share = sum(len(pool) for pool in pools)
+        super().__init__(pools, net, device, seed, ranks.rank * len(pools), ranks.rank * self._share)
+
+    def configure(self, parameters: Parameters) -> None:
+        self._ranks.each(lambda: super(RankSampler, self).configure(self._own(parameters)))
+
+    def reset(self, seed: int, parameters: Parameters | None) -> None:
+        own = self._own(parameters) if parameters else None
+        self._ranks.each(lambda: super(RankSampler, self).reset(seed, own))
+
+    def collect(self, steps: int) -> Rollout:
+        return self._ranks.each(lambda: super(RankSampler, self).collect(steps))
+
+    def state(self) -> dict[str, Any]:
+        own = self._ranks.each(lambda: [block.state() for block in self.blocks])
+        return {"blocks": [block for blocks in self._ranks.gather_objects(own) for block in blocks]}
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        saved, own = state.get("blocks", [state]), len(self.blocks)
+        if len(saved) != own * self._ranks.size:
+            plural = "s" if len(saved) > 1 else ""
+            return (
+                f"the checkpoint has them in {len(saved)} block{plural}, and {self._ranks.size} ranks have "
+                f"{own * self._ranks.size}"
+            )
+        part = {"blocks": saved[own * self._ranks.rank :][:own]}
+        problem = self._ranks.each(lambda: super(RankSampler, self).load_state(part))
+        return next((each for each in self._ranks.gather_objects(problem) if each), None)
+
+    def _own(self, parameters: Parameters) -> Parameters:
+        """This rank's part of the parameters of all environments."""
+        begin = self._ranks.rank * self._share
+        return {name: values[begin : begin + self._share] for name, values in parameters.items()}

@@ -1,0 +1,137 @@
+"""The ranks of torchrun, over torch.distributed."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from enn_ppo.config import Interrupted
+from enn_ppo.ranks import RankDied, RankFailed
+
+T = TypeVar("T")
+
+# Of waiting for another rank to come, when all begin.
+_PATIENCE = timedelta(minutes=5)
+# Of waiting for another rank that is there. One that is gone is noticed at once, by its closed connection, and an evaluation
+# on the lead may take as long as it likes.
+_DAY = timedelta(days=1)
+_groups = itertools.count()
+_FAILED = -1  # where the lead would say how long its answer is
+
+
+class TorchRanks:
+    """See `Ranks`. Tensors on the CPU travel by gloo, those on CUDA by nccl.
+
+    Args:
+        device: where this rank computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        store, self.rank, self.size = next(rendezvous("env://", timeout=_PATIENCE))
+        # a process may train several times: what an earlier group has left in the store is not for this one
+        store = PrefixStore(f"enn_ppo/{next(_groups)}", store)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        with self._noticing_death():
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=_DAY)
+        self._in_order = False  # whether all ranks know that they end
+        self._lead_is_alone = False  # within `lead`, where nobody else would answer
+
+    def gather(self, values: Tensor) -> Tensor:
+        self._check_company()
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        with self._noticing_death():
+            dist.all_gather(parts, values.contiguous())
+        return torch.stack(parts)
+
+    def sum(self, values: Tensor) -> Tensor:
+        self._check_company()
+        with self._noticing_death():
+            dist.all_reduce(values)
+        return values
+
+    def gather_objects(self, value: T) -> list[T]:
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = self.gather(torch.tensor(len(data))).tolist()
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(data)] = data
+        return [_unpickled(part[:size]) for part, size in zip(self.gather(padded), sizes, strict=True)]
+
+    def each(self, action: Callable[[], T]) -> T:
+        error: BaseException | None = None
+        try:
+            result = action()
+        except (Exception, SystemExit) as raised:  # an environment may leave, too
+            if isinstance(raised, RankDied | RankFailed):
+                raise
+            error = raised
+        failed = self.gather(torch.tensor(error is not None)).nonzero().flatten().tolist()
+        if not failed:
+            return result
+        self._in_order = True
+        if error is None or failed[0] != self.rank:
+            raise RankFailed(1)
+        if len(failed) < self.size:
+            error.add_note(f"(on rank {self.rank} of {self.size})")
+        raise error
+
+    def lead(self, action: Callable[[], T]) -> T:
+        self._check_company()
+        if self.rank != 0:
+            size = int(self._from_lead(torch.zeros((), dtype=torch.int64)))
+            if size == _FAILED:
+                self._in_order = True
+                raise RankFailed(1)
+            answer: T = _unpickled(self._from_lead(torch.empty(size, dtype=torch.uint8)))
+            return answer
+        self._lead_is_alone = True
+        try:
+            result = action()
+            data = torch.frombuffer(bytearray(pickle.dumps(result)), dtype=torch.uint8)
+        except Exception:
+            self._in_order = True
+            self._from_lead(torch.tensor(_FAILED))
+            raise
+        finally:
+            self._lead_is_alone = False
+        self._from_lead(torch.tensor(len(data)))
+        self._from_lead(data)
+        return result
+
+    def leave(self, error: BaseException | None) -> None:
+        if error is None or self._in_order or isinstance(error, Interrupted | RankFailed):
+            with suppress(RankDied):  # nothing is lost any more
+                self.gather(torch.zeros(1))
+        dist.destroy_process_group()
+
+    def _from_lead(self, values: Tensor) -> Tensor:
+        with self._noticing_death():
+            dist.broadcast(values, src=0)
+        return values
+
+    def _check_company(self) -> None:
+        if self._lead_is_alone:
+            raise ValueError("only all ranks together can do this")
+
+    @contextmanager
+    def _noticing_death(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # of gloo: the connection is closed
+            raise RankDied(
+                f"rank {self.rank} of {self.size} has lost another one: it was killed, has run out of memory, or its machine is "
+                "gone; see the lines above for what it said"
+            ) from error
+
+
+def _unpickled(data: Tensor) -> Any:
+    return pickle.loads(data.numpy().tobytes())

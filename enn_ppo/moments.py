@@ -1,0 +1,87 @@
+"""How many numbers, their means and their squared distances from them, where several processes have some: see `enn_ppo.ranks`.
+
+Shapes: K ranks; F quantities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.ranks import Ranks
+from rogue_net import ObsBatch, RogueNet
+from rogue_net.normalization import RunningNorm
+
+
+class Moments(NamedTuple):
+    """Of n numbers, in float64: () or (F,) each."""
+
+    number: Tensor
+    mean: Tensor
+    squares: Tensor  # sum of squared distances from the mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Of all that was counted, without Bessel's correction; 0 of nothing."""
+        return self.squares / self.number.clamp(min=1)
+
+    def merged(self, other: Moments) -> Moments:
+        """Of both together. Equal means stay exactly what they are, so that what never varies has a variance of exactly 0.
+
+        Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
+        """
+        number = self.number + other.number
+        share = other.number / number.clamp(min=1)
+        delta = other.mean - self.mean
+        squares = self.squares + other.squares + delta.square() * self.number * share
+        return Moments(number, self.mean + delta * share, squares)
+
+
+def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
+    """Of the (n,) numbers that each rank has, at least one; n may differ."""
+    doubles = values.double()
+    number = doubles.new_tensor(len(doubles))
+    mean = doubles[0] + (doubles - doubles[0]).mean()  # of equal numbers exactly that number, however it rounds
+    parts = ranks.gather(torch.stack([number, mean, (doubles - mean).square().sum()]))
+    return reduce(Moments.merged, (Moments(*part) for part in parts))
+
+
+@torch.no_grad()
+def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: Ranks) -> None:
+    """Take the features that every rank has seen into the running statistics of a network, the same on all ranks.
+
+    Args:
+        network: changed in place.
+        obs: what this rank has seen; it may lack types of entities that others have.
+        ranks: who takes part.
+    """
+    if ranks.size == 1:
+        network.update_normalization(obs)
+        return
+    norms = [module for module in network.modules() if isinstance(module, RunningNorm)]
+    before = [Moments(norm.count.double(), norm.mean.clone(), norm.squares.clone()) for norm in norms]
+    for norm in norms:
+        for buffer in (norm.count, norm.mean, norm.squares):
+            buffer.zero_()
+    network.update_normalization(obs)  # from nothing: these are the moments of `obs` alone
+    if not norms:
+        return
+    seen = [torch.cat([norm.count.double().reshape(1), norm.mean, norm.squares]) for norm in norms]
+    parts = torch.split(ranks.gather(torch.cat(seen)), [len(each) for each in seen], dim=1)
+    for norm, known, part in zip(norms, before, parts, strict=True):
+        merged = reduce(Moments.merged, _rows(part), known)
+        norm.count.copy_(merged.number)
+        norm.mean.copy_(merged.mean)
+        norm.squares.copy_(merged.squares)
+        norm.refresh()
+
+
+def _rows(part: Tensor) -> Sequence[Moments]:
+    """Of (K, 1 + 2F)."""
+    num_features = (part.shape[1] - 1) // 2
+    return [Moments(*row.split([1, num_features, num_features]))._replace(number=row[0]) for row in part]

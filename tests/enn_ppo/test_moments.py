@@ -1,0 +1,141 @@
+"""Statistics of several ranks are those of one process that has all of their numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from enn_ppo.losses import explained_variance, normalize
+from enn_ppo.moments import moments_of_all, update_normalization
+from enn_ppo.ranks import ALONE, Alone
+from enn_ppo.return_scale import RewardScale
+from entity_gym.spaces import CategoricalActionSpace, Entity, ObsSpace
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.normalization import RunningNorm
+from rogue_net.obs_batch import CategoricalMask
+
+T = TypeVar("T")
+
+
+class InThread(Alone):
+    """One of two ranks that are threads."""
+
+    size = 2
+
+    def __init__(self, rank: int, board: list[Tensor], barrier: threading.Barrier) -> None:
+        self.rank, self._board, self._barrier = rank, board, barrier
+
+    def gather(self, values: Tensor) -> Tensor:
+        self._board[self.rank] = values
+        self._barrier.wait()
+        gathered = torch.stack(self._board)
+        self._barrier.wait()
+        return gathered
+
+
+def on_two(action: Callable[[InThread], T]) -> list[T]:
+    """What two ranks return."""
+    board, barrier = [torch.zeros(0)] * 2, threading.Barrier(2, timeout=10)
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(action, [InThread(rank, board, barrier) for rank in range(2)]))
+
+
+numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20)
+
+
+@given(numbers, numbers)
+def test_moments_of_two_are_those_of_all_their_numbers(one: list[float], other: list[float]) -> None:
+    parts = [torch.tensor(one), torch.tensor(other)]
+    first, second = on_two(lambda ranks: moments_of_all(parts[ranks.rank], ranks))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    together = np.array(one + other, dtype=np.float64)
+    assert float(first.number) == len(together)
+    assert float(first.mean) == pytest.approx(together.mean(), abs=1e-9)
+    assert float(first.variance) == pytest.approx(together.var(), rel=1e-9, abs=1e-9)
+
+
+@given(st.floats(-1e6, 1e6, width=32), st.integers(1, 9), st.integers(1, 9))
+def test_what_never_varies_has_no_variance_whatever_the_number(value: float, one: int, other: int) -> None:
+    sizes = [one, other]
+    first, _ = on_two(lambda ranks: moments_of_all(torch.full((sizes[ranks.rank],), value), ranks))
+    assert float(first.variance) == 0.0
+    assert normalize(torch.full((3,), value), first).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_explained_variance_of_two_is_that_of_all() -> None:
+    values, returns = torch.randn(2, 50, generator=torch.Generator().manual_seed(1)).unbind()
+    parts = list(zip(values.split([20, 30]), returns.split([20, 30]), strict=True))
+    first, _ = on_two(
+        lambda ranks: explained_variance(*parts[ranks.rank], lambda each: moments_of_all(each, ranks).variance)
+    )
+    assert float(first) == pytest.approx(float(explained_variance(values, returns)), rel=1e-5)
+
+
+def test_rewards_are_scaled_by_what_all_ranks_have_seen_and_saved_for_all() -> None:
+    rewards = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1))
+    ended = torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(2)) < 0.2
+    whole = RewardScale(4)
+    expected = [whole(reward, end, 0.9) for reward, end in zip(rewards, ended, strict=True)]
+
+    def scale(ranks: InThread) -> tuple[list[Tensor], dict[str, object]]:
+        own = slice(2 * ranks.rank, 2 * ranks.rank + 2)
+        part = RewardScale(2, ranks)
+        scaled = [part(reward[:, own], end[:, own], 0.9) for reward, end in zip(rewards, ended, strict=True)]
+        state = part.state()
+        again = RewardScale(2, ranks)
+        again.load_state(state)
+        assert torch.equal(again.state()["running"], state["running"])  # type: ignore[arg-type]
+        return scaled, state
+
+    (left, state), (right, other) = on_two(scale)
+    for a, b, both in zip(left, right, expected, strict=True):
+        torch.testing.assert_close(torch.cat([a, b], dim=1), both, rtol=1e-6, atol=0)
+    assert torch.equal(state["running"], whole.state()["running"])  # type: ignore[arg-type]
+    assert state["squares"] == other["squares"]
+
+
+def frames(robots: list[list[float]], mines: list[list[float]]) -> ObsBatch:
+    """One frame with these entities."""
+
+    def of(rows: list[list[float]]) -> RaggedTensor:
+        return RaggedTensor(torch.tensor(rows).reshape(-1, 1), torch.tensor([0, len(rows)]))
+
+    nobody = RaggedTensor(torch.zeros(0, 1, dtype=torch.int64), torch.tensor([0, 0]))
+    return ObsBatch(1, {"Robot": of(robots), "Mine": of(mines)}, {"go": CategoricalMask(nobody, None)})
+
+
+def network() -> RogueNet:
+    space = ObsSpace(entities={"Robot": Entity(["x"]), "Mine": Entity(["x"])})
+    return RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), space, {"go": CategoricalActionSpace(["a", "b"])})
+
+
+def test_input_statistics_are_of_all_ranks_even_where_one_has_seen_none_of_a_type() -> None:
+    updates = [(frames([[1.0], [3.0]], []), frames([[8.0]], [[2.0]])), (frames([[2.0]], []), frames([], []))]
+    expected = network()
+    for parts in updates:
+        for part in parts:
+            update_normalization(expected, part, ALONE)
+
+    def learn(ranks: InThread) -> list[RunningNorm]:
+        net = networks[ranks.rank]
+        for parts in updates:
+            update_normalization(net, parts[ranks.rank], ranks)
+        return [module for module in net.modules() if isinstance(module, RunningNorm)]
+
+    networks = [network(), network()]
+    one, other = on_two(learn)
+    known = [module for module in expected.modules() if isinstance(module, RunningNorm)]
+    for a, b, both in zip(one, other, known, strict=True):
+        for name in ("count", "mean", "squares", "offset", "scale"):
+            assert torch.equal(getattr(a, name), getattr(b, name))
+            torch.testing.assert_close(getattr(a, name), getattr(both, name), rtol=1e-12, atol=1e-12)
+    assert [int(norm.count) for norm in one] == [4, 1]
