@@ -7,14 +7,14 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from rogue_net import ActResult, Evaluation, ObsBatch, RaggedTensor, RogueNet
+from rogue_net import ActResult, Evaluation, FrameKeys, ObsBatch, RaggedTensor, RogueNet
 from rogue_net.heads import ValueHead
 
 
 class Actor(Protocol):
     """What plays."""
 
-    def act(self, batch: ObsBatch, *, generator: torch.Generator | None, logits: bool = False) -> ActResult:
+    def act(self, batch: ObsBatch, *, generator: torch.Generator | FrameKeys | None, logits: bool = False) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
 
     def value(self, batch: ObsBatch) -> Tensor:
@@ -40,7 +40,7 @@ class ActorCritic(nn.Module):
         return (self.value_net or self.policy).value_head
 
     @torch.no_grad()
-    def act(self, batch: ObsBatch, *, generator: torch.Generator | None, logits: bool = False) -> ActResult:
+    def act(self, batch: ObsBatch, *, generator: torch.Generator | FrameKeys | None, logits: bool = False) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
         result = self.policy.act(batch, generator=generator, logits=logits)
         return result if self.value_net is None else result._replace(values=self.value_net.value(batch))

@@ -14,8 +14,7 @@ class Purpose(IntEnum):
     SHUFFLING = 1
     PARAMETERS = 2  # of environments
     NEW_EPISODES = 3  # where a checkpoint's cannot go on
-    ACTING_IN_BLOCK = 4  # in blocks of environments but the first
-    FINAL_EPISODES = 5  # that runners play when training is done
+    FINAL_EPISODES = 4  # that runners play when training is done
 
 
 def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:

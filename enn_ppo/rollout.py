@@ -21,7 +21,7 @@ from enn_ppo.recording.recorder import Recorder
 from entity_gym.episodes import Episode, EpisodeTracker
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecObs
-from rogue_net import ActResult, ObsBatch, RaggedTensor
+from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
 from rogue_net.ragged import cat_ragged
 
 
@@ -53,18 +53,16 @@ class Collector:
         vec_env: N environments.
         net: the policy, and its values; evaluated, never changed.
         device: where the policy is.
-        generator: source of the sampling noise, on `device`.
+        seed: of the sampling noise.
         first_env: the number of environment 0, where these are a part of more.
     """
 
-    def __init__(
-        self, vec_env: VecEnv, net: Actor, device: torch.device, generator: torch.Generator, first_env: int = 0
-    ) -> None:
+    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
         self.vec_env = vec_env
         self.net = net
         self.device = device
-        self.generator = generator
-        self.first_env = first_env
+        self.seed_noise(seed)
+        self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # among all of the run
         self.tracker = EpisodeTracker(len(vec_env))
         self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
         self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
@@ -74,6 +72,10 @@ class Collector:
         """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
         self._obs = self.vec_env.reset(seed, env_info)
         self.tracker = EpisodeTracker(len(self.vec_env))
+
+    def seed_noise(self, seed: int) -> None:
+        """From now on the noise of a frame is keyed by `seed`, its environment's number, and the steps played since."""
+        self._seed, self._steps = seed, 0
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
@@ -86,10 +88,11 @@ class Collector:
         env_seconds = act_seconds = 0.0
         seen = [self._obs]  # before every step, and after the last
         logits = self.recorder is not None and self.recorder.logits
-        for _ in range(steps):
+        keys = self._noise_keys(steps)
+        for t in range(steps):
             started = time.perf_counter()
             batch = ObsBatch.from_vec_obs(self._obs, self.device)
-            result = self.net.act(batch, generator=self.generator, logits=logits)
+            result = self.net.act(batch, generator=FrameKeys(keys[t]), logits=logits)
             actions = result.to_buffers()  # synchronises: the environments need the actions
             acted = time.perf_counter()
             self._obs = self.vec_env.act(actions)
@@ -98,7 +101,7 @@ class Collector:
             frames.append(batch)
             results.append(result)
             seen.append(self._obs)
-            episodes += [replace(each, env_id=self.first_env + each.env_id) for each in self.tracker.step(self._obs)]
+            episodes += [replace(each, env_id=int(self.env_id[each.env_id])) for each in self.tracker.step(self._obs)]
             for name, metric in self._obs.metrics.items():
                 metrics.setdefault(name, Metric()).merge(metric)
 
@@ -127,7 +130,7 @@ class Collector:
             final_values=self._final_values(outcomes),
             last_values=self.net.value(ObsBatch.from_vec_obs(self._obs, self.device)),
             elapsed_steps=np.stack([obs.elapsed_step for obs in seen[:-1]]),
-            env_id=self.first_env + np.arange(len(self.vec_env)),
+            env_id=self.env_id,
             episodes=episodes,
             metrics=metrics,
             env_seconds=env_seconds,
@@ -137,6 +140,12 @@ class Collector:
             self.recorder.add(_frames(rollout, seen[:-1], results, self.value_unit))
             self.recorder.flush()
         return rollout
+
+    def _noise_keys(self, steps: int) -> Tensor:
+        """(T, N) of the next steps."""
+        numbers = torch.arange(self._steps, self._steps + steps)
+        self._steps += steps
+        return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)
 
     def state(self) -> dict[str, Any]:
         """Where the environments and their episodes are, for `load_state`; environments that cannot be saved are None."""

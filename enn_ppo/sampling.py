@@ -1,8 +1,8 @@
 """Where rollouts come from.
 
 `TrainState` asks a `Sampler`. `LocalSampler` plays in this process: all environments at once, or in blocks (`rollout.block`),
-each with a pool and random numbers of its own. What a block plays depends on nothing but the block, so that the same blocks
-elsewhere play the same.
+each with a pool of its own. What an environment and a policy draw depends on the environment's number and the step alone, and
+what the policy computes, to the last bit, on who is in the same block: so the same blocks elsewhere play the same.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ class LocalSampler:
         net: the policy, and its values; evaluated, never changed.
         device: where the policy is.
         seed: of the run.
-        first_block: the number of the first block, where these are a part of more.
-        first_env: likewise, of the first environment.
+        first_env: the number of the first environment, where these are a part of more.
     """
 
     def __init__(
@@ -91,14 +90,13 @@ class LocalSampler:
         net: Actor,
         device: torch.device,
         seed: int,
-        first_block: int = 0,
         first_env: int = 0,
     ) -> None:
         self.blocks = []
         for pool in pools:
-            self.blocks.append(Collector(pool, net, device, torch.Generator(device), first_env))
+            self.blocks.append(Collector(pool, net, device, seed, first_env))
             first_env += len(pool)
-        self._seed, self._first_block = seed, first_block
+        self._seed = seed
 
     @property
     def only(self) -> Collector:
@@ -113,9 +111,8 @@ class LocalSampler:
         return self.blocks[0].vec_env.action_space()
 
     def key(self, step: int) -> None:
-        for number, block in enumerate(self.blocks, self._first_block):
-            purpose = (Purpose.ACTING_IN_BLOCK, number) if number else (Purpose.ACTING,)
-            block.generator.manual_seed(random_key(self._seed, step, *purpose))
+        for block in self.blocks:
+            block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
 
     def configure(self, parameters: Parameters) -> None:
         for block, part in zip(self.blocks, self._split(parameters), strict=True):

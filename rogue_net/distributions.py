@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from rogue_net.noise import Source, exponential
 from rogue_net.ragged import segment_max, segment_sum
 
 LOWEST = torch.finfo(torch.float32).min
@@ -26,7 +27,7 @@ class ActionDistribution(ABC):
     logits: Tensor  # what tells the distribution; see the classes
 
     @abstractmethod
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, source: Source = None) -> Tensor:
         """Draw one action per actor."""
 
     @abstractmethod
@@ -61,8 +62,8 @@ class Categorical(ActionDistribution):
         # Choice by choice in memory: vectors of actors, where the choices of one would be too few to fill a vector.
         self.logits = logits.t().log_softmax(dim=0).t()
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return _argmax(with_gumbel_noise(self.logits, generator))
+    def sample(self, source: Source = None) -> Tensor:
+        return _argmax(with_gumbel_noise(self.logits, exponential(source, self.logits)))
 
     def mode(self) -> Tensor:
         return _argmax(self.logits)
@@ -102,8 +103,8 @@ class RaggedCategorical(ActionDistribution):
         total = segment_sum(shifted.exp(), actors, num_actors).clamp(min=TINY)
         self.logits = shifted - total.log().index_select(0, actors)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return self._argmax(with_gumbel_noise(self.logits, generator))
+    def sample(self, source: Source = None) -> Tensor:
+        return self._argmax(with_gumbel_noise(self.logits, exponential(source, self.logits, self.values, self.actors)))
 
     def mode(self) -> Tensor:
         return self._argmax(self.logits)
@@ -142,7 +143,7 @@ class NoActors(ActionDistribution):
         self.actions = actions
         self.logits = logits
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, source: Source = None) -> Tensor:
         return self.actions
 
     def mode(self) -> Tensor:
@@ -163,13 +164,12 @@ def _argmax(scores: Tensor) -> Tensor:
     return scores.max(dim=1, keepdim=True).indices
 
 
-def with_gumbel_noise(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+def with_gumbel_noise(logits: Tensor, exponential: Tensor) -> Tensor:
     """Logits plus standard Gumbel noise: their argmax is a sample of softmax(logits), and never of what has logit -inf.
 
-    The noise is the negative logarithm of exponentially distributed numbers. Source: Gumbel 1954, "Statistical theory of
-    extreme values", lecture 1.
+    The noise is the negative logarithm of exponentially distributed numbers, which are overwritten. Source: Gumbel 1954,
+    "Statistical theory of extreme values", lecture 1.
     """
-    exponential = torch.empty_like(logits).exponential_(generator=generator)
     return logits - exponential.clamp_(min=TINY).log_()
 
 

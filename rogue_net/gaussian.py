@@ -29,6 +29,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from entity_gym.spaces import ContinuousActionSpace
 from rogue_net.distributions import TINY, ActionDistribution
+from rogue_net.noise import Source, normal
 
 #: Fewer float32 numbers than this between two bounds are refused: they would be choices, not numbers.
 LEAST_STEPS = 1000
@@ -164,9 +165,8 @@ class BoundedGaussian(ActionDistribution):
         self.bounds = bounds
         self.logits = torch.cat([self.mean, self.log_std], dim=1)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        noise = torch.empty_like(self.mean).normal_(generator=generator)
-        sampled: Tensor = self.bounds(self.mean + self.log_std.exp() * noise)
+    def sample(self, source: Source = None) -> Tensor:
+        sampled: Tensor = self.bounds(self.mean + self.log_std.exp() * normal(source, self.mean))
         return sampled
 
     def mode(self) -> Tensor:

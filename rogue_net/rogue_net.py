@@ -19,6 +19,7 @@ from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import Embedding
 from rogue_net.heads import ActionHead, FrameHead, ValueHead, make_head
+from rogue_net.noise import FrameKeys
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 from rogue_net.readout import Readout, mean_tokens
@@ -116,7 +117,7 @@ class RogueNet(nn.Module):
         batch: ObsBatch,
         greedy: bool = False,
         temperature: float = 1.0,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | FrameKeys | None = None,
         logits: bool = False,
     ) -> ActResult:
         """Choose actions.
@@ -126,7 +127,7 @@ class RogueNet(nn.Module):
             greedy: take the most probable action, and of numbers the middle, instead of sampling.
             temperature: below 1 bolder, above 1 more random: logits are divided by it, and standard deviations of numbers
                 (before they are bounded) multiplied. Greater than 0.
-            generator: source of the sampling noise; must be on the batch's device.
+            generator: source of the sampling noise, or what that of each frame is keyed by; on the batch's device.
             logits: whether to return what the actions were drawn from.
 
         Raises:
@@ -136,12 +137,14 @@ class RogueNet(nn.Module):
         batch = self.translation(batch)
         readout = Readout.of(self._tokens(batch, drop=False), batch)
         actions, log_probs, rows = {}, {}, {}
-        for name, head in self._heads():
+        for number, (name, head) in enumerate(self._heads()):
             distribution = head(readout, batch, name)
             if temperature != 1:
                 distribution = distribution.tempered(temperature)
-            chosen = distribution.mode() if greedy else distribution.sample(generator)
-            actions[name] = RaggedTensor(chosen, batch.action_masks[name].actors.offsets)
+            actors = batch.action_masks[name].actors
+            source = generator.of_actors(number, actors) if isinstance(generator, FrameKeys) else generator
+            chosen = distribution.mode() if greedy else distribution.sample(source)
+            actions[name] = RaggedTensor(chosen, actors.offsets)
             log_probs[name] = distribution.log_prob(chosen)
             if logits:
                 mask = batch.action_masks[name]

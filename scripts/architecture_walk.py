@@ -61,7 +61,7 @@ class Walk:
     @cached_property
     def played(self) -> Rollout:
         """The same first steps once more, by the trainer's own loop."""
-        collector = Collector(make_envs(), self.net, torch.device("cpu"), torch.Generator())
+        collector = Collector(make_envs(), self.net, torch.device("cpu"), 0)
         collector.reset()
         return collector.collect(STEPS)
 

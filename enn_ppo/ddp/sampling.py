@@ -44,7 +44,7 @@ class RankSampler(LocalSampler):
     def __init__(self, pools: list[VecEnv], net: Actor, device: torch.device, seed: int, ranks: Ranks) -> None:
         self._ranks = ranks
         self._share = sum(len(pool) for pool in pools)
-        super().__init__(pools, net, device, seed, ranks.rank * len(pools), ranks.rank * self._share)
+        super().__init__(pools, net, device, seed, ranks.rank * self._share)
 
     def configure(self, parameters: Parameters) -> None:
         self._ranks.each(lambda: super(RankSampler, self).configure(self._own(parameters)))

@@ -122,9 +122,7 @@ class EnvRunner:
         pools = make_pools(env, replace(config.rollout, num_envs=plan.num_envs), config.seed, plan.first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._model = make_model(config, *spaces)
-        self._sampler = LocalSampler(
-            pools, self._model, CPU, config.seed, plan.number * plan.num_blocks, plan.first_env
-        )
+        self._sampler = LocalSampler(pools, self._model, CPU, config.seed, plan.first_env)
         if begin:
             self.reset(*begin)
         return Spaces(*spaces, self._sampler.threads_report())

@@ -45,9 +45,8 @@ def net_for(env: Environment, seed: int = 0) -> RogueNet:
 
 def collector_of(create: Callable[[], Environment], num_envs: int, seed: int = 0, net: Any = None) -> Collector:
     """It has been reset."""
-    generator = torch.Generator().manual_seed(seed)
     net = net or net_for(create())
-    collector = Collector(ListEnv(create, num_envs, seed), net, torch.device("cpu"), generator)
+    collector = Collector(ListEnv(create, num_envs, seed), net, torch.device("cpu"), seed)
     collector.reset(seed)
     return collector
 
@@ -60,7 +59,8 @@ def record(path: Path, create: Callable[[], Environment], rollouts: int = 2, **o
     """A recording of some rollouts of 3 environments, 5 steps each: 15 frames in a chunk."""
     collector = collector_of(create, 3)
     collector.recorder = recorder_for(path, create(), **options)
-    for _ in range(rollouts):
+    for number in range(rollouts):
+        collector.seed_noise(number)
         collector.collect(5)
     collector.recorder.close()
 

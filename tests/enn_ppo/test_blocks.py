@@ -37,7 +37,7 @@ def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) 
     rollout = RolloutConfig(num_envs=num_envs, block=block)
     pools = make_pools(bind_environment(world), rollout, config.seed, first)
     model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-    made = LocalSampler(pools, model, CPU, config.seed, first_block=first // (block or num_envs))
+    made = LocalSampler(pools, model, CPU, config.seed, first_env=first)
     with closing(made):
         made.key(0)
         made.reset(config.seed, None)
@@ -113,6 +113,17 @@ def test_blocks_draw_noise_of_their_own() -> None:
     with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
         one, other = (next(iter(rollout.actions.values())).values for rollout in blocks.collect_blocks(8))
     assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
+@pytest.mark.parametrize("block", [1, 3])
+def test_what_is_drawn_does_not_depend_on_the_blocks(world: EnvConfig, block: int) -> None:
+    with sampler(world, 9, block) as blocks, sampler(world, 9, None) as whole:
+        one, other = blocks.collect(12), whole.collect(12)
+    for name, actions in one.actions.items():
+        assert torch.equal(actions.values, other.actions[name].values)
+        torch.testing.assert_close(one.log_probs[name].values, other.log_probs[name].values, rtol=1e-5, atol=1e-5)
+    assert torch.equal(one.rewards, other.rewards)
 
 
 def test_one_block_of_all_environments_is_the_run_without_blocks(tmp_path: Path) -> None:

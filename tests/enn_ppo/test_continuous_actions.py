@@ -129,7 +129,7 @@ def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
     torch.manual_seed(0)
     env = ListEnv(EchoAndJudge, 5, seed=0)
     net = RogueNet(RogueNetConfig(backend="reference"), env.obs_space(), env.action_space())
-    collector = Collector(env, net, torch.device("cpu"), torch.Generator().manual_seed(0))
+    collector = Collector(env, net, torch.device("cpu"), 0)
     collector.reset(0)
     rollout = collector.collect(6)
     say, judge = rollout.actions["Say"], rollout.actions["Judge"]

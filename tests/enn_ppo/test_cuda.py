@@ -42,7 +42,7 @@ def test_cpu_and_cuda_agree_on_log_probs_entropies_and_values() -> None:
 def test_the_log_ratio_is_zero_on_the_rollouts_own_frames() -> None:
     vec_env = ListEnv(PythonMineSweeper, 16, seed=1)
     device = torch.device("cuda")
-    collector = Collector(vec_env, make_net(vec_env).to(device), device, torch.Generator(device).manual_seed(1))
+    collector = Collector(vec_env, make_net(vec_env).to(device), device, 1)
     collector.reset()
     rollout = collector.collect(8)
     frames = torch.arange(16, device=device)  # the first step, as it was acted

@@ -69,7 +69,7 @@ class Cave(Environment):
 
 def learn_once(net: RogueNet) -> None:
     """One rollout of random advantages and one step of gradient descent."""
-    collector = Collector(ListEnv(Cave, 4), net, CPU, torch.Generator().manual_seed(1))
+    collector = Collector(ListEnv(Cave, 4), net, CPU, 1)
     collector.reset(1)
     rollout = collector.collect(6)
     net.update_normalization(rollout.obs)

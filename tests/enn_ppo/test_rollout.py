@@ -56,7 +56,7 @@ def scripted(*scripts: Sequence[Moment], net: Any = None) -> Collector:
     """One environment per script, after `reset`."""
     envs: Iterator[Environment] = map(Scripted, scripts)
     vec_env = ListEnv(lambda: next(envs), len(scripts))
-    collector = Collector(vec_env, cast(RogueNet, net or SumOfItems()), torch.device("cpu"), torch.Generator())
+    collector = Collector(vec_env, cast(RogueNet, net or SumOfItems()), torch.device("cpu"), 0)
     collector.reset()
     return collector
 
@@ -203,7 +203,7 @@ def played() -> tuple[RogueNet, Rollout]:
         )
 
     net = perturbed(create())
-    collector = Collector(ListEnv(create, 8), net, torch.device("cpu"), torch.Generator().manual_seed(1))
+    collector = Collector(ListEnv(create, 8), net, torch.device("cpu"), 1)
     collector.reset(1)
     net.update_normalization(collector.collect(8).obs)
     return net, collector.collect(16)
@@ -253,7 +253,7 @@ def test_playing_draws_only_from_its_own_generator() -> None:
     net = perturbed(Copycat())
 
     def play(seed: int) -> Rollout:
-        collector = Collector(ListEnv(Copycat, 4), net, torch.device("cpu"), torch.Generator().manual_seed(seed))
+        collector = Collector(ListEnv(Copycat, 4), net, torch.device("cpu"), seed)
         collector.reset(1)
         return collector.collect(8)
 
@@ -268,7 +268,7 @@ def test_playing_draws_only_from_its_own_generator() -> None:
 def test_playing_changes_nothing_in_the_policy() -> None:
     net = perturbed(Copycat())
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    collector = Collector(ListEnv(Copycat, 2), net, torch.device("cpu"), torch.Generator())
+    collector = Collector(ListEnv(Copycat, 2), net, torch.device("cpu"), 0)
     collector.reset(1)
     collector.collect(4)
     for name, value in net.state_dict().items():

@@ -256,7 +256,7 @@ def test_snapshots_that_are_still_faced_stay_until_their_episodes_end(tmp_path: 
     player = self_play(pool_size=1, latest=0.0)
     player.add(0)
     env = player.seat(snake_pool(4), SNAKES, "MultiSnake")
-    collector = Collector(env, player.net, CPU, torch.Generator())
+    collector = Collector(env, player.net, CPU, 0)
     collector.reset(0)
     collector.collect(1)
     player.update([], 10)
@@ -322,7 +322,7 @@ class Run:
         self.net = snake_net()
         self.player = self_play(self.net, snapshot_interval=60, pool_size=2, latest=0.4, sampling=sampling)
         self.env = self.player.seat(snake_pool(6), SNAKES, "MultiSnake")
-        self.collector = Collector(self.env, self.net, CPU, torch.Generator())
+        self.collector = Collector(self.env, self.net, CPU, 0)
         self.step = 0
 
     def start(self) -> None:
@@ -330,7 +330,7 @@ class Run:
         self.player.add(0)
 
     def update(self) -> list[Any]:
-        self.collector.generator.manual_seed(self.step)
+        self.collector.seed_noise(self.step)
         rollout = self.collector.collect(6)
         self.step += rollout.rewards.numel()
         with torch.no_grad():

@@ -42,7 +42,7 @@ def make_net(env: Environment) -> RogueNet:
 
 
 def play(net: RogueNet, create: Any, num_envs: int = 4, steps: int = 6) -> Rollout:
-    collector = Collector(ListEnv(create, num_envs), net, CPU, torch.Generator().manual_seed(1))
+    collector = Collector(ListEnv(create, num_envs), net, CPU, 1)
     collector.reset(1)
     return collector.collect(steps)
 

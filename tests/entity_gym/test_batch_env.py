@@ -212,7 +212,7 @@ def test_episodes_are_played_out_as_any_others() -> None:
 def test_a_policy_is_trained_on_it_as_on_any_other() -> None:
     env = BatchVecEnv(Orchard, 8, seed=1)
     net = RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), env.obs_space(), env.action_space())
-    collector = Collector(env, net, torch.device("cpu"), torch.Generator())
+    collector = Collector(env, net, torch.device("cpu"), 0)
     collector.reset()
     rollout = collector.collect(20)
     assert rollout.rewards.shape == (20, 8)

@@ -1,0 +1,118 @@
+"""The random numbers that actions are drawn with.
+
+They come from a generator, one after the other, or they are keyed: then a frame's depend on its key alone, whatever other frames
+are in the batch, how many processes share the frames, and on which device they are.
+
+keys = keyed(keyed(seed, env_id), step)                     # (B,) one for each frame
+net.act(batch, generator=FrameKeys(keys))
+
+Shapes: B frames, A actors of all frames together, n numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rogue_net.ragged import RaggedTensor
+
+# Odd numbers without a pattern in their bits. Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+# generators", section 3 (the golden ratio), and the finalizer of their SplitMix64; as signed numbers of 64 bits.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND = 0x94D049BB133111EB - 2**64
+
+_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
+
+
+@dataclass(frozen=True)
+class FrameKeys:
+    """What the noise of each frame is keyed by.
+
+    Args:
+        keys: (B,) int64, as `keyed` makes them.
+    """
+
+    keys: Tensor
+
+    def of_actors(self, action: int, actors: RaggedTensor) -> ActorKeys:
+        """Keys of the actors of an action.
+
+        Args:
+            action: its place among all actions.
+            actors: B sequences of (A, 1) entity indices inside the frame.
+        """
+        of_frames = keyed(self.keys, torch.tensor(action, device=self.keys.device))
+        of_each = torch.repeat_interleave(of_frames, actors.lengths, output_size=len(actors.values))
+        return ActorKeys(keyed(of_each, actors.values[:, 0]))
+
+
+@dataclass(frozen=True)
+class ActorKeys:
+    """What the noise of each actor is keyed by: (A,) int64."""
+
+    keys: Tensor
+
+    def uniform(self, numbers: Tensor, actors: Tensor | None) -> Tensor:
+        """Float32 above 0 and below 1, as many as there are actors and numbers, fine-grained near 0.
+
+        Args:
+            numbers: int64, what tells an actor's draws apart: (n,) for each actor, or with `actors` (P,).
+            actors: (P,) int64, whose each is.
+        """
+        rows = self.keys[:, None] if actors is None else self.keys.index_select(0, actors)
+        # The keys are as good as random, so that less mixing than theirs is enough.
+        bits = (rows + numbers * _GOLDEN).mul_(_FIRST)
+        bits ^= _shifted(bits, 32)
+        bits *= _SECOND
+        return _shifted(bits, 24).float().add_(0.5).mul_(2.0**-40).clamp_(max=_BELOW_ONE)
+
+
+#: Where random numbers come from: a generator, on the device of what is drawn; None is torch's own.
+Source = torch.Generator | ActorKeys | None
+
+
+def exponential(source: Source, like: Tensor, numbers: Tensor | None = None, actors: Tensor | None = None) -> Tensor:
+    """Exponentially distributed float32, at least 0.
+
+    Args:
+        source: of the numbers.
+        like: (A, n), or with `actors` (P,): what shape they have.
+        numbers: of keyed ones, see `ActorKeys.uniform`; None: 0 to n - 1.
+        actors: likewise.
+    """
+    if isinstance(source, ActorKeys):
+        return source.uniform(_columns(like) if numbers is None else numbers, actors).neg_().log1p_().neg_()
+    return torch.empty_like(like).exponential_(generator=source)
+
+
+def normal(source: Source, like: Tensor) -> Tensor:
+    """(A, n) standard normal float32; arguments as in `exponential`."""
+    if isinstance(source, ActorKeys):
+        return source.uniform(_columns(like), None).mul_(2).sub_(1).clamp_(min=-_BELOW_ONE).erfinv_().mul_(math.sqrt(2))
+    return torch.empty_like(like).normal_(generator=source)
+
+
+def keyed(key: Tensor | int, number: Tensor) -> Tensor:
+    """Keys of their own for each number under each key: int64, of which all 64 bits are as good as random.
+
+    Args:
+        key: int64, any.
+        number: int64; what it is combined with by broadcasting.
+    """
+    bits = key + (number + 1) * _GOLDEN
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    return bits ^ _shifted(bits, 31)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """`bits` as unsigned numbers, shifted to the right."""
+    return (bits >> by).bitwise_and_(2 ** (64 - by) - 1)
+
+
+def _columns(like: Tensor) -> Tensor:
+    return torch.arange(like.shape[1], device=like.device)
