@@ -6,9 +6,10 @@ Shapes: T steps, N environments, B = T * N frames ordered by step and then envir
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from enn_ppo.recording.frames import Frames
 from enn_ppo.recording.recorder import Recorder
 from entity_gym.episodes import Episode, EpisodeTracker
 from entity_gym.vec_env import EnvInfo, VecEnv
-from entity_gym.vec_obs import Metric, VecObs
+from entity_gym.vec_obs import Metric, VecAction, VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
 from rogue_net.ragged import cat_ragged
 
@@ -39,113 +40,67 @@ class Rollout:
     final_values: Tensor  # (T, N) float32, of the last observations of truncated episodes; 0 elsewhere
     last_values: Tensor  # (N,) float32, of the observations after the last step
     elapsed_steps: NDArray[np.int64]  # (T, N), steps that the episode of each frame of `obs` had been played
-    env_id: NDArray[np.int64]  # (N,), the environments' numbers among all of the run
+    env_id: NDArray[
+        np.int64
+    ]  # (N,), the environments' numbers among all of the run; see `PlayersCollector` for several players
     episodes: list[Episode]  # that ended
     metrics: dict[str, Metric]  # that the environments reported
     env_seconds: float
     act_seconds: float
 
 
-class Collector:
-    """Carries the environments from one rollout to the next.
+class Tracker(Protocol):
+    """Follows the running episodes of environments."""
+
+    rewards: NDArray[np.float64]
+
+    def reset(self) -> None:
+        """New episodes begin everywhere."""
+
+    def state(self) -> dict[str, Any]:
+        """The running sums, for `load_state`: `rewards`, and (N,) `lengths`."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+
+
+class EnvBlock:
+    """Environments that are played together, and carried from one rollout to the next.
 
     Args:
         vec_env: N environments.
-        net: the policy, and its values; evaluated, never changed.
-        device: where the policy is.
+        device: where policies are.
         seed: of the sampling noise.
+        tracker: of their episodes.
         first_env: the number of environment 0, where these are a part of more.
     """
 
-    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
+    def __init__(self, vec_env: VecEnv, device: torch.device, seed: int, tracker: Tracker, first_env: int = 0) -> None:
         self.vec_env = vec_env
-        self.net = net
         self.device = device
         self.seed_noise(seed)
         self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # among all of the run
-        self.tracker = EpisodeTracker(len(vec_env))
-        self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
-        self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
+        self.tracker = tracker
         self._obs: VecObs | None = None
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> None:
         """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
         self._obs = self.vec_env.reset(seed, env_info)
-        self.tracker = EpisodeTracker(len(self.vec_env))
+        self.tracker.reset()
 
     def seed_noise(self, seed: int) -> None:
         """From now on the noise of a frame is keyed by `seed`, its environment's number, and the steps played since."""
         self._seed, self._steps = seed, 0
-
-    @torch.no_grad()
-    def collect(self, steps: int) -> Rollout:
-        """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
-        assert self._obs is not None, "reset first"
-        frames: list[ObsBatch] = []
-        results = []
-        episodes: list[Episode] = []
-        metrics: dict[str, Metric] = {}
-        env_seconds = act_seconds = 0.0
-        seen = [self._obs]  # before every step, and after the last
-        logits = self.recorder is not None and self.recorder.logits
-        keys = self._noise_keys(steps)
-        for t in range(steps):
-            started = time.perf_counter()
-            batch = ObsBatch.from_vec_obs(self._obs, self.device)
-            result = self.net.act(batch, generator=FrameKeys(keys[t]), logits=logits)
-            actions = result.to_buffers()  # synchronises: the environments need the actions
-            acted = time.perf_counter()
-            self._obs = self.vec_env.act(actions)
-            env_seconds += time.perf_counter() - acted
-            act_seconds += acted - started
-            frames.append(batch)
-            results.append(result)
-            seen.append(self._obs)
-            episodes += [replace(each, env_id=int(self.env_id[each.env_id])) for each in self.tracker.step(self._obs)]
-            for name, metric in self._obs.metrics.items():
-                metrics.setdefault(name, Metric()).merge(metric)
-
-        outcomes = seen[1:]
-
-        def stack(name: str) -> Tensor:
-            return torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes]).to(self.device)
-
-        truncated = stack("truncated")
-        obs = ObsBatch.cat(frames)
-        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}  # every actor chooses once
-        rollout = Rollout(
-            obs=obs,
-            actions={
-                name: RaggedTensor(torch.cat([result.actions[name].values for result in results]), offsets[name])
-                for name in results[0].actions
-            },
-            log_probs={
-                name: RaggedTensor(torch.cat([result.log_probs[name] for result in results]), offsets[name])
-                for name in results[0].log_probs
-            },
-            values=torch.stack([result.values for result in results]),
-            rewards=stack("reward"),
-            terminated=stack("done") & ~truncated,
-            truncated=truncated,
-            final_values=self._final_values(outcomes),
-            last_values=self.net.value(ObsBatch.from_vec_obs(self._obs, self.device)),
-            elapsed_steps=np.stack([obs.elapsed_step for obs in seen[:-1]]),
-            env_id=self.env_id,
-            episodes=episodes,
-            metrics=metrics,
-            env_seconds=env_seconds,
-            act_seconds=act_seconds,
-        )
-        if self.recorder is not None:
-            self.recorder.add(_frames(rollout, seen[:-1], results, self.value_unit))
-            self.recorder.flush()
-        return rollout
 
     def _noise_keys(self, steps: int) -> Tensor:
         """(T, N) of the next steps."""
         numbers = torch.arange(self._steps, self._steps + steps)
         self._steps += steps
         return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)
+
+    def _of_the_run(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Episodes with the environments' numbers among all of the run."""
+        return [replace(each, env_id=int(self.env_id[each.env_id])) for each in episodes]
 
     def state(self) -> dict[str, Any]:
         """Where the environments and their episodes are, for `load_state`; environments that cannot be saved are None."""
@@ -165,6 +120,8 @@ class Collector:
             return "the environment has no state() and load_state()"
         if num_envs != len(self.vec_env):
             return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(self.vec_env)}"
+        if np.ndim(state["episodes"]["rewards"]) != self.tracker.rewards.ndim:
+            return "one policy has played in them where there are now several, or several where there is now one"
         try:
             self._obs = self.vec_env.load_state(state["environments"])
         except ValueError as error:  # the environment has changed since
@@ -172,31 +129,162 @@ class Collector:
         self.tracker.load_state(state["episodes"])
         return None
 
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+        self.vec_env.close()
+
+
+class Collector(EnvBlock):
+    """Environments in which one policy plays.
+
+    Args:
+        vec_env: N environments.
+        net: the policy, and its values; evaluated, never changed.
+        device: where the policy is.
+        seed: of the sampling noise.
+        first_env: the number of environment 0, where these are a part of more.
+    """
+
+    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
+        self._episodes = EpisodeTracker(len(vec_env))
+        super().__init__(vec_env, device, seed, self._episodes, first_env)
+        self.net = net
+        self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
+        self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
+
+    @torch.no_grad()
+    def collect(self, steps: int) -> Rollout:
+        """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
+        assert self._obs is not None, "reset first"
+        logits = self.recorder is not None and self.recorder.logits
+        trajectory = Trajectory(self.net, self.device, self._noise_keys(steps), self._obs, logits=logits)
+        episodes: list[Episode] = []
+        metrics: dict[str, Metric] = {}
+        env_seconds = act_seconds = 0.0
+        for _ in range(steps):
+            started = time.perf_counter()
+            actions = trajectory.act()
+            acted = time.perf_counter()
+            self._obs = self.vec_env.act(actions)
+            env_seconds += time.perf_counter() - acted
+            act_seconds += acted - started
+            trajectory.observe(self._obs)
+            episodes += self._of_the_run(self._episodes.step(self._obs))
+            merge_metrics(metrics, self._obs.metrics)
+        told = Told(self.env_id, episodes, metrics, env_seconds, act_seconds)
+        rollout = trajectory.rollout(told)
+        if self.recorder is not None:
+            self.recorder.add(trajectory.frames_of(rollout, self.value_unit))
+            self.recorder.flush()
+        return rollout
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            stack.callback(super().close)
+            if self.recorder:
+                stack.callback(self.recorder.close)
+
+
+class Told(NamedTuple):
+    """What of a rollout is no matter of frames; see `Rollout`."""
+
+    env_id: NDArray[np.int64]  # (N,)
+    episodes: list[Episode]
+    metrics: dict[str, Metric]
+    env_seconds: float
+    act_seconds: float
+
+
+class Trajectory:
+    """A rollout in the making, of frames as they are shown to one policy.
+
+    Args:
+        net: the policy, and its values.
+        device: where the policy is.
+        keys: (T, N) of the sampling noise.
+        obs: the first N frames.
+        logits: whether those of all choices are kept.
+    """
+
+    def __init__(self, net: Actor, device: torch.device, keys: Tensor, obs: VecObs, *, logits: bool = False) -> None:
+        self._net, self._device, self._keys, self._logits = net, device, keys, logits
+        self._seen = [obs]  # before every step, and after the last
+        self._frames: list[ObsBatch] = []
+        self._results: list[ActResult] = []
+
+    def act(self) -> dict[str, VecAction]:
+        """Choose actions in the frames that were shown last."""
+        batch = ObsBatch.from_vec_obs(self._seen[-1], self._device)
+        keys = FrameKeys(self._keys[len(self._results)])
+        result = self._net.act(batch, generator=keys, logits=self._logits)
+        self._frames.append(batch)
+        self._results.append(result)
+        return result.to_buffers()  # synchronises: the environments need the actions
+
+    def observe(self, obs: VecObs) -> None:
+        """Take in what the actions have led to."""
+        self._seen.append(obs)
+
+    def rollout(self, told: Told) -> Rollout:
+        """All of it, with what else there is to tell."""
+        results, outcomes = self._results, self._seen[1:]
+
+        def stack(name: str) -> Tensor:
+            return torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes]).to(self._device)
+
+        truncated = stack("truncated")
+        obs = ObsBatch.cat(self._frames)
+        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}  # every actor chooses once
+        return Rollout(
+            obs=obs,
+            actions={
+                name: RaggedTensor(torch.cat([result.actions[name].values for result in results]), offsets[name])
+                for name in results[0].actions
+            },
+            log_probs={
+                name: RaggedTensor(torch.cat([result.log_probs[name] for result in results]), offsets[name])
+                for name in results[0].log_probs
+            },
+            values=torch.stack([result.values for result in results]),
+            rewards=stack("reward"),
+            terminated=stack("done") & ~truncated,
+            truncated=truncated,
+            final_values=self._final_values(outcomes),
+            last_values=self._net.value(ObsBatch.from_vec_obs(self._seen[-1], self._device)),
+            elapsed_steps=np.stack([obs.elapsed_step for obs in self._seen[:-1]]),
+            **told._asdict(),
+        )
+
     def _final_values(self, outcomes: list[VecObs]) -> Tensor:
         """(T, N): values of the last observations of truncated episodes, all evaluated in one batch."""
-        values = torch.zeros(len(outcomes), len(self.vec_env), device=self.device)
+        values = torch.zeros(len(outcomes), len(outcomes[0]), device=self._device)
         ended = [(t, obs.final) for t, obs in enumerate(outcomes) if obs.final is not None]
         if ended:
-            steps = torch.cat([torch.full((len(final),), t) for t, final in ended]).to(self.device)
-            envs = torch.cat([torch.from_numpy(final.env_id) for _, final in ended]).to(self.device)
-            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final, self.device) for _, final in ended])
-            values[steps, envs] = self.net.value(batch)
+            steps = torch.cat([torch.full((len(final),), t) for t, final in ended]).to(self._device)
+            envs = torch.cat([torch.from_numpy(final.env_id) for _, final in ended]).to(self._device)
+            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final, self._device) for _, final in ended])
+            values[steps, envs] = self._net.value(batch)
         return values
 
+    def frames_of(self, rollout: Rollout, value_unit: float) -> Frames:
+        """The rollout as frames to record, with logits if they were kept; values in rewards, of `value_unit` each."""
+        logits = [result.logits for result in self._results if result.logits is not None]
+        return Frames(
+            obs=rollout.obs,
+            env_id=torch.cat([torch.from_numpy(obs.env_id) for obs in self._seen[:-1]]),
+            step=torch.from_numpy(rollout.elapsed_steps.flatten()),
+            actions=rollout.actions,
+            log_probs=rollout.log_probs,
+            logits={name: cat_ragged([each[name] for each in logits]) for name in logits[0]} if logits else None,
+            values=rollout.values.flatten() * value_unit,
+            rewards=rollout.rewards.flatten(),
+            terminated=rollout.terminated.flatten(),
+            truncated=rollout.truncated.flatten(),
+            final_values=rollout.final_values.flatten() * value_unit,
+        )
 
-def _frames(rollout: Rollout, seen: list[VecObs], results: list[ActResult], value_unit: float) -> Frames:
-    """The rollout as frames to record, with the logits that `results` have."""
-    logits = [result.logits for result in results if result.logits is not None]
-    return Frames(
-        obs=rollout.obs,
-        env_id=torch.cat([torch.from_numpy(obs.env_id) for obs in seen]),
-        step=torch.from_numpy(rollout.elapsed_steps.flatten()),
-        actions=rollout.actions,
-        log_probs=rollout.log_probs,
-        logits={name: cat_ragged([each[name] for each in logits]) for name in logits[0]} if logits else None,
-        values=rollout.values.flatten() * value_unit,
-        rewards=rollout.rewards.flatten(),
-        terminated=rollout.terminated.flatten(),
-        truncated=rollout.truncated.flatten(),
-        final_values=rollout.final_values.flatten() * value_unit,
-    )
+
+def merge_metrics(into: dict[str, Metric], metrics: Mapping[str, Metric]) -> None:
+    """Add what environments have reported to what they had before."""
+    for name, metric in metrics.items():
+        into.setdefault(name, Metric()).merge(metric)

@@ -19,7 +19,7 @@ from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.merging import merge_rollouts
 from enn_ppo.random_keys import Purpose, random_key
-from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.rollout import Collector, EnvBlock, Rollout
 from enn_ppo.tracking.logger import Row
 from entity_gym.episodes import Episode
 from entity_gym.spaces import ActionSpace, ObsSpace
@@ -73,8 +73,81 @@ class Sampler(Protocol):
         """Release everything. May be called twice."""
 
 
-class LocalSampler:
-    """Environments in this process.
+class BlockSampler:
+    """Environments in this process. What is collected in them, subclasses say.
+
+    Args:
+        blocks: in the order of their environments.
+        seed: of the run.
+    """
+
+    def __init__(self, blocks: Sequence[EnvBlock], seed: int) -> None:
+        self._blocks, self._seed = blocks, seed
+
+    def obs_space(self) -> ObsSpace:
+        return self._blocks[0].vec_env.obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self._blocks[0].vec_env.action_space()
+
+    def key(self, step: int) -> None:
+        for block in self._blocks:
+            block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
+
+    def configure(self, parameters: Parameters) -> None:
+        for block, part in zip(self._blocks, self._split(parameters), strict=True):
+            block.vec_env.configure(part)
+
+    def reset(self, seed: int, parameters: Parameters | None) -> None:
+        parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self._blocks)
+        for block, part in zip(self._blocks, parts, strict=True):
+            block.reset(seed, part)
+
+    def state(self) -> dict[str, Any]:
+        states = self.block_states()
+        return states[0] if len(states) == 1 else {"blocks": states}
+
+    def block_states(self) -> list[dict[str, Any]]:
+        """Where the environments of each block are."""
+        return [block.state() for block in self._blocks]
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        saved = state.get("blocks", [state])
+        if problem := blocks_problem(saved, len(self._blocks)):
+            return problem
+        problems = [block.load_state(each) for block, each in zip(self._blocks, saved, strict=True)]
+        return next((problem for problem in problems if problem), None)
+
+    def final_episodes(self) -> list[Episode]:
+        return []
+
+    def metrics(self) -> Row:
+        return {}
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        pass
+
+    def threads_report(self) -> str | None:
+        pool = self._blocks[0].vec_env
+        return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for block in self._blocks:
+                stack.callback(block.close)
+
+    def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
+        """Each block's part of the parameters."""
+        parts, begin = [], 0
+        for block in self._blocks:
+            end = begin + len(block.vec_env)
+            parts.append({name: values[begin:end] for name, values in parameters.items()})
+            begin = end
+        return parts
+
+
+class LocalSampler(BlockSampler):
+    """Environments in this process in which one policy plays.
 
     Args:
         pools: of environments, as they are numbered through; of several pools each is a block.
@@ -96,7 +169,7 @@ class LocalSampler:
         for pool in pools:
             self.blocks.append(Collector(pool, net, device, seed, first_env))
             first_env += len(pool)
-        self._seed = seed
+        super().__init__(self.blocks, seed)
 
     @property
     def only(self) -> Collector:
@@ -104,72 +177,12 @@ class LocalSampler:
         (collector,) = self.blocks
         return collector
 
-    def obs_space(self) -> ObsSpace:
-        return self.blocks[0].vec_env.obs_space()
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.blocks[0].vec_env.action_space()
-
-    def key(self, step: int) -> None:
-        for block in self.blocks:
-            block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
-
-    def configure(self, parameters: Parameters) -> None:
-        for block, part in zip(self.blocks, self._split(parameters), strict=True):
-            block.vec_env.configure(part)
-
-    def reset(self, seed: int, parameters: Parameters | None) -> None:
-        parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
-        for block, part in zip(self.blocks, parts, strict=True):
-            block.reset(seed, part)
-
     def collect(self, steps: int) -> Rollout:
         return merge_rollouts(self.collect_blocks(steps))
 
     def collect_blocks(self, steps: int) -> list[Rollout]:
         """Play so many steps in every environment: a rollout of each block."""
         return [block.collect(steps) for block in self.blocks]
-
-    def state(self) -> dict[str, Any]:
-        if len(self.blocks) == 1:
-            return self.only.state()
-        return {"blocks": [block.state() for block in self.blocks]}
-
-    def load_state(self, state: Mapping[str, Any]) -> str | None:
-        saved = state.get("blocks", [state])
-        if problem := blocks_problem(saved, len(self.blocks)):
-            return problem
-        problems = [block.load_state(each) for block, each in zip(self.blocks, saved, strict=True)]
-        return next((problem for problem in problems if problem), None)
-
-    def final_episodes(self) -> list[Episode]:
-        return []
-
-    def metrics(self) -> Row:
-        return {}
-
-    def tell(self, say: Callable[[str], None]) -> None:
-        pass
-
-    def threads_report(self) -> str | None:
-        pool = self.blocks[0].vec_env
-        return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
-
-    def close(self) -> None:
-        with ExitStack() as stack:
-            for block in self.blocks:
-                stack.callback(block.vec_env.close)
-                if block.recorder:
-                    stack.callback(block.recorder.close)
-
-    def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
-        """Each block's part of the parameters."""
-        parts, begin = [], 0
-        for block in self.blocks:
-            end = begin + len(block.vec_env)
-            parts.append({name: values[begin:end] for name, values in parameters.items()})
-            begin = end
-        return parts
 
 
 def blocks_problem(

@@ -53,6 +53,11 @@ class EpisodeTracker:
             self.lengths[env] = 0
         return finished
 
+    def reset(self) -> None:
+        """New episodes begin everywhere."""
+        self.rewards = np.zeros_like(self.rewards)
+        self.lengths = np.zeros_like(self.lengths)
+
     def state(self) -> dict[str, Any]:
         """The running sums, for `load_state`."""
         return {"rewards": self.rewards.copy(), "lengths": self.lengths.copy()}

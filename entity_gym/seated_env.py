@@ -289,10 +289,7 @@ class _Told(Mapping[int, Mapping[str, Any]]):
         info = self._reported.get(env_id, {})
         if info == CRASHED:  # nobody won
             return info
-        scores = self._results.scores[row].tolist()
-        names = [f"score_{player}" for player in range(len(scores))]
-        if not self._players_are_told and info.keys() >= set(names):
-            scores = [float(info[name]) for name in names]
+        scores = final_scores(self._results.scores[row].tolist(), info, self._players_are_told)
         result = outcome(scores, int(self._results.seats[row]))
         return {**info, **result, "opponent": self._results.opponents[row]}
 
@@ -301,6 +298,20 @@ class _Told(Mapping[int, Mapping[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:
+    """What each player scored in an episode: the sum of its rewards.
+
+    Args:
+        sums: of each player's rewards.
+        info: of the episode.
+        players_are_told: whether the world tells rewards apart; if not, `score_<player>` of `info`, where it is there, does.
+    """
+    names = [f"score_{player}" for player in range(len(sums))]
+    if not players_are_told and info.keys() >= set(names):
+        return [float(info[name]) for name in names]
+    return sums
 
 
 def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
