@@ -22,6 +22,7 @@ class Update:
     row: Row  # its metrics; what is added here is not logged any more
     fetch_policy: Callable[[], RogueNet]
     stopped: bool = False
+    policy_name: str | None = None  # whose update it is, where a run has several policies
 
     @property
     def policy(self) -> RogueNet:
@@ -35,6 +36,9 @@ class Update:
 
 class Callback:
     """Methods that the trainer calls; override those you need. What they raise ends the training.
+
+    In a run with several policies, each has its own updates, episodes and checkpoints: one policy after the other, in the order
+    of the setting. `Update.policy_name`, `policy` of an episode's info, and the folder of a checkpoint say whose they are.
 
     A run that is resumed is the uninterrupted one only if `env_info` depends on its arguments alone.
     """

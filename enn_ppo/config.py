@@ -174,8 +174,7 @@ class TrainConfig:
             raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
         if not self.self_play.enabled and (change := _change(self.self_play)):
             raise ValueError(f"self_play.{change} needs self_play.enabled=true")
-        if self.policies and self.distributed.mode != "ray":
-            raise ValueError(f"policies={self.policies} needs distributed=ray")
+        self._check_policies()
         if self.distributed.mode != "none" and (self.record or self.self_play.enabled):
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
             raise ValueError(f"distributed={self.distributed.mode} and {what} do not go together; leave one out")
@@ -194,6 +193,24 @@ class TrainConfig:
             raise ValueError(
                 f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
                 "choose another"
+            )
+
+    def _check_policies(self) -> None:
+        if not self.policies:
+            if self.eval.opponent == "policies":
+                raise ValueError(
+                    "eval.opponent=policies needs several policies: policies={<name>: [<player>, ...], ...}"
+                )
+            return
+        if self.self_play.enabled or self.record:
+            what = f"record={self.record}" if self.record else "self_play.enabled=true"
+            raise ValueError(f"policies={self.policies} and {what} do not go together; leave one out")
+        if self.distributed.mode != "ray":
+            raise ValueError(f"policies={self.policies} needs distributed=ray")
+        if self.keep_last < 2:
+            raise ValueError(
+                f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "
+                "and a crash in between must leave a step that all have"
             )
 
     def _check_runners(self) -> None:

@@ -102,6 +102,7 @@ class Learner:
         action_space: what it does.
         device: where it lives.
         ranks: who learns together, each from the rollouts of as many environments.
+        num_players: of each environment, whom it plays: rollouts have a column for each.
 
     Attributes:
         model: the policy, and its values.
@@ -114,12 +115,13 @@ class Learner:
         action_space: Mapping[str, ActionSpace],
         device: torch.device,
         ranks: Ranks = ALONE,
+        num_players: int = 1,
     ) -> None:
         self.config, self.device, self.ranks = config, device, ranks
         self.model = make_model(config, obs_space, action_space).to(device)
         self.optimizer = make_optimizer(self.model, config)
-        num_envs = config.rollout.num_envs // ranks.size
-        self.reward_scale = RewardScale(num_envs, ranks) if config.ppo.normalize == "rewards" else None
+        num_columns = config.rollout.num_envs // ranks.size * num_players
+        self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
         self._action_space = action_space
         self._shuffling = torch.Generator()

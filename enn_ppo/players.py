@@ -14,7 +14,7 @@ import torch
 
 from enn_ppo.actor_critic import Actor
 from enn_ppo.merging import merge_rollouts
-from enn_ppo.rollout import EnvBlock, Rollout, Told, Trajectory, merge_metrics
+from enn_ppo.rollout import Besides, EnvBlock, Rollout, Trajectory, merge_metrics
 from enn_ppo.sampling import BlockSampler, Parameters
 from entity_gym.episodes import Episode
 from entity_gym.player_episodes import PlayersTracker
@@ -101,7 +101,7 @@ class PlayersCollector(EnvBlock):
         first_env: int = 0,
     ) -> None:
         self._nets, self._cast = nets, cast
-        self._episodes = PlayersTracker(len(vec_env), cast.played_by)
+        self._episodes = PlayersTracker(len(vec_env), cast.policies)
         super().__init__(vec_env, device, seed, self._episodes, first_env)
 
     @torch.no_grad()
@@ -118,7 +118,7 @@ class PlayersCollector(EnvBlock):
             )
             for player, (name, part) in enumerate(zip(self._cast.played_by, parts, strict=True))
         ]
-        episodes: list[Episode] = []
+        episodes: dict[str, list[Episode]] = {name: [] for name in self._cast.policies}
         metrics: dict[str, Metric] = {}
         env_seconds = act_seconds = 0.0
         for _ in range(steps):
@@ -132,21 +132,23 @@ class PlayersCollector(EnvBlock):
                 trajectory.observe(seating.show(part))
             env_seconds += time.perf_counter() - acted
             act_seconds += acted - started
-            episodes += self._of_the_run(self._episodes.step(self._obs, seating.rewards))
+            for ended in self._episodes.step(self._obs, seating.rewards):
+                for name, episode in ended.items():
+                    episodes[name] += self._of_the_run([episode])
             merge_metrics(metrics, self._obs.metrics)
 
         def rollout(name: str, player: int) -> Rollout:
             own = self._cast.policies[name]
             place = own.index(player)
-            # what is told of all players together is told once
-            told = Told(
+            # what is told of all of a policy's players together is told once
+            besides = Besides(
                 env_id=self.env_id * len(own) + place,
-                episodes=episodes[player :: len(players)],
+                episodes=episodes[name] if place == 0 else [],
                 metrics=metrics if place == 0 else {},
                 env_seconds=env_seconds if place == 0 else 0.0,
                 act_seconds=act_seconds if place == 0 else 0.0,
             )
-            return trajectories[player].rollout(told)
+            return trajectories[player].rollout(besides)
 
         return {
             name: merge_rollouts([rollout(name, player) for player in own]) for name, own in self._cast.policies.items()

@@ -171,8 +171,8 @@ class Collector(EnvBlock):
             trajectory.observe(self._obs)
             episodes += self._of_the_run(self._episodes.step(self._obs))
             merge_metrics(metrics, self._obs.metrics)
-        told = Told(self.env_id, episodes, metrics, env_seconds, act_seconds)
-        rollout = trajectory.rollout(told)
+        besides = Besides(self.env_id, episodes, metrics, env_seconds, act_seconds)
+        rollout = trajectory.rollout(besides)
         if self.recorder is not None:
             self.recorder.add(trajectory.frames_of(rollout, self.value_unit))
             self.recorder.flush()
@@ -185,7 +185,7 @@ class Collector(EnvBlock):
                 stack.callback(self.recorder.close)
 
 
-class Told(NamedTuple):
+class Besides(NamedTuple):
     """What of a rollout is no matter of frames; see `Rollout`."""
 
     env_id: NDArray[np.int64]  # (N,)
@@ -225,7 +225,7 @@ class Trajectory:
         """Take in what the actions have led to."""
         self._seen.append(obs)
 
-    def rollout(self, told: Told) -> Rollout:
+    def rollout(self, besides: Besides) -> Rollout:
         """All of it, with what else there is to tell."""
         results, outcomes = self._results, self._seen[1:]
 
@@ -252,7 +252,7 @@ class Trajectory:
             final_values=self._final_values(outcomes),
             last_values=self._net.value(ObsBatch.from_vec_obs(self._seen[-1], self._device)),
             elapsed_steps=np.stack([obs.elapsed_step for obs in self._seen[:-1]]),
-            **told._asdict(),
+            **besides._asdict(),
         )
 
     def _final_values(self, outcomes: list[VecObs]) -> Tensor:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
+from enn_ppo.checkpoints.common import load_common
 from enn_ppo.config import Interrupted
 from enn_ppo.distributed.errors import PartLost, TooManyFailures
 from enn_ppo.evaluation.episodes import summarize
@@ -22,6 +24,13 @@ from enn_ppo.tracking.metrics import Row, Timing, metrics_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
 from entity_gym.episodes import Episode
+
+
+class Due(NamedTuple):
+    """What the last update was the time for."""
+
+    evaluation: bool
+    checkpoint: bool
 
 
 class Run:
@@ -41,6 +50,8 @@ class Run:
         self.callback = callback
         self.metrics: Row | None = None  # of the last update
         self.stopped = False  # whether a callback has asked for the end
+        self.together: Sequence[Run] = (self,)  # of all policies that play in the same environments
+        self.home = output.run_dir  # what resuming takes
         self._evaluated_until = state.step
 
     def report(self, learned: Learned, settings: Settings, seconds: float) -> None:
@@ -78,24 +89,48 @@ class Run:
         Raises:
             Interrupted: he has; a checkpoint is saved.
         """
-        state, step = self.state, self.state.step
-        interrupted = next((how for how in state.ranks.gather_objects(interrupted) if how), None)
-        last = self.stopped or state.next_steps() == 0
-        evaluate = self.evaluator.is_due(self._evaluated_until, step, last)
-        due = last or state.num_updates % state.config.checkpoint_interval == 0
-        if not (interrupted or evaluate or due):
+        interrupted = next((how for how in self.state.ranks.gather_objects(interrupted) if how), None)
+        due = self._due()
+        if not (interrupted or due.evaluation or due.checkpoint):
             return
-        pending = [*self.evaluator.pending_steps, *([step] if evaluate else [])]
-        # one that only an interruption has brought is none of the best: the uninterrupted run would not have it
-        scored = self.evaluator.config.interval is None and due
-        score = state.recent_reward() if scored else None
-        saved = state.save(self.output.run_dir, evaluations=pending, score=score)
-        state.ranks.lead(lambda: self.callback.on_checkpoint(saved, step))
+        # an evaluation needs the checkpoints of all policies
+        pending = list(dict.fromkeys(step for run in self.together for step in run.evaluator.pending_steps))
+        pending += [self.state.step] if due.evaluation else []
+        saved = [run.save(due, pending) for run in self.together]
         if interrupted:
             raise self._interrupted(interrupted, saved)
-        if evaluate:
-            self.evaluator.submit(saved, step)
-            self._evaluated_until = step
+        for run, checkpoint in zip(self.together, saved, strict=True):
+            if due.evaluation:
+                run.evaluate(checkpoint)
+
+    def _due(self) -> Due:
+        state = self.state
+        last = self.stopped or state.next_steps() == 0
+        return Due(
+            evaluation=self.evaluator.is_due(self._evaluated_until, state.step, last),
+            checkpoint=last or state.num_updates % state.config.checkpoint_interval == 0,
+        )
+
+    def save(self, due: Due, evaluations: Sequence[int]) -> Path:
+        """Write a checkpoint, and call the user's code.
+
+        Args:
+            due: why.
+            evaluations: steps whose checkpoints are being evaluated, or will be.
+        """
+        state, step = self.state, self.state.step
+        # one that only an interruption has brought is none of the best: the uninterrupted run would not have it
+        scored = self.evaluator.config.interval is None and due.checkpoint
+        saved = state.save(
+            self.output.run_dir, evaluations=evaluations, score=state.recent_reward() if scored else None
+        )
+        state.ranks.lead(lambda: self.callback.on_checkpoint(saved, step))
+        return saved
+
+    def evaluate(self, checkpoint: Path) -> None:
+        """Submit the checkpoint that was just saved."""
+        self.evaluator.submit(checkpoint, self.state.step)
+        self._evaluated_until = self.state.step
 
     def finish(self, interrupted: Callable[[], str | None]) -> None:
         """Wait for the evaluations under way, and log them.
@@ -118,13 +153,19 @@ class Run:
             self._log(row)
             self.metrics = (self.metrics or {}) | row
         if (how := interrupted()) and self.evaluator.pending_steps:
-            raise self._interrupted(how, resolve_checkpoint(self.output.run_dir))
+            raise self._interrupted(how, self._saved())
 
-    def _interrupted(self, how: str, saved: Path) -> Interrupted | RankFailed:
+    def _interrupted(self, how: str, saved: Sequence[Path]) -> Interrupted | RankFailed:
         if self.state.ranks.rank:
             return RankFailed(EXIT_CODES[how])  # the lead says where to go on
-        resume = f"go on with resume={self.output.run_dir}"
-        return Interrupted(f"{how} after {self.state.step:,} steps; saved {saved}; {resume}", EXIT_CODES[how])
+        resume = f"go on with resume={self.home}"
+        return Interrupted(f"{how} after {self.state.step:,} steps; saved {_listed(saved)}; {resume}", EXIT_CODES[how])
+
+    def _saved(self) -> Sequence[Path]:
+        """The checkpoint that resuming takes; of each policy, where there are several."""
+        if len(self.together) == 1:
+            return [resolve_checkpoint(self.output.run_dir)]
+        return [checkpoint.path for checkpoint in load_common([run.output.run_dir for run in self.together])]
 
     def _log(self, row: Row) -> None:
         try:
@@ -134,17 +175,16 @@ class Run:
 
     def _rescued(self) -> str:
         """Where the run can go on from: its last checkpoint, or where that is gone too, one that is saved now."""
-        run_dir = self.output.run_dir
         try:
-            return f"saved is {resolve_checkpoint(run_dir)}: go on with resume={run_dir}"
+            return f"saved is {_listed(self._saved())}: go on with resume={self.home}"
         except CheckpointError:
             pass
         return self._saved_now()
 
     def _saved_now(self) -> str:
-        run_dir = self.output.run_dir
         try:
-            return f"saved is {self.state.save(run_dir)}, written just now: go on with resume={run_dir}"
+            saved = [run.state.save(run.output.run_dir) for run in self.together]
+            return f"saved is {_listed(saved)}, written just now: go on with resume={self.home}"
         except (ValueError, PartLost) as error:
             return f"nothing is saved: {error}"
 
@@ -164,6 +204,14 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._explain(error)
+        with ExitStack() as stack:  # all are closed, also where one fails; the first last, whose Ray all need
+            for run in self.together:
+                stack.callback(run.close, kind, error, trace)
+
+    def _explain(self, error: BaseException) -> None:
+        """Add what can be done about an error that has ended the run."""
         if isinstance(error, RecordingError):
             self.state.collector.recorder = None  # which is closed
             error.add_note(self._rescued())
@@ -173,9 +221,16 @@ class Run:
             error.add_note(self._saved_now())
         if isinstance(error, RankDied):
             ignore_sigterm()  # of torchrun, which ends the others when one is gone: first this rank says why
-            error.add_note(f"go on from the last checkpoint with resume={self.output.run_dir}")
+            error.add_note(f"go on from the last checkpoint with resume={self.home}")
+
+    def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Release everything; arguments as of `__exit__`."""
         with ExitStack() as stack:  # all are closed, also where one fails
             stack.callback(self.state.ranks.leave, error)
             stack.callback(self.output.__exit__, kind, error, trace)
             stack.callback(self.state.close)
             stack.callback(self.evaluator.close)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))

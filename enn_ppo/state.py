@@ -40,6 +40,13 @@ from rogue_net import RogueNet
 RECENT_EPISODES = 100
 
 
+class Parts(NamedTuple):
+    """What learns, and where it plays."""
+
+    learner: Learns
+    sampler: Sampler
+
+
 class Restored(NamedTuple):
     """How a run continues."""
 
@@ -56,6 +63,7 @@ class TrainState:
         device: where the policy lives.
         callback: may choose the parameters of environments.
         ranks: who trains together.
+        parts: what learns, and where it plays, where that is there already.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class TrainState:
         device: torch.device,
         callback: Callback,
         ranks: Ranks = ALONE,
+        parts: Parts | None = None,
     ) -> None:
         self.config, self.ranks = config, ranks
         self.env_name = env.config.id
@@ -72,10 +81,13 @@ class TrainState:
         self.learner: Learns
         self.sampler: Sampler
         self.self_play: SelfPlay | None = None
-        if config.distributed.mode == "ray":
+        if parts:
+            self.learner, self.sampler = parts
+        elif config.distributed.mode == "ray":
             from enn_ppo.distributed.start import start_on_ray  # Ray is optional
 
-            self.learner, self.sampler = start_on_ray(config, env)
+            on_ray = start_on_ray(config, env)
+            self.learner, self.sampler = on_ray.learners[0], on_ray.sampler
         else:
             self._start_here(env, device)
         self.step = 0  # environment steps trained

@@ -6,15 +6,16 @@ python -m enn_ppo.train env=MineSweeper
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from enn_ppo.callbacks import Callback, Callbacks
 from enn_ppo.config import TrainConfig
 from enn_ppo.environment import EnvFactory
 from enn_ppo.interrupt import finish_on_interrupt
-from enn_ppo.start import start_run
+from enn_ppo.start import start_run, start_runs
 from enn_ppo.tracking.metrics import Row
 from rogue_net import RogueNet
 
@@ -26,20 +27,27 @@ class TrainResult(NamedTuple):
     step: int  # environment steps trained
     metrics: Row | None  # the last update's; None if there was nothing left to train
     policy: RogueNet
+    policies: Mapping[str, TrainResult] = MappingProxyType({})  # of several, by name
 
 
 def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
-    """Train a policy.
+    """Train a policy, or with `config.policies` several.
 
     Args:
         config: every setting.
         env: an environment class, or a function that makes one from `config.env.kwargs`; None looks `config.env.id` up.
         callbacks: what else to do after updates, episodes and checkpoints; see `Callback`.
 
+    Returns:
+        What came of it. With `config.policies`, `policies` has that of each, `run_dir` holds their run directories, and the rest
+        is the first one's.
+
     Raises:
         ValueError: a setting, the environment or a checkpoint is not as it must be.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
     """
+    if config.policies:
+        return _train_policies(config, env, Callbacks(callbacks))
     run = start_run(config, env, Callbacks(callbacks))
     state = run.state
     with run, finish_on_interrupt(run.output.say) as interrupted:
@@ -52,6 +60,26 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
             run.save_if_due(interrupted())
         run.finish(interrupted)
     return TrainResult(run.output.run_dir, state.step, run.metrics, state.net)
+
+
+def _train_policies(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> TrainResult:
+    """The same with several policies: they play together, and each learns from what its players have seen."""
+    runs = start_runs(config, env, callback)
+    first = runs.first
+    with first, finish_on_interrupt(first.output.say_of_all) as interrupted:
+        while not first.stopped and (steps := first.state.next_steps()) > 0:
+            started = time.perf_counter()
+            settings = runs.begin_update()
+            played = first.state.sampler.collect(steps)
+            learned = runs.learn(played, settings)
+            runs.report(learned, settings, seconds=time.perf_counter() - started)
+            first.save_if_due(interrupted())
+        runs.finish(interrupted)
+    results = {
+        name: TrainResult(run.output.run_dir, run.state.step, run.metrics, run.state.net)
+        for name, run in zip(config.policies, runs.runs, strict=True)
+    }
+    return results[next(iter(results))]._replace(run_dir=runs.home, policies=results)
 
 
 if __name__ == "__main__":

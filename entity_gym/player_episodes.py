@@ -1,4 +1,4 @@
-"""Episodes of worlds with several players, as each of these has played them.
+"""Episodes of worlds with several players, as each of the policies that play these has played them.
 
 Shapes: N environments, P players.
 """
@@ -6,6 +6,7 @@ Shapes: N environments, P players.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,51 +19,62 @@ from entity_gym.vec_obs import PLAYER_REWARD, VecObs
 
 
 class PlayersTracker:
-    """Follows the running episodes of a pool in which every player has a reward of its own.
+    """Follows the running episodes of a pool in which several policies play, each some of the players.
 
-    To `end_of_episode_info` is added `policy` (who played the player) and, where others played the other players, who they are
-    (`opponent`), what the best of their players scored (`opponent_reward`) and whether that was less (`win_rate`); scores and
-    results are those of `SeatedVecEnv`.
+    The reward of a policy's episode is the mean over its players of the sum of their rewards. To `end_of_episode_info` is added
+    `policy` (its name) and, where others play too, who they are (`opponent`), what the best of their players scored
+    (`opponent_reward`) and `win_rate`: 1 for a win, 0.5 for a tie with that one, 0 for a loss, as mean over its players. Scores
+    are those of `SeatedVecEnv`.
 
     Args:
         num_envs: N.
-        played_by: (P,) who plays each player, a name.
+        policies: name -> the players that it plays: each of P players once.
     """
 
-    def __init__(self, num_envs: int, played_by: Sequence[str]) -> None:
-        self._played_by = played_by
-        self.rewards: NDArray[np.float64] = np.zeros((num_envs, len(played_by)))
+    def __init__(self, num_envs: int, policies: Mapping[str, Sequence[int]]) -> None:
+        self._policies = policies
+        num_players = sum(len(players) for players in policies.values())
+        self.rewards: NDArray[np.float64] = np.zeros((num_envs, num_players))
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
 
-    def step(self, obs: VecObs, rewards: NDArray[np.float32]) -> list[Episode]:
+    def step(self, obs: VecObs, rewards: NDArray[np.float32]) -> list[dict[str, Episode]]:
         """Take in what `act` returned, and (N, P) what it was worth to each player.
 
         Returns:
-            The episodes that ended with it: of each P, those of the players in their order.
+            The episodes that ended with it, each as every policy has played it.
         """
         self.rewards[obs.env_id] += rewards
         self.lengths[obs.env_id] += 1
-        finished: list[Episode] = []
+        finished = []
         for i in np.flatnonzero(obs.done):
             env = int(obs.env_id[i])
             sums, length = self.rewards[env].tolist(), int(self.lengths[env])
             info = obs.end_of_episode_info.get(env, {})
-            scores = final_scores(sums, info, PLAYER_REWARD in obs.arrays)
-            for player, reward in enumerate(sums):
-                told = {**info, **self._told(player, scores, info == CRASHED)}
-                finished.append(Episode(env, reward, length, bool(obs.truncated[i]), told))
+            scores = None if info == CRASHED else final_scores(sums, info, PLAYER_REWARD in obs.arrays)
+            episodes = {}
+            for name, players in self._policies.items():
+                reward = fmean(sums[player] for player in players)
+                told = {**info, **self._told(name, scores)}
+                episodes[name] = Episode(env, reward, length, bool(obs.truncated[i]), told)
+            finished.append(episodes)
             self.rewards[env] = 0.0
             self.lengths[env] = 0
         return finished
 
-    def _told(self, player: int, scores: Sequence[float], is_lost: bool) -> dict[str, Any]:
-        """What is known of an episode as a player has played it; `is_lost` says that nobody won."""
-        own = self._played_by[player]
-        others = [other for other, name in enumerate(self._played_by) if name != own]
-        if is_lost or not others:
-            return {"policy": own}
-        names = ", ".join(dict.fromkeys(self._played_by[other] for other in others))
-        return {"policy": own, "opponent": names, **outcome([scores[player], *(scores[other] for other in others)], 0)}
+    def _told(self, name: str, scores: Sequence[float] | None) -> dict[str, Any]:
+        """What an episode was for a policy, by the scores of all players; None: nobody won."""
+        others = [other for other in self._policies if other != name]
+        if scores is None or not others:
+            return {"policy": name}
+        theirs = [scores[player] for other in others for player in self._policies[other]]
+        results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]
+        win_rate = fmean(result["win_rate"] for result in results)
+        return {
+            "policy": name,
+            "opponent": ", ".join(others),
+            "opponent_reward": results[0]["opponent_reward"],
+            "win_rate": win_rate,
+        }
 
     def reset(self) -> None:
         """New episodes begin everywhere."""

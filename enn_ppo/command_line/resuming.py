@@ -23,9 +23,10 @@ _SEPARATE = ("run_dir", "resume", "overwrite")  # say how to resume, and are not
 def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[TrainConfig, str]:
     """Turn what Hydra composed into a `TrainConfig`.
 
-    With `resume`, the settings are those saved in the checkpoint, and of the composed ones only what `typed` touches is
-    taken: a key, every key that a group choice sets, and the whole of `env` where another environment is chosen. Where
-    `run_dir` is not given, it is the directory that holds the checkpoint.
+    With `resume` (a run directory, one of its checkpoints, or what holds the run directories of several policies), the settings
+    are those saved in the checkpoint, and of the composed ones only what `typed` touches is taken: a key, every key that a group
+    choice sets, and the whole of `env` where another environment is chosen. Where `run_dir` is not given, it is the directory
+    that holds the checkpoint, or those of all policies.
 
     Args:
         config: the composed config.
@@ -40,16 +41,19 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
     if config.get("resume") is None:
         return from_dict(TrainConfig, plain_values(config)), ""
     check_text("resume", config.resume, optional=True)
-    from enn_ppo.checkpoints import load_checkpoint  # here, because it loads torch
+    from enn_ppo.checkpoints import load_checkpoint  # here, because they load torch
+    from enn_ppo.checkpoints.common import load_common, runs_in
 
-    checkpoint = load_checkpoint(Path(str(config.resume)))
+    path = Path(str(config.resume))
+    of_policies = runs_in(path)
+    checkpoint = load_common(of_policies)[0] if of_policies else load_checkpoint(path)
     try:
         saved = to_dict(from_dict(TrainConfig, checkpoint.config))
     except ValueError as error:
         error.add_note(f"(in the config.yaml of checkpoint {checkpoint.path})")
         raise
     holds = checkpoint.path.absolute().parent
-    run_dir = _relative(holds.parent) if holds.name == "checkpoints" else None
+    run_dir = _relative(path.absolute() if of_policies else holds.parent) if holds.name == "checkpoints" else None
     values = {**copy.deepcopy(saved), "run_dir": run_dir, "resume": str(config.resume), "overwrite": False}
     _apply_typed(values, plain_values(config, allow_missing=True), typed)
 
@@ -60,7 +64,12 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
         for name in {**before, **after}
         if name not in _SEPARATE and before.get(name, "unset") != after.get(name, "unset")
     ]
-    return resolved, f"resuming {checkpoint.path} with other settings: {', '.join(changes)}" if changes else ""
+    return (
+        resolved,
+        f"resuming {path if of_policies else checkpoint.path} with other settings: {', '.join(changes)}"
+        if changes
+        else "",
+    )
 
 
 def _apply_typed(values: dict[str, Any], composed: Mapping[str, Any], typed: Sequence[str]) -> None:

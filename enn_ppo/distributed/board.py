@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -15,21 +15,31 @@ from enn_ppo.tracking.logger import Row
 class Board:
     """What everybody may look at."""
 
-    weights: Any = None  # a reference to the present `Weights`, which every runner is given
-    version: int = 0  # updates that they have seen since this process began
+    num_policies: int = 1
+    version: int = 0  # updates that the weights have seen since this process began: of several policies, all of them
     rollouts_lost: int = 0  # since the last row of metrics
+    weights: list[Any] = field(
+        init=False
+    )  # of each policy, a reference to the present `Weights`; every runner is given all
 
-    def publish(self, weights: Any) -> None:
-        """New weights are there."""
-        self.weights = weights
-        self.version += 1
+    def __post_init__(self) -> None:
+        self.weights = [None] * self.num_policies
+        self._new: set[int] = set()
+
+    def publish(self, weights: Any, policy: int = 0) -> None:
+        """New weights of a policy are there, the first of which is 0."""
+        self.weights[policy] = weights
+        self._new.add(policy)
+        if len(self._new) == self.num_policies:
+            self.version += 1
+            self._new.clear()
 
 
 class Part(NamedTuple):
     """What a runner has played."""
 
     runner: int
-    rollout: Any  # a reference to what is `Shipped`
+    rollouts: Sequence[Any]  # of each policy, a reference to what is `Shipped`
     told: Told
     version: int  # of the weights that have played it
 

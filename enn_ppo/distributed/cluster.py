@@ -45,6 +45,7 @@ class Cluster:
 
     Args:
         config: what is asked of it.
+        num_learners: how many there are to be.
 
     Attributes:
         notes: lines for the user.
@@ -53,7 +54,8 @@ class Cluster:
         ValueError: there is no such cluster, or it is too small.
     """
 
-    def __init__(self, config: DistributedConfig) -> None:
+    def __init__(self, config: DistributedConfig, num_learners: int = 1) -> None:
+        self._num_learners = num_learners
         self._ray = require_ray()
         self.notes: list[str] = []
         self._is_ours = not self._ray.is_initialized()
@@ -86,7 +88,7 @@ class Cluster:
 
     def _start(self, config: DistributedConfig, quiet: dict[str, Any]) -> None:
         """Ray on this machine, for this run alone. CPUs are only counted, so that more actors than CPUs take turns."""
-        needed, there = math.ceil(_cpus(config)), os.cpu_count() or 1
+        needed, there = math.ceil(self._cpus(config)), os.cpu_count() or 1
         if needed > there:
             self.notes.append(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
         before = os.environ.get("PYTHONPATH")
@@ -102,9 +104,17 @@ class Cluster:
     def _check_size(self, config: DistributedConfig) -> None:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         runners = f"{config.num_env_runners} runners of distributed.runner_cpus={config.runner_cpus:g}"
+        learners = "a learner" if self._num_learners == 1 else f"{self._num_learners} learners"
+        each = "" if self._num_learners == 1 else f" for each of {learners}"
         wanted = {
-            "CPU": (f"{runners} and a learner of distributed.learner_cpus={config.learner_cpus:g}", _cpus(config)),
-            "GPU": (f"distributed.learner_gpus={config.learner_gpus:g}", config.learner_gpus),
+            "CPU": (
+                f"{runners} and {learners} of distributed.learner_cpus={config.learner_cpus:g}",
+                self._cpus(config),
+            ),
+            "GPU": (
+                f"distributed.learner_gpus={config.learner_gpus:g}{each}",
+                config.learner_gpus * self._num_learners,
+            ),
         }
         for name, (what, number) in wanted.items():
             there = sum(node.get(name, 0) for node in nodes)
@@ -117,6 +127,9 @@ class Cluster:
                 f"distributed.runner_cpus={config.runner_cpus:g} and distributed.learner_cpus={config.learner_cpus:g} must "
                 f"fit into one machine, and the largest of the Ray cluster has {largest:g} CPUs"
             )
+
+    def _cpus(self, config: DistributedConfig) -> float:
+        return config.num_env_runners * config.runner_cpus + self._num_learners * config.learner_cpus
 
     def free_cpus(self) -> float:
         """CPUs that nobody has."""
@@ -142,10 +155,6 @@ def fetch(reference: Any, timeout: float | None = None) -> Any:
         if not isinstance(cause, ValueError | PartLost):  # a bug, of which the traceback tells more
             cause.add_note(f"raised elsewhere:\n{error.traceback_str}")
         raise cause from None
-
-
-def _cpus(config: DistributedConfig) -> float:
-    return config.num_env_runners * config.runner_cpus + config.learner_cpus
 
 
 def _python_path() -> str:

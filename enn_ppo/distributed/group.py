@@ -182,29 +182,36 @@ class RunnerGroup:
         return next((problem for problem in problems if problem), None)
 
     def final_episodes(self) -> list[Episode]:
-        """Those of all runners, each of which plays a share with the present weights; a runner that fails tells none."""
+        return self.final_episodes_of_policies()[0]
+
+    def final_episodes_of_policies(self) -> list[list[Episode]]:
+        """Those of all runners, as each policy has played them.
+
+        Every runner plays a share with the present weights; one that fails tells none.
+        """
         ready, wanted = self._ready(), self._settings.final_episodes
         asked = []
         for place, runner in enumerate(ready):
             if number := wanted * (place + 1) // len(ready) - wanted * place // len(ready):
                 seed = random_key(self._config.seed, self._step, Purpose.FINAL_EPISODES, runner.number)
-                asked.append((runner, runner.actor.final_episodes.remote(self._board.weights, number, seed)))
-        episodes: list[Episode] = []
+                asked.append((runner, runner.actor.final_episodes.remote(number, seed, *self._board.weights)))
+        episodes: list[list[Episode]] = [[] for _ in self._board.weights]
         for runner, reference in asked:
             try:
-                episodes += runner.ask(reference)
+                for own, more in zip(episodes, runner.ask(reference), strict=True):
+                    own += more
             except Exception as error:  # training is done and saved
                 self._tell(f"runner {runner.number} has played no final episodes: {describe(error)}")
         return episodes
 
-    def read_checkpoint(self, path: str) -> Checkpoint:
-        """The checkpoint that `path` means to the first runner.
+    def read_checkpoint(self, path: str, policy: str = "") -> Checkpoint:
+        """The checkpoint that `path` means to the first runner; of a directory that holds a policy's run, that policy's.
 
         Raises:
             ValueError: there is none.
         """
         runner = self._runners[0]
-        checkpoint: Checkpoint = runner.ask(runner.actor.read_checkpoint.remote(path))
+        checkpoint: Checkpoint = runner.ask(runner.actor.read_checkpoint.remote(path, policy))
         return checkpoint
 
     def close(self) -> None:

@@ -41,8 +41,8 @@ class Report(NamedTuple):
 class LearnerActor:
     """Learns when it is told to. Rollouts come from Ray's object store, and never through the process that trains."""
 
-    def __init__(self, config: TrainConfig) -> None:
-        self._config = config
+    def __init__(self, config: TrainConfig, num_players: int) -> None:
+        self._config, self._num_players = config, num_players
         self._learner: Learner
         self._load_seconds = 0.0
 
@@ -55,7 +55,8 @@ class LearnerActor:
         config = self._config
         torch.set_num_threads(config.num_threads or max(1, int(config.distributed.learner_cpus)))
         set_determinism(config.torch_deterministic)
-        self._learner = Learner(config, spaces.obs, spaces.actions, select_device(config.device))
+        device = select_device(config.device)
+        self._learner = Learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
         return self._learner.device
 
     def weights(self) -> Weights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -23,27 +23,40 @@ from enn_ppo.learner import Learned, LearnerNews, LearnerState, Settings, make_m
 from enn_ppo.tracking.logger import Row
 
 
+class Policy(NamedTuple):
+    """Whose learner it is, where there are several."""
+
+    number: int = 0
+    name: str = ""  # of several
+    num_players: int = 1  # whom it plays
+
+
 class RemoteLearner:
     """Passes on what the run asks, and publishes the learner's weights on the board. See `Learns`.
 
     Args:
         config: of the run.
-        cluster: is left when this is closed.
+        cluster: is left when the first policy's learner is closed.
         board: where runners find the weights.
+        policy: that it learns.
 
     Raises:
         PartLost: of every method, when the learner's process is gone.
     """
 
-    def __init__(self, config: TrainConfig, cluster: Cluster, board: Board) -> None:
+    def __init__(self, config: TrainConfig, cluster: Cluster, board: Board, policy: Policy) -> None:
         self._config, self._cluster, self._board = config, cluster, board
+        self.policy = policy
+        self._called = "the learner" + (f" of policy {policy.name}" if policy.name else "")
         distributed = config.distributed
         actor: Any = ray.remote(LearnerActor)
-        self._actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus).remote(config)
+        actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus)
+        self._actor = actor.remote(config, self.policy.num_players)
         self.device = torch.device("cpu")  # until it is known
         self._spaces: Spaces
         self._model: ActorCritic | None = None
-        self._model_version = -1
+        self._model_weights: Any = None  # a reference to those that it has
+        self._learning: tuple[Gathered, Any, Any] | None = None  # from what, and references to what comes of it
         self._row: Row = {}
         self._is_gone = False
         self._has_adopted = False
@@ -59,10 +72,10 @@ class RemoteLearner:
             self.device = fetch(self._actor.prepare.remote(spaces), START_SECONDS)
         except GetTimeoutError:
             raise ValueError(
-                f"the learner (distributed.learner_cpus={self._config.distributed.learner_cpus:g}) has not started within "
+                f"{self._called} (distributed.learner_cpus={self._config.distributed.learner_cpus:g}) has not started within "
                 f"{START_SECONDS:g} s; of the Ray cluster's CPUs {self._cluster.free_cpus():g} are free"
             ) from None
-        self._board.publish(self._actor.weights.remote())
+        self._publish(self._actor.weights.remote())
 
     @property
     def model(self) -> ActorCritic:
@@ -72,27 +85,50 @@ class RemoteLearner:
     def _fetch_model(self, timeout: float | None = None) -> ActorCritic:
         if self._model is None:
             self._model = make_model(self._config, self._spaces.obs, self._spaces.actions)
-        if self._model_version != self._board.version:
-            load_weights(self._model, self._ask(self._board.weights, timeout))
-            self._model_version = self._board.version
+        if self._model_weights is not self._weights:
+            load_weights(self._model, self._ask(self._weights, timeout))
+            self._model_weights = self._weights
         return self._model
 
+    @property
+    def _weights(self) -> Any:
+        """A reference to those of now."""
+        return self._board.weights[self.policy.number]
+
+    def _publish(self, weights: Any) -> None:
+        self._board.publish(weights, self.policy.number)
+
     def learn(self, gathered: Gathered, settings: Settings) -> Learned:
-        report: Report = self._publishing("learn", _lesson(gathered), settings)
-        self._board.rollouts_lost += report.lost
+        self.start_learning(gathered, settings)
+        return self.finish_learning()
+
+    def start_learning(self, gathered: Gathered, settings: Settings) -> None:
+        """Begin what `finish_learning` waits for, so that several learners can learn at the same time."""
+        self._learning = (gathered, *self._start("learn", self._lesson(gathered), settings))
+
+    def finish_learning(self) -> Learned:
+        """As `learn`, when it has begun."""
+        assert self._learning is not None
+        gathered, learned, weights = self._learning
+        report: Report = self._ask(learned)
+        self._publish(weights)
+        if self.policy.number == 0:  # a rollout that one learner has lost, all have
+            self._board.rollouts_lost += report.lost
         self._row = gathered.metrics(report.load_seconds)
-        return report.learned
+        played = report.learned.played  # of its frames several are the same step of an environment
+        played = played._replace(num_frames=played.num_frames // self.policy.num_players)
+        return report.learned._replace(played=played)
 
     def measure_rollout(self, gathered: Gathered) -> None:
         if self._has_adopted:  # statistics, too
             self.measure_what_is_new(gathered)
             return
-        self._board.publish(self._actor.measure.remote(_lesson(gathered)))
-        self._ask(self._board.weights)
+        self._publish(self._actor.measure.remote(self._lesson(gathered)))
+        self._ask(self._weights)
 
     def measure_what_is_new(self, gathered: Gathered) -> None:
-        self._board.publish(self._actor.measure_what_is_new.remote(_lesson(gathered)))
-        self._ask(self._board.weights)
+        self._publish(self._actor.measure_what_is_new.remote(self._lesson(gathered)))
+        self._ask(self._weights)
 
     def begin_episodes(self) -> None:
         self._ask(self._actor.begin_episodes.remote())
@@ -126,13 +162,23 @@ class RemoteLearner:
                 self._fetch_model(CLOSE_SECONDS)
             with suppress(Exception):  # Ray itself may be gone
                 ray.kill(self._actor)
-        self._cluster.close()
+        if self.policy.number == 0:
+            self._cluster.close()
+
+    def _lesson(self, gathered: Gathered) -> Lesson:
+        own = [part.rollouts[self.policy.number] for part in gathered.parts]
+        return Lesson(own, gathered.num_runners, any(gathered.staleness))
+
+    def _start(self, method: str, *args: Any) -> tuple[Any, Any]:
+        """References to what a method returns that also returns new weights, and to these."""
+        result, weights = getattr(self._actor, method).options(num_returns=2).remote(*args)
+        return result, weights
 
     def _publishing(self, method: str, *args: Any) -> Any:
         """What a method returns that also returns new weights; these stay where they are, stored once for all runners."""
-        result, weights = getattr(self._actor, method).options(num_returns=2).remote(*args)
+        result, weights = self._start(method, *args)
         found = self._ask(result)
-        self._board.publish(weights)
+        self._publish(weights)
         return found
 
     def _ask(self, reference: Any, timeout: float | None = None) -> Any:
@@ -140,7 +186,7 @@ class RemoteLearner:
             return fetch(reference, timeout)
         except RayActorError as error:
             self._is_gone = True
-            raise PartLost(f"the learner is gone: {cause_of_death(error)}") from error
+            raise PartLost(f"{self._called} is gone: {cause_of_death(error)}") from error
 
 
 def cause_of_death(error: RayActorError) -> str:
@@ -148,7 +194,3 @@ def cause_of_death(error: RayActorError) -> str:
     text = " ".join(str(error).split())
     detail = re.search(r"Worker exit detail: (.*?)\.?( Some common causes|$)", text)
     return f"its process was killed or has crashed: {detail[1]}" if detail else text.rstrip(".")
-
-
-def _lesson(gathered: Gathered) -> Lesson:
-    return Lesson([part.rollout for part in gathered.parts], gathered.num_runners, any(gathered.staleness))

@@ -24,8 +24,10 @@ from enn_ppo.config import TrainConfig
 from enn_ppo.distributed.shipping import Shipped, Weights, load_weights, ship
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.evaluation.episodes import Pilot, play_episodes
+from enn_ppo.evaluation.together import play_together, seed_of_policy
 from enn_ppo.evaluation.video import Camera
 from enn_ppo.learner import make_model
+from enn_ppo.players import PlayersSampler, cast_of
 from enn_ppo.sampling import LocalSampler, Parameters, make_pools
 from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.episode_env import EpisodeVecEnv
@@ -102,12 +104,12 @@ class EnvRunner:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._sampler: LocalSampler
+        self._sampler: LocalSampler | PlayersSampler
         self._told = Told()
         self._packed_from = 0.0
 
     def prepare(self, begin: NewEpisodes | None) -> Spaces:
-        """Make the environments and the policy.
+        """Make the environments and the policies.
 
         Args:
             begin: start episodes, too.
@@ -121,8 +123,12 @@ class EnvRunner:
         env: BoundEnvironment = pickle.loads(plan.env)
         pools = make_pools(env, replace(config.rollout, num_envs=plan.num_envs), config.seed, plan.first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
-        self._model = make_model(config, *spaces)
-        self._sampler = LocalSampler(pools, self._model, CPU, config.seed, plan.first_env)
+        self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
+        if config.policies:
+            self._cast = cast_of(config.policies, env.source, env.config.id)
+            self._sampler = PlayersSampler(pools, self._models, self._cast, CPU, config.seed, plan.first_env)
+        else:
+            self._sampler = LocalSampler(pools, self._models[""], CPU, config.seed, plan.first_env)
         if begin:
             self.reset(*begin)
         return Spaces(*spaces, self._sampler.threads_report())
@@ -131,64 +137,80 @@ class EnvRunner:
         """Start new episodes everywhere."""
         self._sampler.reset(seed, parameters or None)
 
-    def play(self, weights: Weights, key: int, parameters: Parameters, steps: int) -> Shipped | None:
+    def play(self, key: int, parameters: Parameters, steps: int, *weights: Weights) -> Shipped | None | list[Any]:
         """Play so many steps in every environment. What environments raise, `told` tells.
 
         Args:
-            weights: of the policy.
             key: what the sampling noise is keyed by beside the seed; see `Sampler.key`.
             parameters: for episodes that begin from now on, one value for each environment; may be empty.
             steps: to play.
+            weights: of each policy.
+
+        Returns:
+            The rollout; of several policies a list of theirs.
         """
         started = time.perf_counter()
         try:
-            load_weights(self._model, weights)
+            self._load(weights)
             self._sampler.key(key)
             if parameters:
                 self._sampler.configure(parameters)
-            rollout = self._sampler.collect(steps)
+            played = self._sampler.collect(steps)
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             sys.stderr.flush()
             self._told = Told(failure=describe(error))
-            return None
+            return None if len(weights) == 1 else [None] * len(weights)
         self._packed_from = time.perf_counter()
-        shipped = ship(rollout)
+        shipped = [ship(rollout) for rollout in (played.values() if isinstance(played, dict) else [played])]
         num_frames = steps * self._plan.num_envs
-        self._told = Told(num_frames, shipped.num_bytes, self._packed_from - started)
-        return shipped
+        num_bytes = sum(each.num_bytes for each in shipped)
+        self._told = Told(num_frames, num_bytes, self._packed_from - started)
+        return shipped[0] if len(shipped) == 1 else list(shipped)
+
+    def _load(self, weights: Sequence[Weights]) -> None:
+        for model, each in zip(self._models.values(), weights, strict=True):
+            load_weights(model, each)
 
     def told(self) -> Told:
         """How the last `play` went. Ray has stored what that returned before it calls this."""
         return self._told._replace(handover_seconds=time.perf_counter() - self._packed_from)
 
-    def final_episodes(self, weights: Weights, number: int, seed: int) -> list[Episode]:
+    def final_episodes(self, number: int, seed: int, *weights: Weights) -> list[list[Episode]]:
         """Play so many whole episodes, as an evaluation does; `seed` seeds environments and actions.
+
+        Returns:
+            The episodes as each policy has played them.
 
         Raises:
             Exception: whatever the environment raises.
         """
-        load_weights(self._model, weights)
+        self._load(weights)
         env: BoundEnvironment = pickle.loads(self._plan.env)
         config = EpisodesConfig(episodes=number, num_envs=min(number, self._plan.num_envs), seed=seed)
         spaces = self._sampler.obs_space(), self._sampler.action_space()
-        policy = fit_net(self._model.policy, *spaces, CPU, "the policy", env.config.id)
-        generator = torch.Generator().manual_seed(seed)
-        pilot = Pilot(policy.net, policy.adaptor, CPU, config.greedy, generator, policy, 1.0)
+        pilots = {}
+        for number, (name, model) in enumerate(self._models.items()):
+            policy = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
+            generator = torch.Generator().manual_seed(seed_of_policy(seed, number))
+            pilots[name] = Pilot(policy.net, policy.adaptor, CPU, config.greedy, generator, policy, 1.0)
         with closing(EpisodeVecEnv(env.source, config.num_envs, seed=seed)) as pool:
-            return play_episodes(pilot, pool, config, Camera(0, ""))
+            if not self._plan.config.policies:
+                return [play_episodes(pilots[""], pool, config, Camera(0, ""))]
+            return list(play_together(pilots, self._cast, pool, config, Camera(0, "")).values())
 
-    def read_checkpoint(self, path: str) -> Checkpoint:
-        """A checkpoint that is where this runner is.
+    def read_checkpoint(self, path: str, policy: str) -> Checkpoint:
+        """A checkpoint that is where this runner is: of a directory with one of `policy`, that policy's.
 
         Raises:
             ValueError: there is none.
         """
-        return load_checkpoint(Path(path))
+        own = Path(path) / policy
+        return load_checkpoint(own if own.is_dir() else Path(path))
 
     def state(self) -> list[dict[str, Any]]:
         """Where the environments of each block are."""
-        return [block.state() for block in self._sampler.blocks]
+        return self._sampler.block_states()
 
     def load_state(self, blocks: Sequence[Mapping[str, Any]]) -> str | None:
         """Continue from what `state` returned; why that is not possible, or None."""

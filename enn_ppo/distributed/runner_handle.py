@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -18,7 +19,7 @@ from enn_ppo.sampling import Parameters
 class Play(NamedTuple):
     """A rollout that is under way."""
 
-    rollout: Any  # references
+    rollouts: Sequence[Any]  # references, one of each policy
     told: Any
     version: int  # of the weights
 
@@ -89,9 +90,11 @@ class RunnerHandle:
 
     def send(self, board: Board, key: int, parameters: Parameters, steps: int) -> None:
         """Have so many steps played; arguments as in `EnvRunner.play`."""
-        rollout = self.actor.play.remote(board.weights, key, self.plan.part(parameters), steps)
+        play = self.actor.play.options(num_returns=board.num_policies)
+        rollouts = play.remote(key, self.plan.part(parameters), steps, *board.weights)
         self.last_key, self.version_sent = key, board.version
-        self.play = Play(rollout, self.actor.told.remote(), board.version)
+        rollouts = rollouts if board.num_policies > 1 else [rollouts]
+        self.play = Play(rollouts, self.actor.told.remote(), board.version)
 
     def receive(self) -> Part:
         """The rollout under way, when it has been played.
@@ -103,7 +106,7 @@ class RunnerHandle:
         play, told = self.play, self.ask(self.play.told)
         self.play = None
         self.has_failed = told.failure is not None
-        return Part(self.number, play.rollout, told, play.version)
+        return Part(self.number, play.rollouts, told, play.version)
 
     def ask(self, reference: Any, timeout: float | None = None) -> Any:
         """What the runner returns; errors as in `finish_start`."""

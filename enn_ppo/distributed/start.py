@@ -18,39 +18,43 @@ if TYPE_CHECKING:
 class OnRay(NamedTuple):
     """What takes the places of `Learner` and `LocalSampler`."""
 
-    learner: RemoteLearner
+    learners: list[RemoteLearner]  # one for each policy
     sampler: RunnerGroup
 
 
 def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
-    """Start the runners and the learner.
+    """Start the runners, and a learner for each policy.
 
     Raises:
         ValueError: there is no Ray, no cluster or no room in it, or the environment is not as it must be.
     """
-    if config.policies:
-        raise ValueError(f"policies={config.policies}: several learners are not there yet; leave policies out")
     if config.device == "cuda" and not config.distributed.learner_gpus:
         raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
     runners = plans(config, env)
     with ExitStack() as stack:
-        cluster = Cluster(config.distributed)
+        num_policies = max(1, len(config.policies))
+        cluster = Cluster(config.distributed, num_policies)
         stack.callback(cluster.close)
         from enn_ppo.distributed.board import Board  # these import Ray
         from enn_ppo.distributed.group import RunnerGroup
-        from enn_ppo.distributed.remote_learner import RemoteLearner
+        from enn_ppo.distributed.remote_learner import Policy, RemoteLearner
 
-        board = Board()
-        learner = RemoteLearner(config, cluster, board)
-        stack.callback(learner.close)
+        board = Board(num_policies)
+        learners = []
+        named = [Policy(n, name, len(players)) for n, (name, players) in enumerate(config.policies.items())]
+        for policy in named or [Policy()]:
+            learners.append(RemoteLearner(config, cluster, board, policy))
+            stack.callback(learners[-1].close)
         sampler = RunnerGroup(config, runners, cluster, board)
         stack.callback(sampler.close)
-        learner.prepare(sampler.spaces)
+        for learner in learners:
+            learner.prepare(sampler.spaces)
         if (initial := config.distributed.initial) and config.resume is None:
-            try:
-                checkpoint = sampler.read_checkpoint(initial)
-            except ValueError as error:
-                raise ValueError(f"distributed.initial={initial}, where runner 0 is: {error}") from error
-            learner.adopt(checkpoint, env.config.id)
+            for learner in learners:
+                try:
+                    checkpoint = sampler.read_checkpoint(initial, learner.policy.name)
+                except ValueError as error:
+                    raise ValueError(f"distributed.initial={initial}, where runner 0 is: {error}") from error
+                learner.adopt(checkpoint, env.config.id)
         stack.pop_all()
-    return OnRay(learner, sampler)
+    return OnRay(learners, sampler)

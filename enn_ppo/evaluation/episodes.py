@@ -43,7 +43,7 @@ from rogue_net.adaptor import ObsAdaptor
 #: Episodes side by side, seen by all players at once or by one of them.
 EpisodePool: TypeAlias = EpisodeVecEnv | SeatedEpisodeVecEnv
 
-OPPONENTS = "an opponent is random, past, or a run directory or checkpoint"  # for messages
+OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
 
 _COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
 
@@ -134,6 +134,16 @@ def evaluate_checkpoint(
         check_film(outputs.film)
     bound = bind_evaluation(from_dict(EnvConfig, checkpoint.config["env"], "env"), config, env)
     camera = Camera(outputs.num_filmed if outputs.film else 0, outputs.filmed_by)
+    if config.opponent == "policies":
+        from enn_ppo.evaluation.together import evaluate_together  # which is made of what is here
+
+        if outputs.record:
+            raise ValueError(f"opponent=policies and record={outputs.record} do not go together; leave one out")
+        with own_random_numbers(config.seed):
+            result = evaluate_together(checkpoint, config, bound, device, camera, progress=progress)
+        if outputs.film:
+            camera.write(outputs.film)
+        return result
     with contextlib.ExitStack() as stack:
         stack.enter_context(own_random_numbers(config.seed))
         pool = stack.enter_context(contextlib.closing(make_pool(bound, config, checkpoint, device)))
@@ -258,7 +268,7 @@ def play_episodes(
             tracker = EpisodeTracker(len(pool))
             camera.start(pool, running)
             while len(running):
-                _check_lengths(tracker.lengths, config.max_episode_steps)
+                check_lengths(tracker.lengths, config.max_episode_steps)
                 batch = pilot.see(obs)
                 result = pilot.act(batch, logits=recorder is not None and recorder.logits)
                 step = pool.step(result.to_buffers())
@@ -318,7 +328,8 @@ def _estimate(values: Sequence[float]) -> Estimate:
     return Estimate(fmean(values), ci95, len(values))
 
 
-def _check_lengths(lengths: NDArray[np.int64], limit: int) -> None:
+def check_lengths(lengths: NDArray[np.int64], limit: int) -> None:
+    """Raise a ValueError where a running episode has `limit` steps."""
     if lengths.max() >= limit:
         raise ValueError(
             f"environment {int(lengths.argmax())} has played {limit} steps without ending its episode "

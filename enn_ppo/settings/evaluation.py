@@ -30,8 +30,9 @@ class EpisodesConfig:
     """Arguments of the environment that differ from training's. Default: none."""
     opponent: str | None = None
     """Who plays the other players, where the environment has several: `random`, `past` (earlier policies of the same
-    run), or a run directory or checkpoint; the policy then plays every side in turn. null: it plays all sides at once.
-    Default null."""
+    run), or a run directory or checkpoint; the policy then plays every side in turn. `policies`, in runs with `policies`: each
+    of them plays its own players, as it was at the same step. null: the policy plays all sides at once; in evaluations of runs
+    with `policies` while training, as `policies`. Default null."""
     max_episode_steps: int = 100_000
     """An episode still running after so many steps ends the evaluation with an error. At least 1. Default 100,000."""
     video: int = 0

@@ -39,6 +39,7 @@ class Progress:
         stream: TextIO | None = None,
         plain_interval: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        prefix: str = "",
     ) -> None:
         """Start the clock.
 
@@ -48,6 +49,7 @@ class Progress:
             stream: where to write; None chooses as described above.
             plain_interval: seconds between plain lines.
             clock: seconds, from any origin.
+            prefix: of the lines, where several are shown.
         """
         self._total = total_steps
         self._initial = initial_step
@@ -55,9 +57,9 @@ class Progress:
         self._started = clock()
         live = stream.isatty() if stream else sys.stderr.isatty() and sys.stdout.isatty()
         if live:
-            self._display: _Display = _LiveLine(total_steps, initial_step, stream or sys.stderr)
+            self._display: _Display = _LiveLine(total_steps, initial_step, stream or sys.stderr, prefix)
         else:
-            self._display = _PlainLines(stream or sys.stdout, plain_interval, clock)
+            self._display = _PlainLines(stream or sys.stdout, plain_interval, clock, prefix)
 
     def update(self, row: Row) -> None:
         """Show a row of metrics; a value that is None or missing shows as "-"."""
@@ -89,9 +91,9 @@ class _Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class _LiveLine:
-    def __init__(self, total: int, initial: int, stream: TextIO) -> None:
+    def __init__(self, total: int, initial: int, stream: TextIO, prefix: str) -> None:
         self._stream = stream
-        layout = "{percentage:3.0f}%|{bar:12}| {n:,}/{total:,}{desc}"
+        layout = prefix + "{percentage:3.0f}%|{bar:12}| {n:,}/{total:,}{desc}"
         # some pseudo-terminals say that they are 0 columns wide, and tqdm would then cut the line down to nothing
         width = {"dynamic_ncols": True} if _columns(stream) > 0 else {"ncols": 120, "nrows": 24}
         self._bar: tqdm[Any] = _Bar(total=total, initial=initial, file=stream, bar_format=layout, miniters=1, **width)
@@ -109,15 +111,16 @@ class _LiveLine:
 
 
 class _PlainLines:
-    def __init__(self, stream: TextIO, interval: float, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, interval: float, clock: Callable[[], float], prefix: str) -> None:
         self._stream = stream
+        self._prefix = prefix
         self._interval = interval
         self._clock = clock
         self._due = -float("inf")
         self._held_back: str | None = None
 
     def show(self, step: int, total: int, text: str) -> None:
-        line = f"{step:,}/{total:,} steps ({100 * step / total if total else 100:.0f}%)  {text}"
+        line = f"{self._prefix}{step:,}/{total:,} steps ({100 * step / total if total else 100:.0f}%)  {text}"
         if self._clock() < self._due:
             self._held_back = line
             return

@@ -24,19 +24,21 @@ class RunOutput:
         run_dir: exists.
         config: of the run; written to `config.yaml`.
         step: where a resumed run continues: later rows of metrics are dropped. None for a new one.
+        name: of the policy, which lines begin with where there are several.
 
     Raises:
         ValueError: the directory cannot be written, or a tracker cannot start.
     """
 
-    def __init__(self, run_dir: Path, config: TrainConfig, step: int | None) -> None:
+    def __init__(self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "") -> None:
         self.run_dir = run_dir
+        self._prefix = f"{name}: " if name else ""
         try:
             self._logger = make_loggers(run_dir, config, step, self.say)
             (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
-        self._progress = Progress(config.total_timesteps, step or 0)
+        self._progress = Progress(config.total_timesteps, step or 0, prefix=self._prefix)
 
     def log(self, row: Row) -> None:
         """Show and store one update's metrics, or those of an evaluation that has ended since: then only `step` and `eval/...`.
@@ -57,6 +59,10 @@ class RunOutput:
 
     def say(self, text: str) -> None:
         """Print a line without tearing the live line."""
+        self._progress.write(self._prefix + text)
+
+    def say_of_all(self, text: str) -> None:
+        """As `say`, of something that concerns all policies where there are several."""
         self._progress.write(text)
 
     def __enter__(self) -> RunOutput:

@@ -123,7 +123,7 @@ def row_of(obs: VecObs, env: int, actor: int) -> int:
     return int(begin) + actors.values[begin:end, 0].tolist().index(actor)
 
 
-def test_an_episode_ends_once_for_each_player_with_its_own_rewards_and_says_who_won() -> None:
+def test_an_episode_ends_once_for_each_policy_with_its_own_rewards_and_says_who_won() -> None:
     cast = Cast({"red": [0], "blue": [1]}, mapping_of(SNAKES))
     pool = Spied(SNAKES, 4, seed=0)
     collector = PlayersCollector(pool, make_nets(cast.policies), cast, CPU, 0, first_env=8)
@@ -145,15 +145,16 @@ def test_an_episode_ends_once_for_each_player_with_its_own_rewards_and_says_who_
         assert one.info["win_rate"] == 0.5 + 0.5 * np.sign(one.reward - other.reward)
 
 
-def test_players_of_one_policy_do_not_win_against_each_other() -> None:
-    tracker = PlayersTracker(1, ["red", "blue", "red"])
+def test_a_policy_of_several_players_gets_their_mean_and_wins_against_those_of_others_alone() -> None:
     obs = ThreadedVecEnv(SNAKES, 1).reset(0)
     obs.done = np.array([True])
-    told = [episode.info for episode in tracker.step(obs, np.array([[1.0, 2.0, 3.0]], np.float32))]
-    assert [info["win_rate"] for info in told] == [0.0, 0.0, 1.0]
-    assert [info["opponent_reward"] for info in told] == [2.0, 3.0, 2.0]
-    alone = PlayersTracker(1, ["red", "red"]).step(obs, np.array([[1.0, 2.0]], np.float32))
-    assert [set(episode.info) - set(obs.end_of_episode_info.get(0, {})) for episode in alone] == [{"policy"}] * 2
+    rewards = np.array([[1.0, 2.0, 6.0]], np.float32)
+    (episodes,) = PlayersTracker(1, {"red": [2, 0], "blue": [1]}).step(obs, rewards)
+    assert (episodes["red"].reward, episodes["blue"].reward) == (3.5, 2.0)
+    assert (episodes["red"].info["win_rate"], episodes["blue"].info["win_rate"]) == (0.5, 0.0)
+    assert (episodes["red"].info["opponent_reward"], episodes["blue"].info["opponent_reward"]) == (2.0, 6.0)
+    (alone,) = PlayersTracker(1, {"red": [0, 1, 2]}).step(obs, rewards)
+    assert (alone["red"].reward, alone["red"].info) == (3.0, {"policy": "red"})
 
 
 def test_no_two_players_environments_or_steps_share_their_noise() -> None:
