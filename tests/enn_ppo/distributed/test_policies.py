@@ -1,0 +1,316 @@
+"""Several policies, each with a learner of its own, in environments that they play together."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import (
+    Callback,
+    EnvConfig,
+    Interrupted,
+    PPOConfig,
+    RogueNetConfig,
+    RolloutConfig,
+    SelfPlayConfig,
+    TrainConfig,
+    train,
+)
+from enn_ppo.callbacks import Update
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint
+from enn_ppo.checkpoints.common import load_common, runs_in
+from enn_ppo.config import TrainEvalConfig
+from enn_ppo.distributed.errors import PartLost
+from enn_ppo.distributed.sharing import PolicyCallback, Shared, SharedRunners
+from enn_ppo.eval import evaluate
+from enn_ppo.evaluation.episodes import Pilot
+from enn_ppo.evaluation.together import play_together
+from enn_ppo.evaluation.video import Camera
+from enn_ppo.players import Cast
+from enn_ppo.settings.evaluation import EpisodesConfig, EvalConfig
+from entity_gym.episode_env import EpisodeVecEnv
+from rogue_net.adaptor import ObsAdaptor
+from tests.enn_ppo.distributed.runs import actors, learned_rows, on_ray, rows_of
+from tests.enn_ppo.players_worlds import CPU, DOWN, SNAKES, UP, always
+from tests.enn_ppo.test_players import mapping_of
+from tests.enn_ppo.test_resume import assert_same_end
+from tests.enn_ppo.worlds import tiny_config
+
+TWO = {"red": [0], "blue": [1]}
+FOUR = {"red": [2, 0], "blue": [3, 1]}
+
+
+def snakes(num_players: int) -> EnvConfig:
+    board = {"board_size": 5, "num_snakes": num_players, "num_players": num_players, "max_snake_length": 3}
+    return EnvConfig(id="MultiSnake", kwargs={**board, "max_steps": 8})
+
+
+def together(run_dir: Path, num_env_runners: int, changes: dict[str, Any] | None = None, **ray: Any) -> TrainConfig:
+    """Two policies with two players each, with everything that remembers something from update to update."""
+    settings: dict[str, Any] = {
+        "env": snakes(4),
+        "policies": FOUR,
+        "rollout": RolloutConfig(num_envs=4, steps=8, block=2),
+        "ppo": PPOConfig(normalize="rewards"),
+        "value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1),
+        "eval": TrainEvalConfig(interval=64, episodes=4, num_envs=4, process=False),
+        "checkpoint_interval": 1,
+    }
+    return on_ray(run_dir, num_env_runners, settings | (changes or {}), **ray)
+
+
+def without_times(run_dir: Path) -> list[dict[str, Any]]:
+    """Rows as `learned_rows` has them, with evaluations."""
+    return [{name: value for name, value in row.items() if name != "eval/seconds"} for row in learned_rows(run_dir)]
+
+
+class PressCtrlC(Callback):
+    def on_update(self, update: Update) -> None:
+        if update.step == 96 and update.policy_name == "red":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class Watch(Callback):
+    """Keeps what each policy has told."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[int, str | None]] = []
+        self.episodes: list[tuple[str, int]] = []
+        self.asked = 0
+
+    def on_update(self, update: Update) -> None:
+        self.updates.append((update.step, update.policy_name))
+
+    def on_episode(self, episode: Any) -> None:
+        self.episodes.append((episode.info["policy"], episode.env_id))
+
+    def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]]:
+        self.asked += 1
+        return {"max_snake_length": rng.integers(2, 4, size=num_envs).tolist()}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_runs_are_exact_however_many_runners_and_go_on_from_the_newest_step_that_all_policies_have(
+    tmp_path: Path,
+) -> None:
+    watch = Watch()
+    whole_config = together(tmp_path / "whole", 1)
+    whole = train(whole_config, callbacks=[watch])
+    steps = [32, 64, 96, 128, 160]
+    assert watch.updates == [(step, name) for step in steps for name in FOUR]
+    assert watch.asked == 2 + len(steps)  # twice for the statistics, then before every update
+    assert {name for name, _ in watch.episodes} == set(FOUR) and {env for _, env in watch.episodes} == set(range(4))
+
+    parts = together(tmp_path / "parts", 2)
+    with pytest.raises(
+        Interrupted, match=rf"after 96 steps; saved .*red/.*blue/.*; go on with resume={tmp_path}/parts$"
+    ):
+        train(parts, callbacks=[Watch(), PressCtrlC()])
+    shutil.rmtree(
+        tmp_path / "parts" / "blue" / "checkpoints" / "step_000000000096"
+    )  # as if it had crashed between the two
+    resumed = train(
+        replace(whole_config, run_dir=str(tmp_path / "parts"), resume=str(tmp_path / "parts")), callbacks=[Watch()]
+    )
+    for name in FOUR:
+        rows = rows_of(tmp_path / "whole" / name)
+        assert [row["step"] for row in rows if "reward" in row] == steps
+        assert all(row["frames"] == 32 and row["actors/move"] <= 64 for row in rows if "reward" in row)
+        assert [row["eval/step"] for row in rows if "eval/step" in row] == [64, 128, 160]
+        assert without_times(tmp_path / "parts" / name) == without_times(tmp_path / "whole" / name)
+        assert_same_end(tmp_path / "parts" / name, tmp_path / "whole" / name)
+        weights, again = (run.policies[name].policy.state_dict() for run in (whole, resumed))
+        assert all(torch.equal(weights[key], again[key]) for key in weights)
+        assert load_checkpoint(tmp_path / "whole" / name).trainer["scale"]["running"].shape == (8,)
+    red, blue = (whole.policies[name].policy.state_dict() for name in FOUR)
+    assert any(not torch.equal(red[key], blue[key]) for key in red)
+    assert whole.run_dir == tmp_path / "whole" and whole.policies["blue"].run_dir == tmp_path / "whole" / "blue"
+
+    result = evaluate(
+        EvalConfig(checkpoint=f"{tmp_path}/whole/red", episodes=4, num_envs=4, opponent="policies", device="cpu")
+    )
+    told = [row for row in rows_of(tmp_path / "whole" / "red") if row.get("eval/step") == 160][0]
+    assert result.estimates["episodic_reward"].mean == told["eval/episodic_reward"]
+    assert result.estimates["win_rate"].mean == told["eval/win_rate"]
+
+
+class KillALearner(Callback):
+    def on_update(self, update: Update) -> None:
+        if update.step >= 96 and update.policy_name == "blue":
+            actors("LearnerActor")[0].kill()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_out_of_step_all_learn_from_the_same_parts_and_a_killed_learner_names_its_policy_and_where_to_go_on(
+    tmp_path: Path,
+) -> None:
+    changes = {
+        "env": snakes(2),
+        "policies": TWO,
+        "total_timesteps": 100_000,
+        "ppo": PPOConfig(),
+        "eval": TrainEvalConfig(),
+    }
+    with pytest.raises(PartLost) as ended:
+        train(together(tmp_path / "a", 1, changes, sync=False), callbacks=[KillALearner()])
+    assert re.match(r"the learner of policy (red|blue) is gone: its process was killed", str(ended.value))
+    rows = {name: rows_of(tmp_path / "a" / name) for name in TWO}
+    for name in ("step", "frames", "distributed/staleness", "distributed/rollouts_stale"):
+        assert [row[name] for row in rows["red"]] == [row[name] for row in rows["blue"]]
+    assert any(row["distributed/staleness"] > 0 for row in rows["red"])
+    saved = load_common([tmp_path / "a" / name for name in TWO])
+    assert saved[0].step == saved[1].step >= 64
+    note = "".join(ended.value.__notes__)
+    assert note == f"saved is {saved[0].path}, {saved[1].path}: go on with resume={tmp_path}/a"
+    assert not actors("LearnerActor") and not actors("EnvRunner")
+
+
+# --- Without Ray ---
+
+
+def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
+    runs = [tmp_path / "a" / name for name in TWO]
+    for run in runs:
+        train(tiny_config(run, checkpoint_interval=1, keep_last=5))
+    assert runs_in(tmp_path / "a") == sorted(runs) and runs_in(runs[0]) == [] and runs_in(tmp_path / "none") == []
+    assert [checkpoint.step for checkpoint in load_common(runs)] == [160, 160]
+    shutil.rmtree(runs[1] / "checkpoints" / "step_000000000160")
+    (runs[0] / "checkpoints" / "step_000000000128" / "trainer.pt").unlink()
+    found = load_common(runs)
+    assert [checkpoint.path for checkpoint in found] == [run / "checkpoints" / "step_000000000096" for run in runs]
+    shutil.rmtree(runs[1] / "checkpoints")
+    (runs[1] / "checkpoints").mkdir()
+    with pytest.raises(
+        CheckpointError, match="no step that all policies have saved: the newest are .*_000000000160, nothing"
+    ):
+        load_common(runs)
+    with pytest.raises(
+        CheckpointError, match=r"there is no run of policy green in .*a, which holds runs of blue, red; give"
+    ):
+        load_common([*runs, tmp_path / "a" / "green"])
+
+
+class FakeGroup:
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*args: Any) -> Any:
+            self.asked.append(name)
+            return [name, len(self.asked)]
+
+        return ask
+
+
+def test_what_concerns_the_environments_happens_once_for_all_policies() -> None:
+    group, shared = FakeGroup(), Shared()
+    red, blue = (SharedRunners(cast(Any, group), policy, shared) for policy in (0, 1))
+    for runners in (red, blue):  # as a run begins: one policy after the other
+        runners.reset(1, None)
+        runners.collect(8)
+        runners.reset(1, None)
+    assert group.asked == ["reset", "collect", "reset"]
+    for _ in range(2):
+        gathered = red.collect(8)
+        assert gathered == blue.collect(8)
+        assert red.metrics() == blue.metrics()
+        saved = red.state()
+        assert saved == blue.state()
+    assert group.asked[3:] == ["collect", "metrics", "state"] * 2
+    red.collect(8)
+    assert blue.state() != saved  # never that of an earlier step
+    for runners in (red, blue):
+        runners.close()
+    assert group.asked[-1] == "close" and group.asked.count("close") == 1
+
+
+def test_the_users_code_draws_parameters_once_and_hears_of_every_policy() -> None:
+    watch, shared = Watch(), Shared()
+    red, blue = (PolicyCallback(watch, name, name == "red", shared) for name in TWO)
+    drawn = [each.env_info(0.0, 4, np.random.default_rng(0)) for each in (red, blue)]
+    assert drawn[0] == drawn[1] and watch.asked == 1
+    for each in (red, blue):
+        each.on_update(Update(32, {}, cast(Any, None)))
+    assert watch.updates == [(32, "red"), (32, "blue")]
+
+
+def test_in_evaluations_every_policy_plays_its_own_players() -> None:
+    pool, seen = EpisodeVecEnv(SNAKES, 3, seed=0), []
+    step = pool.step
+
+    def spied(actions: Any) -> Any:
+        seen.append(actions["move"])
+        return step(actions)
+
+    pool.step = spied  # type: ignore[method-assign]
+    pilots = {}
+    for name, choice in (("red", DOWN), ("blue", UP)):
+        net = always(choice)
+        adaptor = ObsAdaptor(net.obs_space, pool.obs_space(), pool.action_space(), [])
+        pilots[name] = Pilot(net, adaptor, CPU, True, torch.Generator(), cast(Any, None), 1.0)
+    episodes = play_together(
+        pilots,
+        Cast({"blue": [1], "red": [0]}, mapping_of(SNAKES)),
+        pool,
+        EpisodesConfig(episodes=5, num_envs=3),
+        Camera(0, ""),
+    )
+    assert seen and all(set(move.values[0::2, 0].tolist()) == {DOWN} for move in seen)  # player 0's snake is the first
+    assert all(set(move.values[1::2, 0].tolist()) == {UP} for move in seen)
+    assert [len(own) for own in episodes.values()] == [5, 5]
+    assert {episode.info["policy"] for episode in episodes["blue"]} == {"blue"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policies": {"red": [0], "blue": [2]}}, r"policies must have every player of 0 to 2 once, got"),
+        ({"self_play": SelfPlayConfig(enabled=True)}, "and self_play.enabled=true do not go together"),
+        ({"record": "a.arrow"}, "and record=a.arrow do not go together"),
+        ({"keep_last": 1}, "keep_last=1 must be at least 2 with policies="),
+        (
+            {"policies": {}, "eval": TrainEvalConfig(interval=64, opponent="policies")},
+            "needs several policies: policies=",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_with_policies(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": EnvConfig()}, "and MineSweeper does not say which player owns what"),
+        ({"policies": {"red": [0], "blue": [1, 2]}}, "every player of MultiSnake once, which has players 0 to 1; got"),
+        ({"policies": {"a/b": [0], "blue": [1]}}, "'a/b' cannot be the name of a run directory"),
+        ({"env": EnvConfig(id="MultiSnake")}, "every player of MultiSnake once, which has one player, 0; got"),
+        (
+            {"eval": TrainEvalConfig(interval=64, env_kwargs={"num_players": 1})},
+            "every player of eval.env_kwargs: MultiSnake once, which has one player",
+        ),
+        ({"resume": "none"}, "there is no run of policy red in none, which holds runs of nothing"),
+    ],
+)
+def test_nothing_is_started_or_written_where_policies_do_not_fit(
+    tmp_path: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.distributed.start.start_on_ray", lambda *args: pytest.fail("Ray was started"))
+    with pytest.raises(ValueError, match=message):
+        train(together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO} | changes))
+    assert not (tmp_path / "a").exists()
