@@ -13,7 +13,7 @@ import torch
 
 from enn_ppo.callbacks import Callback
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.common import load_common
+from enn_ppo.checkpoints.common import load_common, runs_in
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.ddp.followers import NoEvaluator, NoOutput
@@ -84,6 +84,7 @@ def start_runs(config: TrainConfig, env: EnvFactory | None, callback: Callback) 
     if config.resume:
         checkpoints = load_common([Path(config.resume) / name for name in config.policies])
     home = Path(config.run_dir or config.resume or default_run_dir(bound.config.id, datetime.now()))
+    _check_home(config, home)
     config = replace(config, env=bound.config)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
@@ -104,6 +105,20 @@ def start_runs(config: TrainConfig, env: EnvFactory | None, callback: Callback) 
         runs = PolicyRuns(opened, learners, home)
         stack.pop_all()  # the runs close them
     return runs
+
+
+def _check_home(config: TrainConfig, home: Path) -> None:
+    """Find before anything starts that other runs are where those of the policies shall be."""
+    names = [run.name for run in runs_in(home)]
+    if strangers := [name for name in names if name not in config.policies]:
+        raise ValueError(
+            f"run_dir {home} holds runs that are none of policies={config.policies}: {', '.join(strangers)}; give another run_dir"
+        )
+    if names and not config.resume and not config.overwrite:
+        raise ValueError(
+            f"run_dir {home} already holds runs of {', '.join(names)}: continue them with resume={home}, remove them with "
+            "overwrite=true, or give another run_dir"
+        )
 
 
 def _states_of_policies(

@@ -184,6 +184,13 @@ def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
     runs = [tmp_path / "a" / name for name in TWO]
     for run in runs:
         train(tiny_config(run, checkpoint_interval=1, keep_last=5))
+    config = together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO})
+    with pytest.raises(
+        ValueError, match=r"already holds runs of blue, red: continue them with resume=.*/a, remove them with"
+    ):
+        train(config)
+    with pytest.raises(ValueError, match="holds runs that are none of policies=.*: blue; give another run_dir"):
+        train(replace(config, overwrite=True, policies={"red": [0], "green": [1]}))
     assert runs_in(tmp_path / "a") == sorted(runs) and runs_in(runs[0]) == [] and runs_in(tmp_path / "none") == []
     assert [checkpoint.step for checkpoint in load_common(runs)] == [160, 160]
     shutil.rmtree(runs[1] / "checkpoints" / "step_000000000160")
