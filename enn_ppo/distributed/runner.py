@@ -190,9 +190,9 @@ class EnvRunner:
         config = EpisodesConfig(episodes=number, num_envs=min(number, self._plan.num_envs), seed=seed)
         spaces = self._sampler.obs_space(), self._sampler.action_space()
         pilots = {}
-        for number, (name, model) in enumerate(self._models.items()):
+        for place, (name, model) in enumerate(self._models.items()):
             policy = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
-            generator = torch.Generator().manual_seed(seed_of_policy(seed, number))
+            generator = torch.Generator().manual_seed(seed_of_policy(seed, place))
             pilots[name] = Pilot(policy.net, policy.adaptor, CPU, config.greedy, generator, policy, 1.0)
         with closing(EpisodeVecEnv(env.source, config.num_envs, seed=seed)) as pool:
             if not self._plan.config.policies:

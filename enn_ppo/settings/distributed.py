@@ -48,8 +48,8 @@ class DistributedConfig:
     """Of `ray`: episodes that runners play with the last parameters before they check out, shared between them. At least 0.
     Default 0."""
     initial: str | None = None
-    """Of `ray`: a run directory or checkpoint where the first runner is, whose policy training begins with; null: the
-    learner's own. Default null."""
+    """Of `ray`: a run directory or checkpoint where the first runner is, whose policy training begins with, or what holds run
+    directories of `policies`; null: the learner's own. Default null."""
 
     def __post_init__(self) -> None:
         check_choice("distributed.mode", self.mode, get_args(Mode))
