@@ -147,7 +147,7 @@ def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, 
     with pytest.raises(ValueError, match="no checkpoint nowhere") as caught:
         evaluate(config(duel, opponent="nowhere"), env=Duel)
     assert caught.value.__notes__ == [
-        "(with opponent=nowhere; an opponent is random, past, or a run directory or checkpoint)"
+        "(with opponent=nowhere; an opponent is random, past, policies, or a run directory or checkpoint)"
     ]
     with pytest.raises(ValueError, match="the opponent .* belongs to another environment than this one"):
         evaluate(config(duel, opponent=str(snakes)), env=Duel)
