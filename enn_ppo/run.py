@@ -47,6 +47,7 @@ class Run:
         """Count an update that took so many seconds, by the lead's clock; log it, and call the user's code."""
         state, played = self.state, learned.played
         elapsed = state.ranks.lead(lambda: seconds)
+        evaluated = state.ranks.lead(lambda: self._evaluated(self.evaluator.poll()))
         state.advance(played, elapsed)
         row = metrics_row(
             state.step,
@@ -55,7 +56,7 @@ class Run:
             learning_rate=settings.learning_rates[0],
             ent_coef=float(settings.ppo.ent_coef),
             timing=Timing(state.seconds, elapsed),
-            extra=state.metrics() | self._evaluated(self.evaluator.poll()),
+            extra=state.metrics() | evaluated,
         )
         self.metrics = row
         self.stopped = state.ranks.lead(lambda: self._tell(row, played.episodes))
@@ -94,7 +95,7 @@ class Run:
         if interrupted:
             raise self._interrupted(interrupted, saved)
         if evaluate:
-            self.evaluator.submit(saved, step)
+            state.ranks.lead(lambda: self.evaluator.submit(saved, step))
             self._evaluated_until = step
 
     def finish(self, interrupted: Callable[[], str | None]) -> None:
@@ -137,16 +138,15 @@ class Run:
         run_dir = self.output.run_dir
         try:
             return f"saved is {resolve_checkpoint(run_dir)}: go on with resume={run_dir}"
-        except CheckpointError:
-            pass
-        return self._saved_now()
+        except CheckpointError as error:
+            return self._saved_now() or f"nothing is saved: {error}"
 
-    def _saved_now(self) -> str:
+    def _saved_now(self) -> str | None:
         run_dir = self.output.run_dir
         try:
             return f"saved is {self.state.save(run_dir)}, written just now: go on with resume={run_dir}"
-        except (ValueError, PartLost) as error:
-            return f"nothing is saved: {error}"
+        except (ValueError, PartLost):
+            return None
 
     def _evaluated(self, done: EvalRow | None) -> Row:
         """Metrics of an evaluation that is done; its checkpoint learns how good it is."""
@@ -167,10 +167,8 @@ class Run:
         if isinstance(error, RecordingError):
             self.state.collector.recorder = None  # which is closed
             error.add_note(self._rescued())
-        if isinstance(error, PartLost):
-            error.add_note(self._rescued())
-        if isinstance(error, TooManyFailures):
-            error.add_note(self._saved_now())
+        if isinstance(error, PartLost | TooManyFailures):  # between two updates; a learner that is gone cannot be saved
+            error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):
             ignore_sigterm()  # of torchrun, which ends the others when one is gone: first this rank says why
             error.add_note(f"go on from the last checkpoint with resume={self.output.run_dir}")

@@ -84,8 +84,10 @@ def _start_with(state: TrainState, env: EnvFactory | None, checkpoint: Checkpoin
     if not continues or _is_left_behind(checkpoint):
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         state.save(run_dir, evaluations=evaluations, score=checkpoint.score if checkpoint else None)
-    evaluator = (
-        NoEvaluator(config.eval) if ranks.rank else Evaluator(config.eval, env, config.device, run_dir, output.say)
+    evaluator = ranks.each(
+        lambda: (
+            NoEvaluator(config.eval) if ranks.rank else Evaluator(config.eval, env, config.device, run_dir, output.say)
+        )
     )
     if continues:
         evaluator.resubmit(state.evaluations, run_dir / CHECKPOINTS)

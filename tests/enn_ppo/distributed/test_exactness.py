@@ -119,7 +119,14 @@ def test_a_run_goes_on_exactly_from_here_to_ray_and_back(tmp_path: Path) -> None
 
 
 def test_why_blocks_of_another_number_of_runners_do_not_fit() -> None:
-    problem = blocks_problem([{}], 2, "distributed.num_env_runners")
-    assert problem == "the checkpoint has them in 1 block, and distributed.num_env_runners makes 2"
-    assert blocks_problem([{}, None], 2) == "some of them were being started again when the checkpoint was written"
+    saved = {"episodes": {"lengths": [3, 0, 5, 2]}}
+    problem = blocks_problem([saved], 2, "distributed.num_env_runners makes")
+    assert (
+        problem == "the checkpoint has them in 1 block of 4 (rollout.block=4), and distributed.num_env_runners makes 2"
+    )
+    assert blocks_problem([None, None], 1) == "the checkpoint has them in 2 blocks, and rollout.block makes 1"
+    assert (
+        blocks_problem([{}, None], 2)
+        == "some of them were playing, or being started again, when the checkpoint was written"
+    )
     assert blocks_problem([{}, {}], 2) is None
