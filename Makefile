@@ -28,10 +28,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Spinning OpenMP threads make small operations 30 times slower as soon as another process shares the cores.
+# Two files of tests at a time, of which each has a core. Spinning OpenMP threads make small operations 30 times slower as soon
+# as another process shares the cores.
 test: export OMP_WAIT_POLICY = PASSIVE
+test: export OMP_NUM_THREADS = 1
 test: lint
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -58,6 +58,7 @@ class Run:
         """Count an update that took so many seconds, by the lead's clock; log it, and call the user's code."""
         state, played = self.state, learned.played
         elapsed = state.ranks.lead(lambda: seconds)
+        evaluated = state.ranks.lead(lambda: self._evaluated(self.evaluator.poll()))
         state.advance(played, elapsed)
         row = metrics_row(
             state.step,
@@ -66,7 +67,7 @@ class Run:
             learning_rate=settings.learning_rates[0],
             ent_coef=float(settings.ppo.ent_coef),
             timing=Timing(state.seconds, elapsed),
-            extra=state.metrics() | self._evaluated(self.evaluator.poll()),
+            extra=state.metrics() | evaluated,
         )
         self.metrics = row
         self.stopped = state.ranks.lead(lambda: self._tell(row, played.episodes))
@@ -129,7 +130,7 @@ class Run:
 
     def evaluate(self, checkpoint: Path) -> None:
         """Submit the checkpoint that was just saved."""
-        self.evaluator.submit(checkpoint, self.state.step)
+        self.state.ranks.lead(lambda: self.evaluator.submit(checkpoint, self.state.step))
         self._evaluated_until = self.state.step
 
     def finish(self, interrupted: Callable[[], str | None]) -> None:
@@ -177,16 +178,18 @@ class Run:
         """Where the run can go on from: its last checkpoint, or where that is gone too, one that is saved now."""
         try:
             return f"saved is {_listed(self._saved())}: go on with resume={self.home}"
-        except CheckpointError:
-            pass
-        return self._saved_now()
+        except CheckpointError as error:
+            return self._saved_now() or f"nothing is saved: {error}"
 
-    def _saved_now(self) -> str:
+    def _saved_now(self) -> str | None:
         try:
+            if len(self.together) > 1:  # where one's learner is gone, none is saved: others may be an update ahead
+                for run in self.together:
+                    run.state.learner.state()
             saved = [run.state.save(run.output.run_dir) for run in self.together]
             return f"saved is {_listed(saved)}, written just now: go on with resume={self.home}"
-        except (ValueError, PartLost) as error:
-            return f"nothing is saved: {error}"
+        except (ValueError, PartLost):
+            return None
 
     def _evaluated(self, done: EvalRow | None) -> Row:
         """Metrics of an evaluation that is done; its checkpoint learns how good it is."""
@@ -215,10 +218,8 @@ class Run:
         if isinstance(error, RecordingError):
             self.state.collector.recorder = None  # which is closed
             error.add_note(self._rescued())
-        if isinstance(error, PartLost):
-            error.add_note(self._rescued())
-        if isinstance(error, TooManyFailures):
-            error.add_note(self._saved_now())
+        if isinstance(error, PartLost | TooManyFailures):  # between two updates; a learner that is gone cannot be saved
+            error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):
             ignore_sigterm()  # of torchrun, which ends the others when one is gone: first this rank says why
             error.add_note(f"go on from the last checkpoint with resume={self.home}")

@@ -186,14 +186,16 @@ class LocalSampler(BlockSampler):
 
 
 def blocks_problem(
-    saved: Sequence[Mapping[str, Any] | None], num_blocks: int, setting: str = "rollout.block"
+    saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
 ) -> str | None:
     """Why so many blocks cannot go on from the states that a checkpoint has of its own; None if they can."""
     if len(saved) != num_blocks:
         plural = "s" if len(saved) > 1 else ""
-        return f"the checkpoint has them in {len(saved)} block{plural}, and {setting} makes {num_blocks}"
+        sizes = [len(each["episodes"]["lengths"]) for each in saved if each]
+        of_size = f" of {sizes[0]} (rollout.block={sizes[0]})" if sizes else ""
+        return f"the checkpoint has them in {len(saved)} block{plural}{of_size}, and {because} {num_blocks}"
     if None in saved:
-        return "some of them were being started again when the checkpoint was written"
+        return "some of them were playing, or being started again, when the checkpoint was written"
     return None
 
 

@@ -186,10 +186,12 @@ def _open(
     if not continues or _is_left_behind(checkpoint):
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         state.save(run_dir, evaluations=evaluations, score=checkpoint.score if checkpoint else None)
-    evaluator = (
-        NoEvaluator(config.eval)
-        if ranks.rank
-        else Evaluator(_evaluation(config), env, config.device, run_dir, output.say)
+    evaluator = ranks.each(
+        lambda: (
+            NoEvaluator(config.eval)
+            if ranks.rank
+            else Evaluator(_evaluation(config), env, config.device, run_dir, output.say)
+        )
     )
     if continues:
         evaluator.resubmit(state.evaluations, run_dir / CHECKPOINTS)

@@ -17,6 +17,7 @@ from entity_gym.observation import Observation
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.spaces import (
     GLOBAL_ENTITY,
+    LARGEST_FLOAT32,
     ActionSpace,
     CategoricalActionSpace,
     ContinuousActionSpace,
@@ -226,7 +227,7 @@ def _player_rewards(
     rows = []
     for i, obs in zip(env_id.tolist(), observations, strict=True):
         given = np.asarray(obs.player_rewards, dtype=np.float64 if len(obs.player_rewards) == 0 else None)
-        if given.ndim != 1 or given.dtype.kind not in "biuf" or not (np.abs(given) <= np.finfo(np.float32).max).all():
+        if given.ndim != 1 or given.dtype.kind not in "biuf" or not (np.abs(given) <= LARGEST_FLOAT32).all():
             raise ValueError(
                 f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
             )

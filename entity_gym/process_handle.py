@@ -160,7 +160,7 @@ class WorkerProcess:
             its_connection.close()
 
     def __str__(self) -> str:
-        first, last = self.env_id[0], self.env_id[-1]
+        first, last = (self.start.first_env + number for number in (self.env_id[0], self.env_id[-1]))
         which = f"environment {first}" if first == last else f"environments {first} to {last}"
         return f"worker {self.index} ({which}, process {self.process.pid})"
 

@@ -18,6 +18,8 @@ GLOBAL_ENTITY = "__global__"
 
 #: float32, in which features travel, holds every whole number up to this one.
 MOST_CATEGORIES = 2**24
+#: The largest number that float32 holds.
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,7 @@ def _bounds(given: Any, where: str) -> tuple[float, ...]:
     bounds = []
     for k, value in enumerate(given):
         is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not is_number or not (value == outer or abs(float(value)) <= float(np.finfo(np.float32).max)):
+        if not is_number or not (value == outer or abs(float(value)) <= LARGEST_FLOAT32):
             raise ValueError(
                 f"{where}[{k}] is {value!r}; it must be a number that float32 can hold, or {outer} for no bound"
             )

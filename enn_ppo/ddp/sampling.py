@@ -13,7 +13,7 @@ from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.ranks import Ranks
 from enn_ppo.rollout import Rollout
-from enn_ppo.sampling import LocalSampler, Parameters, make_pools
+from enn_ppo.sampling import LocalSampler, Parameters, blocks_problem, make_pools
 from entity_gym.vec_env import VecEnv
 
 
@@ -62,12 +62,8 @@ class RankSampler(LocalSampler):
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         saved, own = state.get("blocks", [state]), len(self.blocks)
-        if len(saved) != own * self._ranks.size:
-            plural = "s" if len(saved) > 1 else ""
-            return (
-                f"the checkpoint has them in {len(saved)} block{plural}, and {self._ranks.size} ranks have "
-                f"{own * self._ranks.size}"
-            )
+        if problem := blocks_problem(saved, own * self._ranks.size, f"{self._ranks.size} ranks make"):
+            return problem
         part = {"blocks": saved[own * self._ranks.rank :][:own]}
         problem = self._ranks.each(lambda: super(RankSampler, self).load_state(part))
         return next((each for each in self._ranks.gather_objects(problem) if each), None)

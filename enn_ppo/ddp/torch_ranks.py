@@ -37,7 +37,11 @@ class TorchRanks:
     """
 
     def __init__(self, device: torch.device) -> None:
-        store, self.rank, self.size = next(rendezvous("env://", timeout=_PATIENCE))
+        try:
+            store, self.rank, self.size = next(rendezvous("env://", timeout=_PATIENCE))
+        except RuntimeError as error:
+            minutes = _PATIENCE.total_seconds() / 60
+            raise RankDied(f"the other ranks have not come within {minutes:g} minutes ({error})") from error
         # a process may train several times: what an earlier group has left in the store is not for this one
         store = PrefixStore(f"enn_ppo/{next(_groups)}", store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -97,7 +101,7 @@ class TorchRanks:
         try:
             result = action()
             data = torch.frombuffer(bytearray(pickle.dumps(result)), dtype=torch.uint8)
-        except Exception:
+        except (Exception, SystemExit):  # users' code may leave, too
             self._in_order = True
             self._from_lead(torch.tensor(_FAILED))
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,14 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from enn_ppo.config import DistributedConfig
-from enn_ppo.distributed.errors import PartLost
+from enn_ppo.distributed.errors import ActorDied, PartLost
+from entity_gym.process_handle import WorkerDied
 
 CONNECT_SECONDS = 5.0  # for the first answer of a cluster elsewhere
 CLOSE_SECONDS = 2.0  # for an actor, in order
 START_SECONDS = 120.0  # for an actor: it waits for a CPU, and imports torch
-
-# Ray asks for a token by default, and sends reports of its use; what the user has set stays.
-_DEFAULTS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def require_ray() -> Any:
@@ -31,8 +30,7 @@ def require_ray() -> Any:
     Raises:
         ValueError: it is not installed.
     """
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports of its use are sent unless the user wants them
     try:
         import ray
     except ImportError as error:
@@ -62,6 +60,8 @@ class Cluster:
         if self._is_ours:
             with _signals_as_they_are():
                 self._connect(config)
+        elif config.address != "local":
+            self.notes.append(f"this process has Ray already: distributed.address={config.address} is not used")
         try:
             self._check_size(config)
         except ValueError:
@@ -73,33 +73,26 @@ class Cluster:
         if config.address == "local":
             self._start(config, quiet)
             return
-        if config.address == "auto":  # its workers were not started by us, and find what we import by our path
-            quiet["runtime_env"] = {"env_vars": {"PYTHONPATH": _python_path()}}
-        else:
-            _knock(config.address)
+        # its workers were not started by us, and find what we import by our path
+        quiet["runtime_env"] = {"env_vars": {"PYTHONPATH": _python_path()}}
+        if config.address != "auto":
+            _knock("distributed.address", config.address)
+        elif ":" in (address := os.environ.get("RAY_ADDRESS", "")):  # which Ray takes where it is told `auto`
+            _knock("RAY_ADDRESS", address)
         try:
             self._ray.init(address=config.address, **quiet)
         except Exception as error:  # of many types, for many reasons
-            reason = str(error).strip().split("\n")[0]
-            how = "start one with `ray start --head`, or let distributed.address=local start Ray here"
-            raise ValueError(
-                f"distributed.address={config.address}: no Ray cluster answers ({reason}); {how}"
-            ) from error
+            raise ValueError(f"distributed.address={config.address}: {_refusal(error)}") from error
 
     def _start(self, config: DistributedConfig, quiet: dict[str, Any]) -> None:
         """Ray on this machine, for this run alone. CPUs are only counted, so that more actors than CPUs take turns."""
         needed, there = math.ceil(self._cpus(config)), os.cpu_count() or 1
         if needed > there:
             self.notes.append(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = _python_path()  # Ray's processes inherit it
-        try:
+        # Ray's processes inherit these. By default it asks for a token, which a cluster for one run on one machine need not.
+        auth = os.environ.get("RAY_AUTH_MODE", "disabled")
+        with _environment(PYTHONPATH=_python_path(), RAY_AUTH_MODE=auth):
             self._ray.init(address="local", num_cpus=max(needed, there), include_dashboard=False, **quiet)
-        finally:
-            if before is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = before
 
     def _check_size(self, config: DistributedConfig) -> None:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -142,19 +135,41 @@ class Cluster:
 
 
 def fetch(reference: Any, timeout: float | None = None) -> Any:
-    """What an actor has returned. What it has raised is raised here as it is, and not within an error of Ray's."""
-    import ray
-    from ray.exceptions import RayTaskError
+    """What an actor has returned. What it has raised is raised here as it is, and not within an error of Ray's.
 
+    Raises:
+        ActorDied: its process is gone.
+        GetTimeoutError: it took longer.
+    """
+    import ray
+    from ray.exceptions import (
+        ActorUnschedulableError,
+        NodeDiedError,
+        OutOfMemoryError,
+        RayActorError,
+        RayTaskError,
+        RuntimeEnvSetupError,
+        WorkerCrashedError,
+    )
+
+    gone = RayActorError, OutOfMemoryError, NodeDiedError, WorkerCrashedError
     try:
         return ray.get(reference, timeout=timeout)
+    except (*gone, ActorUnschedulableError, RuntimeEnvSetupError) as error:
+        raise ActorDied(_cause_of_death(error)) from None
     except RayTaskError as error:
         cause = error.cause
         if not isinstance(cause, Exception):
             raise
-        if not isinstance(cause, ValueError | PartLost):  # a bug, of which the traceback tells more
-            cause.add_note(f"raised elsewhere:\n{error.traceback_str}")
+        if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug, of which the traceback tells more
+            cause.add_note(f"raised elsewhere:\n{error}")
         raise cause from None
+
+
+def _cause_of_death(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    detail = re.search(r"Worker exit detail: (.*?)\.?( Some common causes|$)", text)
+    return f"its process was killed or has crashed: {detail[1]}" if detail else text.rstrip(".")
 
 
 def _python_path() -> str:
@@ -162,24 +177,51 @@ def _python_path() -> str:
     return os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
 
 
-def _knock(address: str) -> None:
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Within it, environment variables have these values."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _refusal(error: Exception) -> str:
+    """Why Ray has let nobody in."""
+    reason = str(error).strip().split("\n")[0]
+    if "token" in str(error).lower():
+        return (
+            f"the Ray cluster asks for another token, or for none ({reason}); see RAY_AUTH_MODE and RAY_AUTH_TOKEN in "
+            "docs/distributed.md"
+        )
+    how = "start one with `ray start --head`, or let distributed.address=local start Ray here"
+    return f"no Ray cluster answers ({reason}); {how}"
+
+
+def _knock(setting: str, address: str) -> None:
     """Ray itself would try for half a minute.
 
     Raises:
         ValueError: nobody listens there.
     """
-    parts = urlsplit(address)
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
     if not host or not port:
-        raise ValueError(f"distributed.address must be local, auto or ray://<host>:<port>, got {address!r}")
+        raise ValueError(f"{setting} must be local, auto or ray://<host>:<port>, got {address!r}")
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise ValueError(
-            f"distributed.address={address}: no Ray cluster answers ({error}); its port for clients is 10001 unless "
+            f"{setting}={address}: no Ray cluster answers ({error}); its port for clients (ray://) is 10001 unless "
             "`ray start` was told another"
         ) from error
 

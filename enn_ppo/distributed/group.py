@@ -23,7 +23,8 @@ from enn_ppo.tracking.logger import Row
 from entity_gym.episodes import Episode
 from entity_gym.spaces import ActionSpace, ObsSpace
 
-DEATHS_IN_A_ROW = 3  # of each runner on average, without a rollout in between: then it is no accident
+DEATHS_IN_A_ROW = 5  # of a runner, without a rollout in between: then it is no accident
+WAIT_SECONDS = 60.0  # for the next rollout, until the user is told that everybody waits
 
 
 @dataclass
@@ -59,7 +60,7 @@ class RunnerGroup:
         self._cluster, self._board = cluster, board
         self._say: Callable[[str], None] | None = None
         self._unsaid = list(cluster.notes)
-        self._counts, self._failures, self._deaths = Counts(), 0, 0
+        self._counts, self._failures = Counts(), 0
         self._step = 0
         self._parameters: dict[str, Sequence[Any]] = {}
         self._finished: list[Part] = []  # and not learned from yet
@@ -100,6 +101,10 @@ class RunnerGroup:
         for line in self._unsaid:
             say(line)
         self._unsaid.clear()
+
+    def announce(self, lines: Sequence[str]) -> None:
+        """Have lines told as soon as there is somebody to tell them."""
+        self._unsaid += lines
 
     def metrics(self) -> Row:
         counts, self._counts = self._counts, Counts()
@@ -153,8 +158,8 @@ class RunnerGroup:
         return self._take()
 
     def state(self) -> dict[str, Any]:
-        """Blocks of runners that cannot play now are None: they will begin new episodes."""
-        asked = {runner.number: runner.actor.state.remote() for runner in self._ready()}
+        """Blocks of runners that cannot play now, or have a rollout under way, are None: they will begin new episodes."""
+        asked = {runner.number: runner.actor.state.remote() for runner in self._ready() if not runner.play}
         blocks: list[dict[str, Any] | None] = []
         for runner in self._runners:
             there: list[dict[str, Any] | None] = [None] * runner.plan.num_blocks
@@ -168,8 +173,8 @@ class RunnerGroup:
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         saved = state.get("blocks", [state])
         per_runner = self._runners[0].plan.num_blocks
-        setting = "rollout.block" if self._config.rollout.block else "distributed.num_env_runners"
-        if problem := blocks_problem(saved, len(self._runners) * per_runner, setting):
+        because = "rollout.block makes" if self._config.rollout.block else "distributed.num_env_runners makes"
+        if problem := blocks_problem(saved, len(self._runners) * per_runner, because):
             return problem
         asked = []
         for runner in self._runners:
@@ -269,12 +274,15 @@ class RunnerGroup:
         """Wait until a rollout has been played, or a runner has started; take the rollout in."""
         first = {runner.play.told: runner for runner in self._ready() if runner.play}
         starting = [runner.starting for runner in self._runners if not runner.is_ready]
-        done, _ = ray.wait([*first, *starting], num_returns=1, timeout=None if first else START_SECONDS)
-        if not done:
+        done, _ = ray.wait([*first, *starting], num_returns=1, timeout=WAIT_SECONDS if first else START_SECONDS)
+        if not done and not first:
             raise PartLost(
                 f"there is no runner left, and none has started again within {START_SECONDS:g} s; of the Ray cluster's CPUs "
                 f"{self._cluster.free_cpus():g} are free"
             )
+        if not done:
+            numbers = ", ".join(str(runner.number) for runner in first.values())
+            self._tell(f"still waiting for a rollout of runner {numbers}: none has come for {WAIT_SECONDS:g} s")
         for reference in done:
             if reference in first:
                 self._take_in(first[reference])
@@ -289,7 +297,7 @@ class RunnerGroup:
             self._board.rollouts_lost += 1
             self._fail(runner, part.told.failure)
             return
-        self._deaths = 0
+        runner.deaths = 0
         self._finished.append(part)
 
     def _drop_stale(self) -> None:
@@ -325,9 +333,9 @@ class RunnerGroup:
 
     def _lose(self, runner: RunnerHandle, reason: str) -> None:
         """Its process is gone."""
-        self._deaths += 1
-        if self._deaths > DEATHS_IN_A_ROW * len(self._runners):
-            raise PartLost(f"runners die as soon as they play, the last of them runner {runner.number}: {reason}")
+        runner.deaths += 1
+        if runner.deaths > DEATHS_IN_A_ROW:
+            raise PartLost(f"runner {runner.number} dies whenever it plays, {runner.deaths} times in a row: {reason}")
         self._tell(f"runner {runner.number} is gone ({reason}); it is started again, and the others go on meanwhile")
         self._start_again(runner)
 

@@ -39,7 +39,11 @@ class Report(NamedTuple):
 
 
 class LearnerActor:
-    """Learns when it is told to. Rollouts come from Ray's object store, and never through the process that trains."""
+    """Learns when it is told to.
+
+    Rollouts come from Ray's object store; only those of less than 100 kB, which Ray keeps with whoever has asked for them, come
+    from the process that trains.
+    """
 
     def __init__(self, config: TrainConfig, num_players: int) -> None:
         self._config, self._num_players = config, num_players

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError
 
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.distributed.board import Board, Gathered
 from enn_ppo.distributed.cluster import CLOSE_SECONDS, START_SECONDS, Cluster, fetch
-from enn_ppo.distributed.errors import PartLost
+from enn_ppo.distributed.errors import ActorDied, PartLost
 from enn_ppo.distributed.learner_actor import LearnerActor, Lesson, Report
 from enn_ppo.distributed.runner import Spaces
 from enn_ppo.distributed.shipping import load_weights
@@ -58,7 +57,7 @@ class RemoteLearner:
         self._model_weights: Any = None  # a reference to those that it has
         self._learning: tuple[Gathered, Any, Any] | None = None  # from what, and references to what comes of it
         self._row: Row = {}
-        self._is_gone = False
+        self._is_gone = self._is_closed = False
         self._has_adopted = False
 
     def prepare(self, spaces: Spaces) -> None:
@@ -69,7 +68,7 @@ class RemoteLearner:
         """
         self._spaces = spaces
         try:
-            self.device = fetch(self._actor.prepare.remote(spaces), START_SECONDS)
+            self.device = self._ask(self._actor.prepare.remote(spaces), START_SECONDS)
         except GetTimeoutError:
             raise ValueError(
                 f"{self._called} (distributed.learner_cpus={self._config.distributed.learner_cpus:g}) has not started within "
@@ -86,6 +85,8 @@ class RemoteLearner:
         if self._model is None:
             self._model = make_model(self._config, self._spaces.obs, self._spaces.actions)
         if self._model_weights is not self._weights:
+            if self._is_closed:
+                raise PartLost("the policy cannot be had any more: the run is over, and its learner had not told it")
             load_weights(self._model, self._ask(self._weights, timeout))
             self._model_weights = self._weights
         return self._model
@@ -156,10 +157,11 @@ class RemoteLearner:
         return self._row
 
     def close(self) -> None:
-        if not self._is_gone:
-            self._is_gone = True
-            with suppress(Exception):  # who asks for the policy later gets the last one, if it can be had
-                self._fetch_model(CLOSE_SECONDS)
+        if not self._is_closed:
+            if not self._is_gone:
+                with suppress(Exception):  # who asks for the policy later gets the last one, if it can be had
+                    self._fetch_model(CLOSE_SECONDS)
+            self._is_closed = True
             with suppress(Exception):  # Ray itself may be gone
                 ray.kill(self._actor)
         if self.policy.number == 0:
@@ -184,13 +186,6 @@ class RemoteLearner:
     def _ask(self, reference: Any, timeout: float | None = None) -> Any:
         try:
             return fetch(reference, timeout)
-        except RayActorError as error:
+        except ActorDied as error:
             self._is_gone = True
-            raise PartLost(f"{self._called} is gone: {cause_of_death(error)}") from error
-
-
-def cause_of_death(error: RayActorError) -> str:
-    """What Ray knows of why an actor's process has ended, in a line."""
-    text = " ".join(str(error).split())
-    detail = re.search(r"Worker exit detail: (.*?)\.?( Some common causes|$)", text)
-    return f"its process was killed or has crashed: {detail[1]}" if detail else text.rstrip(".")
+            raise PartLost(f"{self._called} is gone: {error}") from None

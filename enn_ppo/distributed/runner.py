@@ -6,6 +6,7 @@ This runs in a process of its own, as an actor of Ray; `RunnerHandle` is how the
 from __future__ import annotations
 
 import pickle
+import socket
 import sys
 import time
 import traceback
@@ -36,6 +37,7 @@ from entity_gym.process_pickling import pickled_for_worker
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 CPU = torch.device("cpu")
+MOST_FRAMES = 4  # that are shown of where an environment has raised: the last, which are the world's own
 
 
 class Plan(NamedTuple):
@@ -120,7 +122,7 @@ class EnvRunner:
         plan, config = self._plan, self._plan.config
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
-        env: BoundEnvironment = pickle.loads(plan.env)
+        env = self._environment()
         pools = make_pools(env, replace(config.rollout, num_envs=plan.num_envs), config.seed, plan.first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
@@ -157,7 +159,7 @@ class EnvRunner:
                 self._sampler.configure(parameters)
             played = self._sampler.collect(steps)
         except (Exception, SystemExit) as error:
-            traceback.print_exc()
+            traceback.print_exc(limit=-MOST_FRAMES)
             sys.stderr.flush()
             self._told = Told(failure=describe(error))
             return None if len(weights) == 1 else [None] * len(weights)
@@ -186,7 +188,7 @@ class EnvRunner:
             Exception: whatever the environment raises.
         """
         self._load(weights)
-        env: BoundEnvironment = pickle.loads(self._plan.env)
+        env = self._environment()
         config = EpisodesConfig(episodes=number, num_envs=min(number, self._plan.num_envs), seed=seed)
         spaces = self._sampler.obs_space(), self._sampler.action_space()
         pilots = {}
@@ -207,6 +209,21 @@ class EnvRunner:
         """
         own = Path(path) / policy
         return load_checkpoint(own if own.is_dir() else Path(path))
+
+    def _environment(self) -> BoundEnvironment:
+        """What the run sends.
+
+        Raises:
+            ValueError: it cannot be imported here.
+        """
+        try:
+            env: BoundEnvironment = pickle.loads(self._plan.env)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"the environment cannot be imported on {socket.gethostname()} ({error}); install it on every machine of the "
+                "cluster, or have it under the same path there"
+            ) from error
+        return env
 
     def state(self) -> list[dict[str, Any]]:
         """Where the environments of each block are."""

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError
 
 from enn_ppo.distributed.board import Board, Part
 from enn_ppo.distributed.cluster import fetch
-from enn_ppo.distributed.errors import PartLost
-from enn_ppo.distributed.remote_learner import cause_of_death
+from enn_ppo.distributed.errors import ActorDied, PartLost
 from enn_ppo.distributed.runner import EnvRunner, NewEpisodes, Plan, Spaces
 from enn_ppo.sampling import Parameters
 
@@ -40,6 +38,7 @@ class RunnerHandle:
         starting: a reference to its `Spaces` while it gets ready, and None afterwards.
         has_failed: whether an environment has raised, so that nobody knows where they are.
         starts: how often it was started.
+        deaths: how often its process has died since it last played a rollout.
         last_key: of what it was sent last, which keys the sampling noise; -1 before.
         version_sent: likewise, of the weights.
     """
@@ -50,7 +49,7 @@ class RunnerHandle:
         self.play: Play | None = None
         self.starting: Any = None
         self.actor: Any = None
-        self.starts, self.last_key, self.version_sent = 0, -1, -1
+        self.starts, self.deaths, self.last_key, self.version_sent = 0, 0, -1, -1
         self.has_failed = False
         self.start(None)
 
@@ -112,5 +111,5 @@ class RunnerHandle:
         """What the runner returns; errors as in `finish_start`."""
         try:
             return fetch(reference, timeout)
-        except RayActorError as error:
-            raise RunnerDied(cause_of_death(error)) from None
+        except ActorDied as error:
+            raise RunnerDied(str(error)) from None

@@ -55,6 +55,6 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
                     checkpoint = sampler.read_checkpoint(initial, learner.policy.name)
                 except ValueError as error:
                     raise ValueError(f"distributed.initial={initial}, where runner 0 is: {error}") from error
-                learner.adopt(checkpoint, env.config.id)
+                sampler.announce(learner.adopt(checkpoint, env.config.id).news)
         stack.pop_all()
     return OnRay(learners, sampler)

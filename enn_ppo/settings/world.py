@@ -56,9 +56,9 @@ class RolloutConfig:
     num_processes: int = 0
     """Worker processes that step environments, for slow Python ones. At least 0, at most `num_envs`; 0: none. Default 0."""
     block: int | None = None
-    """Environments that the policy acts in at a time, with random numbers of their own; `num_envs` must be a multiple. What a
-    block plays does not depend on the others, so runs whose blocks are the same are the same, however many processes or
-    machines these are spread over. At least 1; null: all environments at once, which is fastest. Default null."""
+    """Environments that the policy acts in at a time; `num_envs` must be a multiple. What a block plays does not depend on the
+    others, to the last bit, so runs whose blocks are the same are the same, however many processes or machines these are
+    spread over. At least 1; null: all environments at once, which is fastest. Default null."""
     freeze_normalization_after: int | None = None
     """Environment steps after which the statistics that normalize the policy's inputs stay as they are; 0: as they are
     after the first rollout, which is played and not learned from. At least 0; null: never. Default null."""

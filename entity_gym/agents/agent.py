@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.agents.choices import Choices, choices_of
-from entity_gym.agents.features import LARGEST, EntityType, entity_type
+from entity_gym.agents.features import EntityType, entity_type
 from entity_gym.observation import CategoricalActionMask, EntityID, Observation
 from entity_gym.slots import check_seed
+from entity_gym.spaces import LARGEST_FLOAT32
 
 A = TypeVar("A")
 
@@ -61,7 +62,11 @@ class Obs(Generic[A]):
     ) -> None:
         self.action = action
         self.choices: Choices[A] = choices_of(action)
-        if isinstance(score, bool) or not isinstance(score, int | float | np.number) or not abs(score) <= LARGEST:
+        if (
+            isinstance(score, bool)
+            or not isinstance(score, int | float | np.number)
+            or not abs(score) <= LARGEST_FLOAT32
+        ):
             raise ValueError(f"Obs: score is {score!r}; it must be a finite number that float32 can hold")
         self.score = float(score)
         self.entities = _listed(entities, "entities")

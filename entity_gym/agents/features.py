@@ -25,14 +25,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.spaces import Entity, Feature, Flag
+from entity_gym.spaces import LARGEST_FLOAT32, Entity, Feature, Flag
 
 ALLOWED = (
     "allowed: bool, int, float, an Enum, a dataclass of these, a tuple of a fixed number of these such as "
     "tuple[float, float], and Annotated[list[float], 3] or Annotated[numpy.ndarray, (2, 3)], which say their length"
 )
 NUMBERS: tuple[Any, ...] = (bool, int, float, np.number, np.bool_)
-LARGEST = float(np.finfo(np.float32).max)
 
 #: Values of an object's fields, each of which must turn out to be a number.
 Row = list[Any]
@@ -84,7 +83,7 @@ class EntityType:
         except ValueError:  # lists among numbers
             values = np.array(None)
         fits = values.shape == (len(table), width) and values.dtype.kind in "biuf"
-        if not fits or not (np.abs(values) <= LARGEST).all():  # what is not a number is not smaller, either
+        if not fits or not (np.abs(values) <= LARGEST_FLOAT32).all():  # what is not a number is not smaller, either
             self._check_each(table)
             values = np.array(table, np.float64)  # of whole numbers that no integer of NumPy's holds
         return values.astype(np.float32)
@@ -92,7 +91,7 @@ class EntityType:
     def _check_each(self, table: Sequence[Row]) -> None:
         for row in table:
             for name, value in zip(self.entity.features, row, strict=True):
-                if not isinstance(value, NUMBERS) or not abs(value) <= LARGEST:
+                if not isinstance(value, NUMBERS) or not abs(value) <= LARGEST_FLOAT32:
                     raise ValueError(f"{self.name}.{name} is {value!r:.200}; it must be a number that float32 can hold")
 
 

@@ -18,7 +18,7 @@ from entity_gym.frame import MASK_OF_SPACE
 from entity_gym.observation import ActionMask, Observation
 from entity_gym.remote.messages import Message, ProtocolError, check_parts
 from entity_gym.saving import spaces_from_dict
-from entity_gym.spaces import ActionSpace, Angle, Category, Flag, ObsSpace
+from entity_gym.spaces import LARGEST_FLOAT32, ActionSpace, Angle, Category, Flag, ObsSpace
 
 #: The parts of an observation, and what each must be.
 _PARTS: dict[str, type | tuple[type, ...]] = {
@@ -41,7 +41,6 @@ _CALLED = {
     (int, float): "a number",
     (dict, type(None)): "an object",
 }
-_LARGEST = float(np.finfo(np.float32).max)
 _SPACES_PARTS = ("entities", "global_features", "global_kinds", "actions")
 _ENTITY_PARTS = ("name", "features", "kinds")
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
@@ -146,7 +145,7 @@ def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -
         is_bool = isinstance(value, bool)
         if not isinstance(value, allowed) or is_bool != (allowed is bool):
             raise ProtocolError(f"{name} is {value!r:.200}; it must be {_CALLED[allowed]}")
-    if not abs(parts.get("reward", 0)) <= _LARGEST:
+    if not abs(parts.get("reward", 0)) <= LARGEST_FLOAT32:
         raise ProtocolError(f"reward is {parts['reward']!r:.200}; it must be a number that float32 can hold")
     if "features" in parts:
         parts["features"] = {name: _numbers(rows, f"features of {name!r}") for name, rows in parts["features"].items()}
@@ -211,7 +210,7 @@ def _numbers(given: Any, what: str) -> NDArray[Any]:
         array = np.array(None)
     if array.dtype.kind not in "biuf" or not isinstance(given, list):
         raise ProtocolError(f"{what} are {given!r:.200}; they must be numbers, and as many in every row")
-    if array.dtype.kind == "f" and not (np.abs(array) <= _LARGEST).all():
+    if array.dtype.kind == "f" and not (np.abs(array) <= LARGEST_FLOAT32).all():
         raise ProtocolError(f"{what} are {given!r:.200}; they must be numbers that float32 can hold")
     return array
 

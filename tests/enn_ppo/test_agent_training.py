@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -163,6 +164,7 @@ def test_those_who_look_at_one_environment_say_what_to_do_instead(
         ("ignoring_none", "the trainer is gone, and main must return"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*it is left behind:RuntimeWarning")  # which a user reads above that line
 def test_a_mistake_of_a_program_is_one_line(
     env: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,7 +182,7 @@ def test_a_mistake_of_a_program_in_a_worker_process_is_one_line_without_its_trac
     assert run_train(train, [*TINY, *run]) == 2
     said = capsys.readouterr().err
     assert "error: agent 0 asked for another action before it received" in said
-    assert "raised in worker 0 (environments 0 to 3" in said
+    assert re.search(r"raised in worker (0 \(environments 0 to 3|1 \(environments 4 to 7),", said)  # whichever is first
     assert "Traceback" not in said and 'File "' not in said
 
 

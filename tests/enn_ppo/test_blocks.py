@@ -158,7 +158,8 @@ def test_a_run_that_is_resumed_in_other_blocks_starts_new_episodes_and_says_so(
     rollout = RolloutConfig(num_envs=4, steps=8, block=2)
     train(tiny_config(tmp_path / "a", rollout=rollout, resume=str(tmp_path / "a")))
     said = capsys.readouterr().out
-    assert "new episodes" in said and "the checkpoint has them in 1 block, and rollout.block makes 2" in said
+    assert "new episodes" in said
+    assert "the checkpoint has them in 1 block of 4 (rollout.block=4), and rollout.block makes 2" in said
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:

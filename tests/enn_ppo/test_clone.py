@@ -35,7 +35,8 @@ from enn_ppo.command_line.cli import run_clone
 from enn_ppo.environment import bind_environment
 from enn_ppo.recording.reading import read_all
 from enn_ppo.state import TrainState
-from rogue_net import ActResult, ObsBatch, RaggedTensor
+from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
+from rogue_net.distributions import Categorical
 from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
 
@@ -45,10 +46,10 @@ CERTAINTY = 0.9
 class Teacher:
     """Sets a switch to its lamp's colour, nine times out of ten; expects a reward of 0.5."""
 
-    def act(self, batch: ObsBatch, generator: torch.Generator, logits: bool = False) -> ActResult:
+    def act(self, batch: ObsBatch, generator: FrameKeys, logits: bool = False) -> ActResult:
         lamps, actors = batch.features["Lamp"].values, batch.action_masks["Switch"].actors
         log_p = torch.where(lamps > 0, CERTAINTY, (1 - CERTAINTY) / 2).log()
-        chosen = torch.multinomial(log_p.exp(), 1, generator=generator)
+        chosen = Categorical(log_p, None).sample(generator.of_actors(0, actors))
         return ActResult(
             {"Switch": RaggedTensor(chosen, actors.offsets)},
             {"Switch": log_p.gather(1, chosen)[:, 0]},

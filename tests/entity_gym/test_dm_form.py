@@ -14,6 +14,7 @@ from entity_gym.dm_form import DmVecEnv  # noqa: E402
 from entity_gym.list_env import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from entity_gym.vec_obs import VecObs  # noqa: E402
+from tests.entity_gym.dm_specs import random_action, validate  # noqa: E402
 from tests.entity_gym.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.pools import Counter  # noqa: E402
 
@@ -41,22 +42,6 @@ def plain(tree: Any) -> Any:
     return (
         {name: plain(branch) for name, branch in tree.items()} if isinstance(tree, dict) else np.asarray(tree).tolist()
     )
-
-
-def validate(spec: Any, value: Any) -> None:
-    """Everything in `value` is as `spec` says, and nothing else is there."""
-    if isinstance(spec, dict):
-        assert spec.keys() == value.keys()
-        for name in spec:
-            validate(spec[name], value[name])
-    else:
-        spec.validate(value)
-
-
-def random_action(spec: Any, rng: np.random.Generator) -> Any:
-    if isinstance(spec, dict):
-        return {name: random_action(branch, rng) for name, branch in spec.items()}
-    return rng.integers(spec.minimum, spec.maximum + 1)
 
 
 def hit(*players: int) -> dict[str, np.ndarray]:

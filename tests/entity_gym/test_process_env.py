@@ -443,6 +443,14 @@ def test_a_dead_worker_is_reported_by_name_and_how_it_ended(deed: str, how: str,
         assert (str(again), again.worker) == (str(info.value), 1)
 
 
+def test_a_dead_worker_of_a_part_of_the_environments_names_them_as_all_are_numbered() -> None:
+    with ProcessVecEnv(Fragile, 3, 2, first_env=10) as env:
+        env.reset()
+        with pytest.raises(WorkerDied, match=r"worker 1 \(environments 11 to 12, process \d+\)") as info:
+            env.act(do("live", "kill", "live"))
+        assert info.value.env_id == range(1, 3)  # as this pool counts
+
+
 def test_a_worker_that_died_unnoticed_is_found_out() -> None:
     with ProcessVecEnv(Fragile, 2, 2, batch_size=1) as env:
         os.kill(processes(env.reset())[1], signal.SIGKILL)

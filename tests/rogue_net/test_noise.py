@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rogue_net import RaggedTensor
 from rogue_net.distributions import Categorical, RaggedCategorical
-from rogue_net.noise import ActorKeys, FrameKeys, exponential, keyed, normal
+from rogue_net.noise import ActorKeys, FrameKeys, _draw, _mix, _shorten, exponential, keyed, normal
 
 MANY = 200_000
 
@@ -136,3 +136,20 @@ def test_a_seed_that_is_neither_drawn_nor_mixed_is_as_good_as_any() -> None:
         [keyed(keyed(seed, torch.arange(1000)), torch.arange(100)[:, None]).flatten() for seed in range(4)]
     )
     assert len(keys.unique()) == len(keys)
+
+
+def test_numbers_are_the_same_bits_computed_by_torch_as_by_numpy() -> None:
+    bits = keyed(5, torch.arange(10_000))
+    for how in (_mix, _draw):
+        by_numpy, by_torch = bits.clone(), bits.clone()
+        how(by_numpy.numpy())
+        how(by_torch)
+        assert torch.equal(by_numpy, by_torch) and not torch.equal(by_numpy, bits)
+
+
+def test_the_largest_and_smallest_draws_are_above_0_and_below_1() -> None:
+    bits = torch.arange(2**24)  # as many as float32 tells apart between 1/2 and 1
+    for high in (bits << 40, (bits << 40) | (2**40 - 1)):
+        _shorten(high)
+        as_float = high.float().mul_(2.0**-40)
+        assert as_float.min() > 0 and as_float.max() < 1

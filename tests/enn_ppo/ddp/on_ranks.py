@@ -23,7 +23,7 @@ from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 
 DDP = DistributedConfig(mode="ddp")
-NUM_ENVS, STEPS = 8, 6
+NUM_ENVS, STEPS = 128, 4  # 64 on each rank
 ALL = OptimConfig(batch_size=NUM_ENVS * STEPS, epochs=1)
 #: Settings whose gradients depend on numbers of all ranks.
 GRADIENTS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ GRADIENTS: dict[str, dict[str, Any]] = {
     "returns": {"ppo": PPOConfig(normalize="returns", gamma=0.9)},
     "rewards": {"ppo": PPOConfig(normalize="rewards", normalize_advantages=False)},
     "value net": {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
-    "micro-batches": {"optim": replace(ALL, micro_batch_size=7)},
+    "micro-batches": {"optim": replace(ALL, micro_batch_size=70)},
 }
 #: Frames with one to three actors, and boards where robots die.
 WORLDS: dict[str, tuple[EnvFactory | None, EnvConfig]] = {

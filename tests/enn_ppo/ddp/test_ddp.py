@@ -20,7 +20,7 @@ from enn_ppo import OptimConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.ddp.joining import check_shares
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from tests.enn_ppo.ddp.on_ranks import DDP, GRADIENTS, NUM_ENVS, WORLDS, first_gradient, long_run, one_update
+from tests.enn_ppo.ddp.on_ranks import DDP, GRADIENTS, WORLDS, first_gradient, long_run, one_update
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import tiny_config
 
@@ -81,8 +81,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_gradients_are_those_of_one_process_with_all_environments(
     job: Job, world: str, case: str, tmp_path: Path
 ) -> None:
-    half = {"block": NUM_ENVS // 2}  # with which one process plays what two ranks play
-    config, env = one_update(world, case, tmp_path / "a", rollout=half)
+    config, env = one_update(world, case, tmp_path / "a")
     with first_gradient() as seen:
         train(config, env)
     ours = [rank["gradients"][world, case] for rank in job.ranks]
@@ -94,7 +93,7 @@ def test_gradients_are_those_of_one_process_with_all_environments(
 @pytest.mark.parametrize("case", ["per actor", "value net"])
 def test_the_first_rows_of_metrics_are_those_of_one_process(job: Job, case: str, tmp_path: Path) -> None:
     for world in WORLDS:
-        config, env = one_update(world, case, tmp_path / world, rollout={"block": NUM_ENVS // 2})
+        config, env = one_update(world, case, tmp_path / world)
         train(config, env)
         (one,), (other,) = (rows_without_times(run) for run in (tmp_path / world, job.folder / f"{world} {case}"))
         assert list(one) == list(other)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo import Callback, EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.callbacks import Update
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.sampling import blocks_problem
 from tests.enn_ppo.distributed.runs import StopAfter, learned_rows, on_ray, rows_of
 from tests.enn_ppo.test_resume import assert_same_end
@@ -83,6 +84,26 @@ def test_metrics_weights_and_checkpoints_are_those_of_the_local_run(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
+def test_runners_without_blocks_have_the_first_gradients_of_the_local_run(tmp_path: Path) -> None:
+    """Their batches are smaller, so that the last bits of what policies compute are others; what they draw is not."""
+    rollout, optim = RolloutConfig(num_envs=10, steps=8), OptimConfig(batch_size=80, epochs=1)
+    one_step = {"rollout": rollout, "optim": optim, "total_timesteps": 80}
+    train(rich(tiny_config(tmp_path / "local", num_threads=1, **one_step)))
+    train(rich(on_ray(tmp_path / "ray", 2, one_step)))
+    local, ray = (average_gradient(tmp_path / run) for run in ("local", "ray"))
+    assert local.norm() > 0
+    assert (ray - local).norm() <= 1e-5 * local.norm()
+
+
+def average_gradient(run_dir: Path) -> torch.Tensor:
+    """Adam's moving average, which after one step is the gradient but for a factor."""
+    state = load_checkpoint(run_dir).trainer["optimizer"]["state"]
+    assert {float(each["step"]) for each in state.values()} == {1}
+    return torch.cat([each["exp_avg"].flatten() for each in state.values()])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
 def test_a_run_goes_on_exactly_from_here_to_ray_and_back(tmp_path: Path) -> None:
     rollout = RolloutConfig(num_envs=4, steps=8, block=2)
     whole = rich(tiny_config(tmp_path / "whole", rollout=rollout, num_threads=1))
@@ -98,7 +119,14 @@ def test_a_run_goes_on_exactly_from_here_to_ray_and_back(tmp_path: Path) -> None
 
 
 def test_why_blocks_of_another_number_of_runners_do_not_fit() -> None:
-    problem = blocks_problem([{}], 2, "distributed.num_env_runners")
-    assert problem == "the checkpoint has them in 1 block, and distributed.num_env_runners makes 2"
-    assert blocks_problem([{}, None], 2) == "some of them were being started again when the checkpoint was written"
+    saved = {"episodes": {"lengths": [3, 0, 5, 2]}}
+    problem = blocks_problem([saved], 2, "distributed.num_env_runners makes")
+    assert (
+        problem == "the checkpoint has them in 1 block of 4 (rollout.block=4), and distributed.num_env_runners makes 2"
+    )
+    assert blocks_problem([None, None], 1) == "the checkpoint has them in 2 blocks, and rollout.block makes 1"
+    assert (
+        blocks_problem([{}, None], 2)
+        == "some of them were playing, or being started again, when the checkpoint was written"
+    )
     assert blocks_problem([{}, {}], 2) is None

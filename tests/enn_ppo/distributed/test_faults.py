@@ -10,7 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,9 +21,9 @@ import pytest
 from enn_ppo import Callback, EnvConfig, Interrupted, train
 from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.distributed.errors import TooManyFailures
+from enn_ppo.distributed.errors import ActorDied, TooManyFailures
 from tests.enn_ppo.distributed.runs import actors, on_ray, rows_of
-from tests.enn_ppo.distributed.worlds import Fuse
+from tests.enn_ppo.distributed.worlds import Doomed, Fuse, Unmakeable
 from tests.enn_ppo.worlds import Slow, tiny_config
 
 pytestmark = pytest.mark.slow
@@ -29,46 +32,48 @@ GOES_ON_WITHIN = 10.0  # seconds
 
 
 class KillARunner(Callback):
-    """Kills the first runner while it plays; when it plays again, presses Ctrl-C."""
+    """Kills the runner that asks for it, from outside; when it plays again, presses Ctrl-C."""
 
-    def __init__(self) -> None:
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
         self.killed_at = 0.0
         self.next_update_after: list[float] = []
-        self.restarted = False
+        threading.Thread(target=self.kill, daemon=True).start()
+
+    def kill(self) -> None:
+        while not (self.sign.exists() and self.sign.read_text().endswith("\n")):
+            time.sleep(0.01)
+        self.killed_at = time.monotonic()
+        os.kill(int(self.sign.read_text()), signal.SIGKILL)
 
     def on_update(self, update: Update) -> None:
-        if update.step == 64:
-            threading.Timer(0.05, self.kill).start()  # a rollout takes 0.16 s
-        elif self.killed_at and not self.next_update_after:
+        if self.killed_at and not self.next_update_after:
             self.next_update_after.append(time.monotonic() - self.killed_at)
         if update.row["distributed/runner_restarts"]:
             os.kill(os.getpid(), signal.SIGINT)
-
-    def kill(self) -> None:
-        actors("EnvRunner")[0].kill()
-        self.killed_at = time.monotonic()
 
 
 @pytest.mark.usefixtures("ray_here")
 def test_when_a_runner_is_killed_training_goes_on_and_it_comes_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killer = KillARunner()
-    config = on_ray(tmp_path / "a", changes={"env": EnvConfig(), "total_timesteps": 100_000})
+    killer = KillARunner(tmp_path / "sign")
+    world = EnvConfig(kwargs={"sign": str(tmp_path / "sign")})
+    config = on_ray(tmp_path / "a", changes={"env": world, "total_timesteps": 10**6})
     with pytest.raises(Interrupted) as ended:
-        train(config, env=Slow, callbacks=[killer])
+        train(config, env=Doomed, callbacks=[killer])
     rows = rows_of(tmp_path / "a")
     runners = [row["distributed/runners"] for row in rows]
     assert killer.next_update_after[0] < GOES_ON_WITHIN
-    assert runners[:3] == [2, 2, 1] and runners[-1] == 2
+    assert runners == [2, 2, *[1] * (len(rows) - 3), 2] and len(rows) > 3
     assert [row["frames"] for row in rows] == [16 * number for number in runners]
     assert [row["distributed/rollouts_lost"] for row in rows] == [0, 0, 1, *[0] * (len(rows) - 3)]
     assert [row["distributed/runner_restarts"] for row in rows] == [*[0] * (len(rows) - 1), 1]
     assert [row["step"] for row in rows] == [sum(row["frames"] for row in rows[: n + 1]) for n in range(len(rows))]
     assert rows[-1]["elapsed_steps_min"] == 0  # its episodes are new ones
     said = capsys.readouterr().out
-    assert "runner 0 is gone (its process was killed or has crashed" in said
-    assert "runner 0 plays again, in new episodes" in said
+    (number,) = re.findall(r"runner (\d) is gone \(its process was killed or has crashed", said)
+    assert f"runner {number} plays again, in new episodes" in said
     saved = load_checkpoint(tmp_path / "a")
     assert saved.step == rows[-1]["step"] and str(saved.path) in str(ended.value)
     assert None not in saved.trainer["collector"]["blocks"]
@@ -105,7 +110,59 @@ def test_environments_that_raise_are_named_and_too_many_of_them_end_the_run_with
     resumed = tiny_config(tmp_path / "a", env=world, total_timesteps=128, num_threads=1, resume=str(tmp_path / "a"))
     assert train(resumed, env=Fuse).step == 128
     said = capsys.readouterr()
-    assert "new episodes" in said.out and "some of them were being started again when the checkpoint" in said.out
+    assert (
+        "new episodes" in said.out
+        and "some of them were playing, or being started again, when the checkpoint" in said.out
+    )
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_out_of_step_too_an_environment_may_raise_while_checkpoints_are_written(tmp_path: Path) -> None:
+    fuses = tmp_path / "fuses"
+    fuses.mkdir()
+    (fuses / "a").touch()
+    world = EnvConfig(kwargs={"fuses": str(fuses)})
+    changes = {"env": world, "total_timesteps": 320, "checkpoint_interval": 1}
+    config = on_ray(tmp_path / "a", 2, changes, sync=False, min_samples=16)
+    assert train(config, env=Fuse).step >= 320
+    assert sum(row["distributed/env_failures"] for row in rows_of(tmp_path / "a")) == 1
+    longer = replace(config, total_timesteps=640, resume=str(tmp_path / "a"))
+    assert train(longer, env=Fuse).step >= 640
+    assert [row["step"] for row in rows_of(tmp_path / "a")] == sorted({row["step"] for row in rows_of(tmp_path / "a")})
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_a_mistake_in_an_actor_is_shown_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="there is no lamp") as raised:
+        train(on_ray(tmp_path / "a", 1, {"env": EnvConfig()}), env=partial(Unmakeable, RuntimeError))
+    notes = "\n".join(raised.value.__notes__)
+    assert "(in runner 0)" in notes and "raised elsewhere:" in notes and "in __init__" in notes
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_who_waits_long_for_a_runner_is_told_for_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.distributed.group.WAIT_SECONDS", 0.05)  # a rollout takes 0.16 s
+    train(on_ray(tmp_path / "a", 2, {"env": EnvConfig(), "total_timesteps": 64}), env=Slow)
+    assert "still waiting for a rollout of runner 0, 1: none has come for 0.05 s" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_a_runner_that_ray_ends_for_its_memory_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import OutOfMemoryError
+
+    from enn_ppo.distributed.cluster import fetch
+
+    def out_of_memory(*_: Any, **__: Any) -> None:
+        raise OutOfMemoryError("Task was killed due to the node running low on memory.\nMemory on the node was 63 GB.")
+
+    monkeypatch.setattr(ray, "get", out_of_memory)
+    with pytest.raises(
+        ActorDied, match=r"killed due to the node running low on memory\. Memory on the node was 63 GB$"
+    ):
+        fetch(None)
 
 
 def command(run_dir: Path, *more: str) -> subprocess.Popen[str]:
@@ -154,6 +211,26 @@ def test_when_the_learner_is_killed_the_command_says_where_to_go_on_from(tmp_pat
         tmp_path / "a", env=EnvConfig(), total_timesteps=saved.step + 64, num_threads=1, resume=str(tmp_path / "a")
     )
     assert train(config, env=Slow).step == saved.step + 64
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(tmp_path: Path, ray_here: None) -> None:
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+        process = command(tmp_path / "a", "distributed.address=auto", "checkpoint_interval=1000")
+    try:
+        wait_until(lambda: len(rows_of(tmp_path / "a")) > 1, process)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    saved = load_checkpoint(tmp_path / "a")
+    assert process.returncode == 130, said
+    assert f"interrupted after {saved.step} steps; saved {saved.path}; go on with resume={tmp_path / 'a'}" in said
+    assert "Traceback" not in said
+    assert rows_of(tmp_path / "a")[-1]["step"] == saved.step >= 64
+    assert actors("EnvRunner") + actors("LearnerActor") == []
 
 
 def test_when_the_command_is_killed_nothing_that_it_has_started_plays_or_learns_on(tmp_path: Path) -> None:

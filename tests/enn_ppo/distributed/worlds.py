@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from entity_gym import Action, Observation
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import Copycat
 
 
@@ -25,8 +29,26 @@ class Fuse(Copycat):
         return super().act(actions)
 
 
+class Doomed(PythonMineSweeper):
+    """MineSweeper in which one environment of all writes down its process, once, and waits for it to be killed."""
+
+    def __init__(self, sign: str) -> None:
+        super().__init__()
+        self.sign = Path(sign)
+        self.acts = 0
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.acts += 1
+        if self.acts == 29:  # in its fourth rollout of 8, of which one is for the statistics
+            with suppress(FileExistsError), self.sign.open("x") as file:
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+                time.sleep(60)
+        return super().act(actions)
+
+
 class Unmakeable(Copycat):
     """Cannot be made."""
 
-    def __init__(self) -> None:
-        raise ValueError("there is no lamp")
+    def __init__(self, mistake: type[Exception] = ValueError) -> None:
+        raise mistake("there is no lamp")

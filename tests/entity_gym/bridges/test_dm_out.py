@@ -14,6 +14,7 @@ dm_env = pytest.importorskip("dm_env")
 from entity_gym.bridges.dm_out import DmEnvironment, to_dm_env  # noqa: E402
 from entity_gym.registry import list_envs, make  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Coins, Runners, Yard, plain  # noqa: E402
+from tests.entity_gym.dm_specs import random_action, validate  # noqa: E402
 from tests.entity_gym.form_worlds import Crowd  # noqa: E402
 
 Made = Callable[..., DmEnvironment]
@@ -35,24 +36,6 @@ def out() -> Iterator[Made]:
     yield make_one
     for env in made:
         env.close()
-
-
-def validate(spec: Any, value: Any) -> None:
-    """Everything in `value` is as `spec` says, and nothing else is there."""
-    if isinstance(spec, dict):
-        assert spec.keys() == value.keys()
-        for name in spec:
-            validate(spec[name], value[name])
-    else:
-        spec.validate(value)
-
-
-def random_action(spec: Any, rng: np.random.Generator) -> Any:
-    if isinstance(spec, dict):
-        return {name: random_action(branch, rng) for name, branch in spec.items()}
-    if spec.dtype.kind == "f":
-        return rng.uniform(spec.minimum, spec.maximum).astype(spec.dtype)
-    return rng.integers(spec.minimum, spec.maximum + 1)
 
 
 def actions(chase: list[int], bark: list[int], run: list[list[float]], gate: int) -> dict[str, Any]:
