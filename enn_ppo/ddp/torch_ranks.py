@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+# Its functions hold the group that there is when it is imported, as the defaults of their arguments, and others import it at any
+# time. A group that cannot end has threads that may need Python when it ends, and abort the process.
+import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous

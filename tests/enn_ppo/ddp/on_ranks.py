@@ -136,9 +136,9 @@ def main(folder: Path, rank: int) -> None:
     timed = train(
         long_run(folder / "timed", distributed=DDP, total_timesteps=10**6, max_train_seconds=0.5), PythonMineSweeper
     )
-    torch.save(
-        {"gradients": gradients, "states": states, "step": result.step, "timed": timed.step}, folder / f"rank_{rank}.pt"
-    )
+    threads = sorted(name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm"))
+    seen_here = {"gradients": gradients, "states": states, "step": result.step, "timed": timed.step, "threads": threads}
+    torch.save(seen_here, folder / f"rank_{rank}.pt")
 
 
 if __name__ == "__main__":

@@ -113,6 +113,12 @@ def test_ranks_stay_the_same_bit_for_bit_over_a_whole_run(job: Job) -> None:
     assert {row["epochs"] for row in rows_without_times(job.folder / "whole")} != {3}, "target_kl has decided nothing"
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs the names of threads")
+def test_a_run_leaves_no_thread_behind_that_could_abort_the_process_at_its_end(job: Job) -> None:
+    for rank in job.ranks:
+        assert rank["threads"] and not [name for name in rank["threads"] if "gloo" in name]
+
+
 def test_a_run_that_the_leads_callback_has_stopped_resumes_exactly(job: Job) -> None:
     assert [rank["step"] for rank in job.ranks] == [192, 192]
     assert len(rows_without_times(job.folder / "whole")) == 6
