@@ -50,8 +50,7 @@ def gae(
         ValueError: if shapes differ, or a step is both terminated and truncated.
     """
     _check(rewards, values, terminated, truncated, final_values)
-    next_values = torch.cat([values[1:], last_values.unsqueeze(0)])
-    next_values = torch.where(truncated, final_values, next_values).masked_fill(terminated, 0.0)
+    next_values = _following(values, terminated, truncated, final_values, last_values)
     deltas = rewards + gamma * next_values - values
     carries = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
     advantages = _sum_back(deltas, carries)
@@ -92,9 +91,7 @@ def n_step(
     _check(rewards, values, terminated, truncated, final_values)
     returns = values
     for _ in range(min(n_steps, len(rewards))):
-        following = torch.cat([returns[1:], last_values.unsqueeze(0)])
-        following = torch.where(truncated, final_values, following).masked_fill(terminated, 0.0)
-        returns = rewards + gamma * following
+        returns = rewards + gamma * _following(returns, terminated, truncated, final_values, last_values)
     return Advantages(returns - values, returns)
 
 
@@ -147,8 +144,7 @@ def vtrace(
     if not 0 < max_c <= max_rho:
         raise ValueError(f"max_c must be greater than 0 and at most max_rho, got max_c={max_c}, max_rho={max_rho}")
     rhos, cs = (log_ratios.clamp(max=math.log(limit)).exp() for limit in (max_rho, max_c))
-    next_values = torch.cat([values[1:], last_values.unsqueeze(0)])
-    next_values = torch.where(truncated, final_values, next_values).masked_fill(terminated, 0.0)
+    next_values = _following(values, terminated, truncated, final_values, last_values)
     deltas = rhos * (rewards + gamma * next_values - values)
     carries = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * cs
 
@@ -160,6 +156,14 @@ def vtrace(
             following = torch.cat([advantages[1:], torch.zeros_like(last_values).unsqueeze(0)])
             advantages = deltas + carries * following
     return Advantages(advantages, advantages + values)
+
+
+def _following(
+    values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor, last_values: Tensor
+) -> Tensor:
+    """(T, N): what stands one step later in `values`, or for steps that end an episode what that came to."""
+    following = torch.cat([values[1:], last_values.unsqueeze(0)])
+    return torch.where(truncated, final_values, following).masked_fill(terminated, 0.0)
 
 
 def _sum_back(deltas: Tensor, carries: Tensor) -> Tensor:

@@ -101,8 +101,8 @@ class PlayersCollector(EnvBlock):
         first_env: int = 0,
     ) -> None:
         self._nets, self._cast = nets, cast
-        self._episodes = PlayersTracker(len(vec_env), cast.policies)
-        super().__init__(vec_env, device, seed, self._episodes, first_env)
+        self._episodes = PlayersTracker(len(vec_env), cast.policies, first_env)
+        super().__init__(vec_env, device, seed, self._episodes)
 
     @torch.no_grad()
     def collect(self, steps: int) -> dict[str, Rollout]:
@@ -134,7 +134,7 @@ class PlayersCollector(EnvBlock):
             act_seconds += acted - started
             for ended in self._episodes.step(self._obs, seating.rewards):
                 for name, episode in ended.items():
-                    episodes[name] += self._of_the_run([episode])
+                    episodes[name].append(episode)
             merge_metrics(metrics, self._obs.metrics)
 
         def rollout(name: str, player: int) -> Rollout:

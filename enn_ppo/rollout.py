@@ -6,10 +6,10 @@ Shapes: T steps, N environments, B = T * N frames ordered by step and then envir
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.recording.frames import Frames
 from enn_ppo.recording.recorder import Recorder
-from entity_gym.episodes import Episode, EpisodeTracker
+from entity_gym.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecAction, VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
@@ -40,28 +40,12 @@ class Rollout:
     final_values: Tensor  # (T, N) float32, of the last observations of truncated episodes; 0 elsewhere
     last_values: Tensor  # (N,) float32, of the observations after the last step
     elapsed_steps: NDArray[np.int64]  # (T, N), steps that the episode of each frame of `obs` had been played
-    env_id: NDArray[
-        np.int64
-    ]  # (N,), the environments' numbers among all of the run; see `PlayersCollector` for several players
+    # (N,), the environments' numbers among all of the run; of several players see `PlayersCollector`
+    env_id: NDArray[np.int64]
     episodes: list[Episode]  # that ended
     metrics: dict[str, Metric]  # that the environments reported
     env_seconds: float
     act_seconds: float
-
-
-class Tracker(Protocol):
-    """Follows the running episodes of environments."""
-
-    rewards: NDArray[np.float64]
-
-    def reset(self) -> None:
-        """New episodes begin everywhere."""
-
-    def state(self) -> dict[str, Any]:
-        """The running sums, for `load_state`: `rewards`, and (N,) `lengths`."""
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
 
 
 class EnvBlock:
@@ -71,15 +55,14 @@ class EnvBlock:
         vec_env: N environments.
         device: where policies are.
         seed: of the sampling noise.
-        tracker: of their episodes.
-        first_env: the number of environment 0, where these are a part of more.
+        tracker: of their episodes; it knows the number of environment 0 among all of the run.
     """
 
-    def __init__(self, vec_env: VecEnv, device: torch.device, seed: int, tracker: Tracker, first_env: int = 0) -> None:
+    def __init__(self, vec_env: VecEnv, device: torch.device, seed: int, tracker: RunningEpisodes) -> None:
         self.vec_env = vec_env
         self.device = device
         self.seed_noise(seed)
-        self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # among all of the run
+        self.env_id: NDArray[np.int64] = tracker.first_env + np.arange(len(vec_env))  # among all of the run
         self.tracker = tracker
         self._obs: VecObs | None = None
 
@@ -97,10 +80,6 @@ class EnvBlock:
         numbers = torch.arange(self._steps, self._steps + steps)
         self._steps += steps
         return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)
-
-    def _of_the_run(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Episodes with the environments' numbers among all of the run."""
-        return [replace(each, env_id=int(self.env_id[each.env_id])) for each in episodes]
 
     def state(self) -> dict[str, Any]:
         """Where the environments and their episodes are, for `load_state`; environments that cannot be saved are None."""
@@ -146,8 +125,8 @@ class Collector(EnvBlock):
     """
 
     def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
-        self._episodes = EpisodeTracker(len(vec_env))
-        super().__init__(vec_env, device, seed, self._episodes, first_env)
+        self._episodes = EpisodeTracker(len(vec_env), first_env)
+        super().__init__(vec_env, device, seed, self._episodes)
         self.net = net
         self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
         self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
@@ -169,7 +148,7 @@ class Collector(EnvBlock):
             env_seconds += time.perf_counter() - acted
             act_seconds += acted - started
             trajectory.observe(self._obs)
-            episodes += self._of_the_run(self._episodes.step(self._obs))
+            episodes += self._episodes.step(self._obs)
             merge_metrics(metrics, self._obs.metrics)
         besides = Besides(self.env_id, episodes, metrics, env_seconds, act_seconds)
         rollout = trajectory.rollout(besides)

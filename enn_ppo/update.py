@@ -231,7 +231,10 @@ def sum_gradients(groups: Sequence[Mapping[str, Any]], terms: Tensor, ranks: Ran
     message = ranks.sum(torch.cat([terms, has_gradient, *(gradient.flatten() for gradient in gradients)]))
     sizes = [len(terms), len(parameters), *(parameter.numel() for parameter in parameters)]
     terms, has_gradient, *sums = torch.split(message, sizes)
-    for parameter, found, gradient in zip(parameters, has_gradient.tolist(), sums, strict=True):
+    # asking the device, which synchronises, is only needed where this rank does not know by itself
+    is_known = all(parameter.grad is not None for parameter in parameters)
+    found_by_any = [True] * len(parameters) if is_known else has_gradient.tolist()
+    for parameter, found, gradient in zip(parameters, found_by_any, sums, strict=True):
         parameter.grad = gradient.view_as(parameter) if found else None
     return terms
 

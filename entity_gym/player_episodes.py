@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.episodes import Episode
+from entity_gym.episodes import Episode, RunningEpisodes
 from entity_gym.obs_rows import CRASHED
 from entity_gym.seated_env import final_scores, outcome
 from entity_gym.vec_obs import PLAYER_REWARD, VecObs
 
 
-class PlayersTracker:
+class PlayersTracker(RunningEpisodes):
     """Follows the running episodes of a pool in which several policies play, each some of the players.
 
     The reward of a policy's episode is the mean over its players of the sum of their rewards. To `end_of_episode_info` is added
@@ -29,13 +29,12 @@ class PlayersTracker:
     Args:
         num_envs: N.
         policies: name -> the players that it plays: each of P players once.
+        first_env: see `RunningEpisodes`.
     """
 
-    def __init__(self, num_envs: int, policies: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, num_envs: int, policies: Mapping[str, Sequence[int]], first_env: int = 0) -> None:
+        super().__init__((sum(len(players) for players in policies.values()),), num_envs, first_env)
         self._policies = policies
-        num_players = sum(len(players) for players in policies.values())
-        self.rewards: NDArray[np.float64] = np.zeros((num_envs, num_players))
-        self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
 
     def step(self, obs: VecObs, rewards: NDArray[np.float32]) -> list[dict[str, Episode]]:
         """Take in what `act` returned, and (N, P) what it was worth to each player.
@@ -55,7 +54,7 @@ class PlayersTracker:
             for name, players in self._policies.items():
                 reward = fmean(sums[player] for player in players)
                 told = {**info, **self._told(name, scores)}
-                episodes[name] = Episode(env, reward, length, bool(obs.truncated[i]), told)
+                episodes[name] = Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), told)
             finished.append(episodes)
             self.rewards[env] = 0.0
             self.lengths[env] = 0
@@ -75,17 +74,3 @@ class PlayersTracker:
             "opponent_reward": results[0]["opponent_reward"],
             "win_rate": win_rate,
         }
-
-    def reset(self) -> None:
-        """New episodes begin everywhere."""
-        self.rewards = np.zeros_like(self.rewards)
-        self.lengths = np.zeros_like(self.lengths)
-
-    def state(self) -> dict[str, Any]:
-        """The running sums, for `load_state`."""
-        return {"rewards": self.rewards.copy(), "lengths": self.lengths.copy()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        self.rewards = np.array(state["rewards"])
-        self.lengths = np.array(state["lengths"])

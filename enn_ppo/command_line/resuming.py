@@ -64,12 +64,8 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
         for name in {**before, **after}
         if name not in _SEPARATE and before.get(name, "unset") != after.get(name, "unset")
     ]
-    return (
-        resolved,
-        f"resuming {path if of_policies else checkpoint.path} with other settings: {', '.join(changes)}"
-        if changes
-        else "",
-    )
+    resumed = path if of_policies else checkpoint.path
+    return resolved, f"resuming {resumed} with other settings: {', '.join(changes)}" if changes else ""
 
 
 def _apply_typed(values: dict[str, Any], composed: Mapping[str, Any], typed: Sequence[str]) -> None:

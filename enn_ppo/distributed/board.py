@@ -18,9 +18,8 @@ class Board:
     num_policies: int = 1
     version: int = 0  # updates that the weights have seen since this process began: of several policies, all of them
     rollouts_lost: int = 0  # since the last row of metrics
-    weights: list[Any] = field(
-        init=False
-    )  # of each policy, a reference to the present `Weights`; every runner is given all
+    # of each policy, a reference to the present `Weights`; every runner is given all
+    weights: list[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.weights = [None] * self.num_policies

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from statistics import fmean, stdev
@@ -139,13 +140,28 @@ def evaluate_checkpoint(
 
         if outputs.record:
             raise ValueError(f"opponent=policies and record={outputs.record} do not go together; leave one out")
-        with own_random_numbers(config.seed):
-            result = evaluate_together(checkpoint, config, bound, device, camera, progress=progress)
-        if outputs.film:
-            camera.write(outputs.film)
-        return result
+        evaluate_with = partial(evaluate_together, progress=progress)
+    else:
+        evaluate_with = partial(_evaluate_alone, outputs=outputs, progress=progress)
+    with own_random_numbers(config.seed):
+        result = evaluate_with(checkpoint, config, bound, device, camera)
+    if outputs.film:
+        camera.write(outputs.film)
+    return result
+
+
+def _evaluate_alone(
+    checkpoint: Checkpoint,
+    config: EpisodesConfig,
+    bound: BoundEnvironment,
+    device: torch.device,
+    camera: Camera,
+    *,
+    outputs: Outputs,
+    progress: bool,
+) -> EvalResult:
+    """As `evaluate_checkpoint`, without the other policies of the run, if it has any."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(own_random_numbers(config.seed))
         pool = stack.enter_context(contextlib.closing(make_pool(bound, config, checkpoint, device)))
         fitted = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id)
         recorder = None
@@ -167,8 +183,6 @@ def evaluate_checkpoint(
             value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale")),
         )
         episodes = play_episodes(pilot, pool, config, camera, recorder, progress=progress)
-    if outputs.film:
-        camera.write(outputs.film)
     notes = [f"the environment is not as it was in training; {fitted.news}"] if fitted.news else []
     return EvalResult(summarize(episodes), episodes, notes)
 

@@ -274,11 +274,8 @@ def check_evaluation(
             adapt_spaces(
                 saved, pool.obs_space(), pool.action_space(), name="the policy of this run", env=bound.config.id
             )
-            if config.opponent not in (
-                None,
-                "past",
-                "policies",
-            ):  # the past, and the other policies, have still to come
+            # the past, and the other policies, have still to come
+            if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if config.video:
                 _, running = pool.reset()
