@@ -117,14 +117,16 @@ class Policy:
     Args:
         frames: what it sees.
         config: the network.
+        device: where it is. A call returns before a device other than the CPU is done.
     """
 
-    def __init__(self, frames: Frames, config: RogueNetConfig) -> None:
+    def __init__(self, frames: Frames, config: RogueNetConfig, device: torch.device | str = "cpu") -> None:
         torch.manual_seed(0)
         self.config = config
+        self.device = torch.device(device)
         self.obs = frames.obs
-        self.net = RogueNet(config, frames.obs_space, frames.action_space)
-        self.batch = ObsBatch.from_vec_obs(frames.obs)
+        self.net = RogueNet(config, frames.obs_space, frames.action_space).to(self.device)
+        self.batch = ObsBatch.from_vec_obs(frames.obs, self.device)
         self.net.update_normalization(self.batch)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-6, eps=1e-5, fused=True)
         acted = self.net.act(self.batch)
@@ -133,14 +135,14 @@ class Policy:
             acted.actions,
             {name: RaggedTensor(acted.log_probs[name], acted.actions[name].offsets) for name in acted.actions},
             acted.values,
-            torch.randn(len(self.batch)),
-            torch.randn(len(self.batch)),
+            torch.randn(len(self.batch)).to(self.device),
+            torch.randn(len(self.batch)).to(self.device),
         )
         self.optim, self.ppo = OptimConfig(batch_size=len(self.batch), max_grad_norm=2.0), PPOConfig()
 
     def act(self) -> None:
         """From observations of environments to actions for them."""
-        self.net.act(ObsBatch.from_vec_obs(self.obs)).to_buffers()
+        self.net.act(ObsBatch.from_vec_obs(self.obs, self.device)).to_buffers()
 
     def update(self) -> None:
         """One minibatch: evaluation, losses, gradient, its clipping, optimizer step."""

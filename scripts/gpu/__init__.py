@@ -1,0 +1,1 @@
+"""The sections of `gpu_checks.py`: each module measures one thing, and has a function `measure(section)`."""

@@ -1,0 +1,84 @@
+"""Clocks that wait for the device, and how fast it is at best."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from collections.abc import Iterator
+
+import torch
+
+ROUNDS = 5
+MOST_CALLS = 1000  # a round
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_per_call(function: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """The median over rounds of calls without a synchronisation between them, launches included; two calls warm up.
+
+    Args:
+        function: what to call.
+        device: to wait for at the end of every round.
+        seconds: about as long as it takes; at least one call a round.
+    """
+    function()
+    once = _round(function, device, 1)
+    calls = max(1, min(MOST_CALLS, int(seconds / ROUNDS / max(once, 1e-7))))
+    rounds = ROUNDS if once * ROUNDS < 4 * seconds else 1
+    return statistics.median(_round(function, device, calls) for _ in range(rounds))
+
+
+def _round(function: Callable[[], object], device: torch.device, calls: int) -> float:
+    synchronize(device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    synchronize(device)
+    return (time.perf_counter() - started) / calls
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Within it torch multiplies float32 matrices in `fp32` or `tf32`."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def gemm_tflops(precision: str, device: torch.device, *, tiny: bool) -> float:
+    """The speed of `torch.mm` of large square matrices in `fp32`, `tf32` or `bf16`: 10^12 operations per second."""
+    size = 64 if tiny else 8192
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=dtype)
+    with matmul_precision(precision):
+        seconds = seconds_per_call(lambda: torch.mm(a, b, out=out), device, 0.01 if tiny else 0.5)
+    return 2 * size**3 / seconds / 1e12
+
+
+def copy_gigabytes(device: torch.device, *, tiny: bool) -> float:
+    """Memory bandwidth of a copy on the device: 10^9 bytes per second, read ones and written ones added up."""
+    numbers = 2**12 if tiny else 2**28  # of 4 bytes
+    a = torch.empty(numbers, device=device).normal_()
+    b = torch.empty_like(a)
+    seconds = seconds_per_call(lambda: b.copy_(a), device, 0.01 if tiny else 0.3)
+    return 2 * 4 * numbers / seconds / 1e9
+
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def peaks(device: torch.device, *, tiny: bool) -> dict[str, float]:
+    """What the device reaches: `fp32`, `tf32`, `bf16` in TFLOP/s of matrix products, and `copy` in GB/s."""
+    reached = {precision: gemm_tflops(precision, device, tiny=tiny) for precision in PRECISIONS}
+    return reached | {"copy": copy_gigabytes(device, tiny=tiny)}

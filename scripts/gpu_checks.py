@@ -1,0 +1,104 @@
+"""Every check and benchmark that needs a GPU, into one JSON file. `scripts/gpu_checks.sh` calls it.
+
+python scripts/gpu_checks.py --output gpu_checks
+python scripts/gpu_checks.py --device cpu --tiny    # whether it works: everything as small as can be
+
+Each section is a process of its own, so that one which crashes, or runs out of memory or time, takes nothing with it. What a
+section does not use of its time, later ones may. docs/benchmarks.md says what each gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+#: Sections in their order, which is that of importance; how much of the time is for each; and the module.
+SECTIONS = {
+    "tests": (5.0, "gpu.suite"),
+    "machine": (1.0, "gpu.machine"),
+    "parity": (1.5, "gpu.parity"),
+    "headline": (9.0, "gpu.headline"),
+    "policy": (4.0, "gpu.policy"),
+    "steps": (2.0, "gpu.steps"),
+    "attention": (3.0, "gpu.attention"),
+    "memory": (1.5, "gpu.memory"),
+}
+GRACE = 15.0  # seconds over its time after which a section's process is ended
+LEAST = 5.0  # seconds without which a section is not begun
+
+
+def main() -> int:
+    given = _arguments()
+    if given.only:
+        return run_section(given)
+    given.output.mkdir(parents=True, exist_ok=True)
+    path = given.output / "results.json"
+    path.unlink(missing_ok=True)
+    deadline = time.monotonic() + given.budget
+    log = (given.output / "log.txt").open("w")
+    for number, name in enumerate(given.sections):
+        left = deadline - time.monotonic()
+        weights = [SECTIONS[each][0] for each in given.sections[number:]]
+        status = in_process(given, name, left * weights[0] / sum(weights), log)
+        print(f"{name}: {status}, {given.budget - (deadline - time.monotonic()):.0f} s of {given.budget:.0f}", flush=True)
+    log.close()
+    print(f"results: {path}")
+    return 0 if path.exists() else 1
+
+
+def in_process(given: Namespace, name: str, seconds: float, log: TextIO) -> str:
+    """Run one section in a process of its own; how it ended. What it prints goes to the log."""
+    from gpu.results import Results
+
+    ended: str | None = f"not begun, {seconds:.0f} s were left"
+    if seconds >= LEAST:
+        command = [sys.executable, str(Path(__file__).resolve()), "--only", name, "--until", str(time.time() + seconds)]
+        command += ["--device", given.device, "--output", str(given.output), *(["--tiny"] if given.tiny else [])]
+        try:
+            code = subprocess.run(command, stdout=log, stderr=log, timeout=seconds + GRACE, check=False).returncode
+            ended = f"its process ended with {code}" if code else None
+        except subprocess.TimeoutExpired:
+            ended = f"its process was ended after {seconds + GRACE:.0f} s"
+    results = Results(given.output / "results.json")
+    found = results.section(name)
+    if ended is not None:
+        found["status"] = ended
+        results.write()
+    return str(found.get("status"))
+
+
+def run_section(given: Namespace) -> int:
+    """One section, here."""
+    import torch
+    from gpu.results import Results, Section
+
+    results = Results(given.output / "results.json")
+    results.content["settings"] |= {"device": given.device, "tiny": given.tiny}
+    seconds = given.until - time.time()  # what the imports took counts
+    section = Section(given.only, results, torch.device(given.device), tiny=given.tiny, seconds=seconds)
+    # imported where what goes wrong is written down: a library may be missing
+    section.run(lambda section: importlib.import_module(SECTIONS[given.only][1]).measure(section))
+    return 0
+
+
+def _arguments(arguments: Sequence[str] | None = None) -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--output", type=Path, default=Path(os.environ.get("OUT") or "gpu_checks"), help="folder")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--budget", type=float, default=480.0, help="seconds for all sections together")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="everything as small as can be, to see that it works")
+    parser.add_argument("--only", choices=SECTIONS, help="run this section in this process, and nothing else")
+    parser.add_argument("--until", type=float, default=time.time() + 480, help="with --only: end at this Unix time")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

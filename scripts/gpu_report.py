@@ -1,0 +1,234 @@
+"""What `gpu_checks.py` has found, as the Markdown tables of docs/benchmarks.md.
+
+python scripts/gpu_report.py gpu_checks/results.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Found = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def main() -> int:
+    parser = ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("results", type=Path, help="results.json of gpu_checks.py")
+    path: Path = parser.parse_args().results
+    try:
+        results = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        print(f"{path} holds no results: {error}", file=sys.stderr)
+        return 1
+    print(report(results))
+    return 0
+
+
+def report(results: Found) -> str:
+    """All of it; sections that did not run are left out."""
+    parts = []
+    for name, write in SECTIONS.items():
+        found = results["sections"].get(name)
+        if found is None:
+            continue
+        parts.append("\n\n".join([f"### {TITLES[name]}", *filter(None, (*write(found), *problems(found)))]))
+    return "\n\n".join(parts) + "\n"
+
+
+# --- Pure parts ---
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Markdown; nothing where there are no rows."""
+    lines = [f"| {' | '.join(cell(each) for each in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *lines]) if lines else ""
+
+
+def cell(value: Any) -> str:
+    """Three digits that count; "-" for what there is not."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value).replace("|", "\\|")
+    if isinstance(value, int) or (abs(value) >= 100 and float(value).is_integer()):
+        return f"{int(value):,}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def millions(value: float | None) -> str:
+    """Of something per second."""
+    return "-" if value is None else f"{value / 1e6:.3g}"
+
+
+def wide(rows: Sequence[Row], lines: Sequence[str], columns: Sequence[str], value: str, scale: float = 1.0) -> str:
+    """A table with a line for each setting in `lines`, and a column for each in `columns` that there are."""
+    heads = list(dict.fromkeys(tuple(row[name] for name in columns) for row in rows))
+    sides = list(dict.fromkeys(tuple(row[name] for name in lines) for row in rows))
+    cells = {(tuple(row[n] for n in lines), tuple(row[n] for n in columns)): scale * row[value] for row in rows}
+    titles = [*lines, *(" ".join(map(str, head)) for head in heads)]
+    return table(titles, [[*side, *(cells.get((side, head)) for head in heads)] for side in sides])
+
+
+def problems(found: Found) -> list[str]:
+    """What a section did not do, and why: a line for each reason."""
+    lines = []
+    if found.get("status") != "done":
+        lines.append(f"The section {found.get('status')}.")
+    if found.get("traceback"):
+        lines.append("```\n" + "\n".join(found["traceback"]) + "\n```")
+    reasons: dict[str, int] = {}
+    for row in found.get("not_measured", []):
+        reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1
+    lines += [f"- not measured, {count} times: {why}" for why, count in reasons.items()]
+    if isinstance(found.get("out_of_time"), Mapping):
+        lines += [f"- not measured for want of time: {count} of {name}" for name, count in found["out_of_time"].items()]
+    return ["\n".join(lines)] if lines else []
+
+
+# --- Sections ---
+
+
+def of_tests(found: Found) -> list[str]:
+    if "passed" not in found:
+        return [found.get("skipped") or "The tests ran out of time:\n\n```\n" + "\n".join(found.get("output", [])) + "\n```"]
+    failed, skipped = found["failed"], found["skipped"]
+    lines = [f"- {each['test']}: {first_line(each['message'])}" for each in (*failed, *skipped)]
+    return [f"{found['passed']} passed, {len(failed)} failed, {len(skipped)} skipped.", "\n".join(lines)]
+
+
+def first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def of_machine(found: Found) -> list[str]:
+    names = ("gpu", "memory_gib", "driver", "cuda", "cores", "python", "torch", "triton", "numpy")
+    told = ", ".join(f"{name} {cell(found[name])}" for name in names if found.get(name) is not None)
+    peaks = [("products in " + name, each, "TFLOP/s") for name, each in found.get("peaks", {}).items() if name != "copy"]
+    peaks += [("copy on the device", found.get("peaks", {}).get("copy"), "GB/s")]
+    peaks += [(name, each, "") for name, each in found.get("transfers", {}).items()]
+    peaks += [(f"empty kernel, {name.replace('_', ' ')}", each, "us") for name, each in found.get("launch_us", {}).items()]
+    missing = ", ".join(found.get("missing", [])) or "nothing"
+    return [f"{told}. Not installed: {missing}.", table(["peak", "measured", ""], peaks)]
+
+
+def of_parity(found: Found) -> list[str]:
+    names = ["log_prob", "entropy", "value", "gradient", "gradient_relative", "same_actions"]
+    rows = [[row["frames"], row["backend"], row["precision"], *(row[n] for n in names)] for row in found.get("parity", [])]
+    return [table(["frames", "backend", "precision", *(name.replace("_", " ") for name in names)], rows)]
+
+
+def of_attention(found: Found) -> list[str]:
+    rows, kinds = found.get("attention", []), ("backend", "precision")
+    return [
+        part
+        for name, title in (("forward_us", "Forward"), ("both_us", "Forward and backward"))
+        if (part := wide(rows, ("head_width", "mean"), kinds, name))
+        for part in (f"{title}, microseconds for {cell(found['tokens'])} tokens of width {found['width']}:", part)
+    ]
+
+
+def of_policy(found: Found) -> list[str]:
+    parts = []
+    for row_name, title in (("act", "Acting"), ("update", "Learning")):
+        text = wide(found.get("policy", []), ("width", "mean"), ("backend", "precision"), f"{row_name}_frames_s", 1e-6)
+        parts += [f"{title}, million frames/s:", text] if text else []
+    names = ["width", "mean", "precision", "backend"]
+    rows = [
+        [*(row[name] for name in names), millions(row["update_frames_s"]), row["update_tflops"], row["update_of_peak"]]
+        for row in found.get("best", [])
+    ]
+    header = [*names, "update, million frames/s", "TFLOP/s", "of the measured peak"]
+    return [*parts, "The fastest backend:", table(header, rows)] if rows else parts
+
+
+KNOBS = ("num_envs", "batch_size", "env_threads", "backend", "precision", "compile", "pipeline")
+
+
+def of_headline(found: Found) -> list[str]:
+    rows = sorted(found.get("speed", []), key=lambda row: (row["world"], -row["steps_per_second"]))
+    speeds = [
+        [row["world"], *(row[name] for name in KNOBS), millions(row["steps_per_second"])]
+        + [millions(row["entities_per_second"]), row["share_env"], row["share_act"], row["share_update"]]
+        for row in rows
+    ]
+    header = ["world", *KNOBS, "million steps/s", "million entities/s", "environments", "acting", "learning"]
+    curves = [
+        [row["world"], row["relpos"], millions(row["steps_per_second"]), row["trained_steps"], row["seconds"]]
+        + [row["steps_to_score"], row["seconds_to_score"], row["evaluated_sampled"], row["evaluated_greedy"]]
+        for row in found.get("learning", [])
+    ]
+    titles = ["world", "relative positions", "million steps/s", "steps", "seconds", "steps to the score", "seconds to it"]
+    return [table(header, speeds), table([*titles, "evaluated, sampled", "evaluated, greedy"], curves)]
+
+
+def of_steps(found: Found) -> list[str]:
+    parts = []
+    for row in found.get("steps", []):
+        knobs = ", ".join(f"{name}={row[name]}" for name in KNOBS)
+        total = sum(row["phases_s"].values())
+        phases = sorted(row["phases_s"].items(), key=lambda each: -each[1])
+        parts.append(
+            f"{row['world']}, {knobs}: an update of {cell(row['frames'])} frames takes {1e3 * row['unsynchronised_s']:.1f} ms, and "
+            f"{1e3 * total:.1f} ms with a synchronisation at every border; {cell(row['kernel_launches'])} kernels have "
+            f"{row['kernels_us'] / 1e3:.1f} ms of it."
+        )
+        parts.append(table(["phase", "ms", "share"], [(name, 1e3 * each, each / total) for name, each in phases]))
+        floors = [(kind, row["floors"][kind]) for kind in ("act", "update")]
+        header = ["floor", "GFLOP", "MB", "operations, ms", "bytes, ms", "larger"]
+        parts.append(
+            table(
+                header,
+                [
+                    (kind, e["gflop"], e["megabytes"], 1e3 * e["flops_s"], 1e3 * e["bytes_s"], e["larger"])
+                    for kind, e in floors
+                ],
+            )
+        )
+        parts.append(table(["kernel", "us", "count"], [(e["kernel"], e["us"], e["count"]) for e in row["kernels"]]))
+    return parts
+
+
+def of_memory(found: Found) -> list[str]:
+    rows = found.get("memory", [])
+    names = list(dict.fromkeys(name for row in rows for name in row["bytes_per_frame"]))
+    worlds = [row["world"] for row in rows]
+    kept = [[name, *(row["bytes_per_frame"].get(name) for row in rows)] for name in names]
+    kept += [["all", *(row["bytes_per_frame_all"] for row in rows)]]
+    kept += [["entities a frame", *(row["entities_per_frame"] for row in rows)]]
+    kept += [["acting, at most", *(row["act_peak_bytes_per_frame"] for row in rows)]]
+    kept += [["learning, at most", *(row["update_peak_bytes_per_frame"] for row in rows)]]
+    kept += [["grown in 20 updates, MiB", *(row["grown_mib"] for row in rows)]]
+    return [table(["bytes a frame", *worlds], kept)] if rows else []
+
+
+SECTIONS = {
+    "machine": of_machine,
+    "tests": of_tests,
+    "headline": of_headline,
+    "steps": of_steps,
+    "policy": of_policy,
+    "attention": of_attention,
+    "memory": of_memory,
+    "parity": of_parity,
+}
+TITLES = {
+    "machine": "The machine",
+    "tests": "Tests",
+    "headline": "Training",
+    "steps": "Where an update's time goes",
+    "policy": "The policy",
+    "attention": "Attention alone",
+    "memory": "Memory",
+    "parity": "The device against the CPU",
+}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
