@@ -21,7 +21,7 @@ from typing import TextIO
 
 #: Sections in their order, which is that of importance; how much of the time is for each; and the module.
 SECTIONS = {
-    "tests": (5.0, "gpu.suite"),
+    "tests": (7.0, "gpu.suite"),
     "machine": (1.0, "gpu.machine"),
     "parity": (1.5, "gpu.parity"),
     "headline": (9.0, "gpu.headline"),
@@ -47,7 +47,9 @@ def main() -> int:
         left = deadline - time.monotonic()
         weights = [SECTIONS[each][0] for each in given.sections[number:]]
         status = in_process(given, name, left * weights[0] / sum(weights), log)
-        print(f"{name}: {status}, {given.budget - (deadline - time.monotonic()):.0f} s of {given.budget:.0f}", flush=True)
+        print(
+            f"{name}: {status}, {given.budget - (deadline - time.monotonic()):.0f} s of {given.budget:.0f}", flush=True
+        )
     log.close()
     print(f"results: {path}")
     return 0 if path.exists() else 1

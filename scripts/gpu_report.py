@@ -97,41 +97,49 @@ def problems(found: Found) -> list[str]:
 
 def of_tests(found: Found) -> list[str]:
     if "passed" not in found:
-        return [found.get("skipped") or "The tests ran out of time:\n\n```\n" + "\n".join(found.get("output", [])) + "\n```"]
+        return [str(found.get("skipped", "Nothing was run."))]
     failed, skipped = found["failed"], found["skipped"]
-    lines = [f"- {each['test']}: {first_line(each['message'])}" for each in (*failed, *skipped)]
-    return [f"{found['passed']} passed, {len(failed)} failed, {len(skipped)} skipped.", "\n".join(lines)]
-
-
-def first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else ""
+    counts = f"{found['passed']} passed, {len(failed)} failed, {len(skipped)} skipped"
+    ended = f"; ended after {found['ended_after']:.0f} s, before all were done" if "ended_after" in found else ""
+    lines = [f"- failed: {each['test']}: {each['message']}" for each in failed]
+    lines += [f"- skipped: {each['test']}: {each['message']}" for each in skipped]
+    return [f"{counts}{ended}.", "\n".join(lines)]
 
 
 def of_machine(found: Found) -> list[str]:
     names = ("gpu", "memory_gib", "driver", "cuda", "cores", "python", "torch", "triton", "numpy")
     told = ", ".join(f"{name} {cell(found[name])}" for name in names if found.get(name) is not None)
-    peaks = [("products in " + name, each, "TFLOP/s") for name, each in found.get("peaks", {}).items() if name != "copy"]
+    peaks = [
+        ("products in " + name, each, "TFLOP/s") for name, each in found.get("peaks", {}).items() if name != "copy"
+    ]
     peaks += [("copy on the device", found.get("peaks", {}).get("copy"), "GB/s")]
-    peaks += [(name, each, "") for name, each in found.get("transfers", {}).items()]
-    peaks += [(f"empty kernel, {name.replace('_', ' ')}", each, "us") for name, each in found.get("launch_us", {}).items()]
+    for name, each in found.get("transfers", {}).items():
+        large = name.endswith("gb_s")
+        peaks.append(
+            (f"{'large' if large else 'small'} copies to the {'device' if 'device' in name else 'host'}",)
+            + (each, "GB/s" if large else "us")
+        )
+    peaks += [
+        (f"empty kernel, {name.replace('_', ' ')}", each, "us") for name, each in found.get("launch_us", {}).items()
+    ]
     missing = ", ".join(found.get("missing", [])) or "nothing"
     return [f"{told}. Not installed: {missing}.", table(["peak", "measured", ""], peaks)]
 
 
 def of_parity(found: Found) -> list[str]:
     names = ["log_prob", "entropy", "value", "gradient", "gradient_relative", "same_actions"]
-    rows = [[row["frames"], row["backend"], row["precision"], *(row[n] for n in names)] for row in found.get("parity", [])]
+    rows = [
+        [row["frames"], row["backend"], row["precision"], *(row[n] for n in names)] for row in found.get("parity", [])
+    ]
     return [table(["frames", "backend", "precision", *(name.replace("_", " ") for name in names)], rows)]
 
 
 def of_attention(found: Found) -> list[str]:
-    rows, kinds = found.get("attention", []), ("backend", "precision")
-    return [
-        part
-        for name, title in (("forward_us", "Forward"), ("both_us", "Forward and backward"))
-        if (part := wide(rows, ("head_width", "mean"), kinds, name))
-        for part in (f"{title}, microseconds for {cell(found['tokens'])} tokens of width {found['width']}:", part)
-    ]
+    rows, kinds, parts = found.get("attention", []), ("backend", "precision"), []
+    for name, title in (("forward_us", "Forward"), ("both_us", "Forward and backward")) if rows else ():
+        parts.append(f"{title}, microseconds for {cell(found['tokens'])} tokens of width {found['width']}:")
+        parts.append(wide(rows, ("head_width", "mean"), kinds, name))
+    return parts
 
 
 def of_policy(found: Found) -> list[str]:
@@ -164,7 +172,15 @@ def of_headline(found: Found) -> list[str]:
         + [row["steps_to_score"], row["seconds_to_score"], row["evaluated_sampled"], row["evaluated_greedy"]]
         for row in found.get("learning", [])
     ]
-    titles = ["world", "relative positions", "million steps/s", "steps", "seconds", "steps to the score", "seconds to it"]
+    titles = [
+        "world",
+        "relative positions",
+        "million steps/s",
+        "steps",
+        "seconds",
+        "steps to the score",
+        "seconds to it",
+    ]
     return [table(header, speeds), table([*titles, "evaluated, sampled", "evaluated, greedy"], curves)]
 
 
@@ -175,8 +191,8 @@ def of_steps(found: Found) -> list[str]:
         total = sum(row["phases_s"].values())
         phases = sorted(row["phases_s"].items(), key=lambda each: -each[1])
         parts.append(
-            f"{row['world']}, {knobs}: an update of {cell(row['frames'])} frames takes {1e3 * row['unsynchronised_s']:.1f} ms, and "
-            f"{1e3 * total:.1f} ms with a synchronisation at every border; {cell(row['kernel_launches'])} kernels have "
+            f"{row['world']}, {knobs}: an update of {cell(row['frames'])} frames takes {1e3 * row['unsynchronised_s']:.1f} ms, "
+            f"and {1e3 * total:.1f} ms with a synchronisation at every border; {cell(row['kernel_launches'])} kernels have "
             f"{row['kernels_us'] / 1e3:.1f} ms of it."
         )
         parts.append(table(["phase", "ms", "share"], [(name, 1e3 * each, each / total) for name, each in phases]))

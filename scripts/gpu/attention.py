@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, get_args
 
 import torch
+
 from gpu.cases import frames_of, lengths_of
 from gpu.cost import attention_flops
 from gpu.results import Section
 from gpu.timing import seconds_per_call
-
 from rogue_net.attention import AttentionBackend, ragged_attention
 from rogue_net.frames import Frames
 

@@ -42,7 +42,9 @@ def variants(device: torch.device) -> Iterator[tuple[str, str]]:
             yield backend, precision
 
 
-def network(width: int, layers: int, backend: str, precision: str, relpos: RelposConfig | None = None) -> RogueNetConfig:
+def network(
+    width: int, layers: int, backend: str, precision: str, relpos: RelposConfig | None = None
+) -> RogueNetConfig:
     """Settings of a network.
 
     Raises:

@@ -82,9 +82,7 @@ def network_work(lengths: Sequence[int], width: int, layers: int, features: floa
     """
     tokens = sum(int(length) for length in lengths)
     flops = trunk_flops(tokens, width, layers) + attention_flops(lengths, width, layers)
-    return Work(
-        flops * PASSES[kind], trunk_bytes(tokens, width, layers, size=size) * PASSES[kind] + features * tokens
-    )
+    return Work(flops * PASSES[kind], trunk_bytes(tokens, width, layers, size=size) * PASSES[kind] + features * tokens)
 
 
 def floor(work: Work, tflops: float, gigabytes: float) -> Floor:

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from gpu.cases import WORLDS, Knobs, World, backends, precisions, start_knobs, train_config
-from gpu.results import Section, reason
 
 from enn_ppo import train
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.config import EvalConfig
 from enn_ppo.eval import evaluate
+from gpu.cases import WORLDS, Knobs, World, backends, precisions, start_knobs, train_config
+from gpu.results import Section, reason
 
 WARM_UP, WINDOW, POINTS = 3, 5, 200
 SHARES = ("share_env", "share_act", "share_update", "entities_per_second")
@@ -188,5 +188,3 @@ def thinned(points: Sequence[Any], most: int) -> list[Any]:
     """At most about so many of the points, evenly, the last among them."""
     stride = max(1, len(points) // most)
     return [*points[:-1][::stride], points[-1]]
-
-

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from gpu.results import Section
 from gpu.timing import peaks, seconds_per_call, synchronize
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu.cases import WORLDS, World, begin, start_knobs, train_config
-from gpu.results import Section
-from gpu.timing import synchronize
 
 from enn_ppo.config import EnvConfig
 from enn_ppo.rollout import Rollout
 from enn_ppo.run import Run
+from gpu.cases import WORLDS, World, begin, start_knobs, train_config
+from gpu.results import Section
+from gpu.timing import synchronize
 from rogue_net import ObsBatch, RogueNetConfig
 
 UPDATES = 20

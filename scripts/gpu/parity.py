@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gpu.cases import network, variants
-from gpu.results import Section
 from policy_cases import Frames, minesweeper_frames, ragged_frames
 from torch import Tensor
 
+from gpu.cases import network, variants
+from gpu.results import Section
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from policy_cases import Frames
+
 from gpu.cases import HEADS, frames_of, lengths_of, make_policy, network, variants
 from gpu.cost import PASSES, attention_flops, trunk_flops
 from gpu.results import Section
 from gpu.timing import peaks, seconds_per_call
-from policy_cases import Frames
 
 MEANS, LAYERS = (4, 16, 64, 256), 2
 
@@ -22,7 +23,7 @@ MEANS, LAYERS = (4, 16, 64, 256), 2
 def measure(section: Section) -> None:
     """Every cell, and of each the fastest."""
     tokens, seconds = (64, 0.005) if section.tiny else (2**17, 0.1)
-    reached = section.results.section("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
+    reached = section.results.known("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
     section.put(tokens=tokens, layers=LAYERS, peaks=reached)
     for width in (32, 64) if section.tiny else HEADS:
         for mean in MEANS[:2] if section.tiny else MEANS:
@@ -63,5 +64,3 @@ def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if key not in fastest or row["update_frames_s"] > fastest[key]["update_frames_s"]:
             fastest[key] = row
     return list(fastest.values())
-
-

@@ -30,8 +30,13 @@ class Results:
         if path.exists():
             self.content = json.loads(path.read_text())
 
+    def known(self, name: str) -> Mapping[str, Any]:
+        """What a section has found, to read; empty where it has not run."""
+        found: Mapping[str, Any] = self.content["sections"].get(name, {})
+        return found
+
     def section(self, name: str) -> dict[str, Any]:
-        """What a section has found; empty before it begins."""
+        """What a section has found, to be added to."""
         found: dict[str, Any] = self.content["sections"].setdefault(name, {})
         return found
 

@@ -17,15 +17,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+
+from enn_ppo.config import TrainConfig
+from enn_ppo.rollout import Rollout
+from enn_ppo.run import Run
 from gpu.cases import WORLDS, Knobs, World, begin, start_knobs, train_config
 from gpu.cost import Work, floor, network_work, optimizer_bytes
 from gpu.memory import bytes_of
 from gpu.results import Section
 from gpu.timing import peaks, synchronize
-
-from enn_ppo.config import TrainConfig
-from enn_ppo.rollout import Rollout
-from enn_ppo.run import Run
 from rogue_net import ObsBatch
 from rogue_net.rogue_net import ActResult
 
@@ -34,8 +34,8 @@ UPDATES, TOP = 4, 10
 
 def measure(section: Section) -> None:
     """Both worlds, where the search for speed begins, and where it has ended if it was made before."""
-    reached = section.results.section("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
-    fastest = section.results.section("headline").get("fastest", {})
+    reached = section.results.known("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
+    fastest = section.results.known("headline").get("fastest", {})
     start = start_knobs(section.device, tiny=section.tiny)
     for world in WORLDS.values():
         # phases are told apart only where environments and policy take turns
@@ -184,7 +184,9 @@ def floors(config: TrainConfig, run: Run, rollout: Rollout, reached: Mapping[str
 
     minibatches = -(-len(lengths) // optim.batch_size) * optim.epochs
     of_act = work("act") + Work(0, 4 * parameters * config.rollout.steps)
-    of_update = work("update").times(optim.epochs) + Work(0, minibatches * (optimizer_bytes(parameters) + 8 * parameters))
+    of_update = work("update").times(optim.epochs) + Work(
+        0, minibatches * (optimizer_bytes(parameters) + 8 * parameters)
+    )
     found: dict[str, Any] = {"parameters": parameters, "minibatches": minibatches}
     for kind, each in (("act", of_act), ("update", of_update)):
         least = floor(each, reached[net.precision], reached["copy"])

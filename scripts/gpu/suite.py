@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from gpu.results import Section
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = re.compile(r"\bmark\.gpu\b")
+#: What `pytest -v` prints of a test when it is done, and of a failure in the end.
+DONE = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \((.*)\))?(?:\s+\[ *\d+%\])?\s*$")
+PROBLEM = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - (.*))?$")
 
 
 def measure(section: Section) -> None:
@@ -22,39 +26,58 @@ def measure(section: Section) -> None:
     if find_spec("pytest") is None:
         section.put(skipped="pytest is not installed")
         return
-    files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if MARK.search(path.read_text()))
+    files = sorted(
+        str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if MARK.search(path.read_text())
+    )
     if section.tiny:
-        files = files[:1]
+        files = ["tests/rogue_net/test_cuda_parity.py"]
     section.put(files=files)
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--continue-on-collection-errors"]
-        command += ["-p", "no:cacheprovider", f"--junitxml={report}", *files]
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "--tb=short", "--continue-on-collection-errors"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "300"}
+    with tempfile.TemporaryFile("w+") as output:  # what was printed before the time was over counts, too
         try:
-            seconds = max(1.0, section.seconds_left - 5)
-            done = subprocess.run(command, cwd=ROOT, timeout=seconds, capture_output=True, text=True, check=False)
-        except subprocess.TimeoutExpired as error:
-            output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-            section.put(out_of_time=True, output=output.splitlines()[-30:])
-            return
-        print(done.stdout, done.stderr, flush=True)
-        section.put(exit_code=done.returncode, output=done.stdout.splitlines()[-30:])
-        if report.exists():
-            section.put(**outcomes(report.read_text()))
+            seconds = max(1.0, section.seconds_left - 2)
+            process = subprocess.Popen(
+                [*command, "-p", "no:cacheprovider", *files],
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            section.put(exit_code=process.wait(seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            section.put(ended_after=seconds)
+        output.seek(0)
+        printed = output.read()
+    print(printed, flush=True)
+    section.put(**outcomes(printed.splitlines()))
 
 
-def outcomes(junit: str) -> dict[str, Any]:
-    """Counts, and the names of what did not pass with the first lines of why, of a report in JUnit's XML."""
-    cases = list(ElementTree.fromstring(junit).iter("testcase"))
-    found: dict[str, Any] = {"passed": 0, "failed": [], "skipped": []}
-    for case in cases:
-        name = f"{case.get('classname')}::{case.get('name')}"
-        problem = next((each for kind in ("failure", "error") if (each := case.find(kind)) is not None), None)
-        skipped = case.find("skipped")
-        if problem is not None:
-            found["failed"].append({"test": name, "message": (problem.get("message") or "")[:600]})
-        elif skipped is not None:
-            found["skipped"].append({"test": name, "message": (skipped.get("message") or "")[:200]})
-        else:
-            found["passed"] += 1
-    return found
+def outcomes(lines: Iterable[str]) -> dict[str, Any]:
+    """Counts and names, of what `pytest -v` prints; also of what it printed until it was ended.
+
+    Args:
+        lines: printed.
+
+    Returns:
+        `passed`, a number; `failed` and `skipped`, with a message each where it was printed.
+    """
+    passed, failed, skipped = 0, {}, []
+    for line in lines:
+        if done := DONE.match(line):
+            name, outcome, why = done.groups()
+            if outcome in ("PASSED", "XFAIL"):
+                passed += 1
+            elif outcome == "SKIPPED":
+                skipped.append({"test": name, "message": why or ""})
+            else:
+                failed[name] = ""
+        elif problem := PROBLEM.match(line):
+            failed[problem[1]] = problem[2] or ""
+    return {
+        "passed": passed,
+        "failed": [{"test": name, "message": message[:400]} for name, message in failed.items()],
+        "skipped": skipped,
+    }
