@@ -145,6 +145,13 @@ def test_without_time_nothing_is_measured_and_that_is_counted(scripts: None, tmp
     assert section.found["out_of_time"] == {"table": 3} and "table" not in section.found
 
 
+def test_tests_are_found_by_their_own_mark_and_by_that_of_a_helper(scripts: None) -> None:
+    files = load("gpu.suite").files_with_marks()
+    assert "tests/enn_ppo/test_cuda.py" in files  # marked itself
+    assert "tests/rogue_net/test_cuda_parity.py" in files  # by tests/rogue_net/devices.py
+    assert "tests/rogue_net/test_noise.py" not in files
+
+
 def test_outcomes_of_tests_are_read_from_what_pytest_prints_until_it_is_ended(scripts: None) -> None:
     lines = [
         "tests/a.py::test_one PASSED                                   [ 25%]",

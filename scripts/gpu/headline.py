@@ -65,7 +65,7 @@ def search(section: Section, world: World, *, until: float) -> Knobs:
 def axes(device: torch.device, *, tiny: bool) -> dict[str, Sequence[Any]]:
     """What is tried of each knob, in this order."""
     if tiny:
-        return {"compile": ["graphs"], "num_envs": [16], "pipeline": [2]}
+        return {"compile": ["graphs"], "num_envs": [16]}
     return {
         "compile": ["graphs"],
         "num_envs": [8192, 16_384, 2048],

@@ -159,14 +159,15 @@ def _status(name: str) -> int:
 def growth(section: Section, run: Run) -> dict[str, Any]:
     """Memory after each of some updates, in MiB. What there is between two of them should stay as it is."""
     device, steps, state, after, reserved = section.device, run.state.config.rollout.steps, run.state, [], []
-    for _ in range(UPDATES):
+    updates = 4 if section.tiny else UPDATES
+    for _ in range(updates):
         settings = state.begin_update()
         learned = state.learner.learn(state.sampler.collect(steps), settings)
         state.advance(learned.played, 1.0)
         synchronize(device)
         after.append(allocated(device) / 2**20)
         reserved.append(torch.cuda.memory_reserved(device) / 2**20 if device.type == "cuda" else after[-1])
-    half = UPDATES // 2
+    half = updates // 2
     return {
         "after_update_mib": after,
         "reserved_mib": reserved,

@@ -26,9 +26,7 @@ def measure(section: Section) -> None:
     if find_spec("pytest") is None:
         section.put(skipped="pytest is not installed")
         return
-    files = sorted(
-        str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if MARK.search(path.read_text())
-    )
+    files = files_with_marks()
     if section.tiny:
         files = ["tests/rogue_net/test_cuda_parity.py"]
     section.put(files=files)
@@ -53,6 +51,19 @@ def measure(section: Section) -> None:
         printed = output.read()
     print(printed, flush=True)
     section.put(**outcomes(printed.splitlines()))
+
+
+def files_with_marks() -> list[str]:
+    """Files of tests that are marked `gpu`, by themselves or by what they import from a helper beside them."""
+    marked = [path for path in ROOT.glob("tests/**/*.py") if MARK.search(path.read_text())]
+    helpers = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in marked if path.stem[:5] != "test_"]
+
+    def imports_one(path: Path) -> bool:
+        text = path.read_text()
+        return any(f"from {helper} import" in text for helper in helpers)
+
+    files = [path for path in ROOT.glob("tests/**/test_*.py") if path in marked or imports_one(path)]
+    return sorted(str(path.relative_to(ROOT)) for path in files)
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def network(net: RogueNet, batch: ObsBatch, actions: Mapping[str, RaggedTensor],
 def loss_of(outputs: Mapping[str, Tensor], seed: int = 0) -> Tensor:
     """A sum with different, positive weights, so that no gradient is what chance leaves of a difference."""
     generator = torch.Generator().manual_seed(seed)
-    weights = [torch.rand(each.shape, generator=generator) + 0.5 for each in outputs.values()]
+    weights = [(torch.rand(each.shape, generator=generator) + 0.5).to(each.device) for each in outputs.values()]
     return torch.stack([(each * w).sum() for each, w in zip(outputs.values(), weights, strict=True)]).sum()
 
 

@@ -1,0 +1,64 @@
+"""A run goes on on another device as it would have on its own. Against the CPU itself this shows that the test is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from enn_ppo import OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from tests.rogue_net.devices import ON_DEVICES
+
+STEPS = 128  # of an update
+
+
+def config(run_dir: Path, updates: int, device: str, resume: Path | None = None) -> TrainConfig:
+    return TrainConfig(
+        rollout=RolloutConfig(num_envs=16, steps=8),
+        optim=OptimConfig(batch_size=64, epochs=2, lr=1e-3, anneal_lr=False),
+        net=RogueNetConfig(backend="reference"),
+        total_timesteps=updates * STEPS,
+        device=device,
+        run_dir=str(run_dir),
+        resume=resume and str(resume),
+    )
+
+
+def run(folder: Path, first: str, then: str) -> Checkpoint:
+    """Two updates on one device, and a third, resumed, on another: what was saved in the end."""
+    train(config(folder, 2, first))
+    train(config(folder, 3, then, resume=folder))
+    return load_checkpoint(folder)
+
+
+def moments(checkpoint: Checkpoint) -> list[torch.Tensor]:
+    """The optimizer's, parameter by parameter."""
+    states = checkpoint.trainer["optimizer"]["state"].values()
+    return [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
+
+
+@ON_DEVICES
+def test_a_run_resumed_on_another_device_goes_on_as_it_would_have(device: str, tmp_path: Path) -> None:
+    here = run(tmp_path / "here", "cpu", "cpu")
+    switches = dict.fromkeys([("cpu", device), (device, "cpu"), (device, device)])  # on the CPU all the same
+    for number, (first, then) in enumerate(switches):
+        there = run(tmp_path / str(number), first, then)
+        assert there.step == here.step == 3 * STEPS
+        assert there.policy.keys() == here.policy.keys()
+        for name, weight in here.policy.items():
+            torch.testing.assert_close(there.policy[name], weight, atol=1e-4, rtol=1e-4)
+        for ours, theirs in zip(moments(there), moments(here), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-2)
+
+
+@ON_DEVICES
+def test_a_checkpoint_holds_the_same_bits_wherever_it_is_read(device: str, tmp_path: Path) -> None:
+    trained = train(config(tmp_path / "run", 2, device))
+    saved = load_checkpoint(tmp_path / "run")
+    for name, weight in trained.policy.state_dict().items():
+        assert weight.device.type == device
+        assert torch.equal(saved.policy[name], weight.cpu()), name
+    resumed = train(config(tmp_path / "run", 2, "cpu", resume=tmp_path / "run"))  # nothing is left to train
+    for name, weight in resumed.policy.state_dict().items():
+        assert torch.equal(weight, trained.policy.state_dict()[name].cpu()), name
