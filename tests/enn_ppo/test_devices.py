@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
-from enn_ppo import OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
+from enn_ppo import (
+    OptimConfig,
+    PPOConfig,
+    RogueNetConfig,
+    RolloutConfig,
+    SelfPlayConfig,
+    TrainConfig,
+    TrainEvalConfig,
+    train,
+)
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.config import EnvConfig
+from enn_ppo.tracking.logger import read_metrics
+from tests.enn_ppo.players_worlds import SNAKES
+from tests.enn_ppo.worlds import tiny_config
 from tests.rogue_net.devices import ON_DEVICES
+
+NET = RogueNetConfig(d_model=16, n_layer=1, backend="reference")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "a value network": {"value_net": NET},
+    "returns normalized": {"ppo": PPOConfig(normalize="returns")},
+    "rewards normalized": {"ppo": PPOConfig(normalize="rewards")},
+    "micro-batches": {"optim": OptimConfig(batch_size=16, micro_batch_size=5, epochs=2)},
+    "dropout": {"net": RogueNetConfig(d_model=16, n_layer=1, backend="reference", residual_dropout=0.1)},
+    "self-play": {
+        "env": EnvConfig(id="MultiSnake", kwargs=SNAKES.values),
+        "self_play": SelfPlayConfig(enabled=True, snapshot_interval=64, pool_size=3),
+    },
+    "evaluation in line": {"eval": TrainEvalConfig(interval=100, episodes=4, num_envs=4, process=False)},
+}
 
 STEPS = 128  # of an update
 
@@ -62,3 +92,20 @@ def test_a_checkpoint_holds_the_same_bits_wherever_it_is_read(device: str, tmp_p
     resumed = train(config(tmp_path / "run", 2, "cpu", resume=tmp_path / "run"))  # nothing is left to train
     for name, weight in resumed.policy.state_dict().items():
         assert torch.equal(weight, trained.policy.state_dict()[name].cpu()), name
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+def test_every_option_of_training_works_there(device: str, options: dict[str, Any], tmp_path: Path) -> None:
+    done = train(tiny_config(tmp_path / "run", **({"net": NET, "device": device} | options)))
+    assert done.step == 160 and done.metrics is not None
+    assert all(math.isfinite(done.metrics[name] or 0) for name in ("policy_loss", "value_loss", "entropy", "grad_norm"))
+    assert next(done.policy.parameters()).device.type == device
+
+
+@pytest.mark.gpu
+def test_a_process_evaluates_while_training_goes_on_on_cuda(tmp_path: Path) -> None:
+    evaluation = TrainEvalConfig(interval=100, episodes=4, num_envs=4, process=True)
+    train(tiny_config(tmp_path / "run", net=NET, device="cuda", eval=evaluation))
+    steps = [row["eval/step"] for row in read_metrics(tmp_path / "run/metrics.jsonl") if "eval/step" in row]
+    assert steps[-1] == 160  # the last policy is always evaluated
