@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -42,32 +41,39 @@ def main() -> int:
     path = given.output / "results.json"
     path.unlink(missing_ok=True)
     deadline = time.monotonic() + given.budget
+    ended: list[str] = []
     log = (given.output / "log.txt").open("w")
     for number, name in enumerate(given.sections):
         left = deadline - time.monotonic()
         weights = [SECTIONS[each][0] for each in given.sections[number:]]
-        status = in_process(given, name, left * weights[0] / sum(weights), log)
+        ended.append(in_process(given, name, left * weights[0] / sum(weights), log))
         print(
-            f"{name}: {status}, {given.budget - (deadline - time.monotonic()):.0f} s of {given.budget:.0f}", flush=True
+            f"{name}: {ended[-1]}, {given.budget - (deadline - time.monotonic()):.0f} s of {given.budget:.0f}",
+            flush=True,
         )
     log.close()
     print(f"results: {path}")
-    return 0 if path.exists() else 1
+    return int(any(status != "done" for status in ended) or failed_tests(path))
+
+
+def failed_tests(path: Path) -> bool:
+    """Whether there are any among the results."""
+    from gpu.results import Results
+
+    return bool(Results(path).known("tests").get("failed"))
 
 
 def in_process(given: Namespace, name: str, seconds: float, log: TextIO) -> str:
     """Run one section in a process of its own; how it ended. What it prints goes to the log."""
+    from gpu.processes import run_for
     from gpu.results import Results
 
-    ended: str | None = f"not begun, {seconds:.0f} s were left"
+    ended: str | None = f"was not begun, with {seconds:.0f} s left"
     if seconds >= LEAST:
         command = [sys.executable, str(Path(__file__).resolve()), "--only", name, "--until", str(time.time() + seconds)]
         command += ["--device", given.device, "--output", str(given.output), *(["--tiny"] if given.tiny else [])]
-        try:
-            code = subprocess.run(command, stdout=log, stderr=log, timeout=seconds + GRACE, check=False).returncode
-            ended = f"its process ended with {code}" if code else None
-        except subprocess.TimeoutExpired:
-            ended = f"its process was ended after {seconds + GRACE:.0f} s"
+        code = run_for(command, seconds + GRACE, stdout=log, stderr=log)
+        ended = {0: None, None: f"did not end within {seconds + GRACE:.0f} s"}.get(code, f"ended with exit code {code}")
     results = Results(given.output / "results.json")
     found = results.section(name)
     if ended is not None:

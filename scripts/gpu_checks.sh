@@ -27,6 +27,8 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} OMP_WAIT_POLICY=PASSIVE
 export ENTITY_GYM_CACHE_DIR=${ENTITY_GYM_CACHE_DIR:-$scratch/compiled}
 
 mkdir -p "$folder"
-"$python" "$root/scripts/gpu_checks.py" --output "$folder" "$@"
+code=0
+"$python" "$root/scripts/gpu_checks.py" --output "$folder" "$@" || code=$?
 "$python" "$root/scripts/gpu_report.py" "$folder/results.json" >"$folder/report.md"
 cat "$folder/report.md"
+exit "$code" # 1 where a test has failed, or a section has not come to its end

@@ -154,20 +154,28 @@ def test_tests_are_found_by_their_own_mark_and_by_that_of_a_helper(scripts: None
 
 def test_outcomes_of_tests_are_read_from_what_pytest_prints_until_it_is_ended(scripts: None) -> None:
     lines = [
+        "_________________ ERROR collecting tests/b.py _________________",
+        "E   ModuleNotFoundError: No module named 'hydra'",
+        "_________________ ERROR collecting tests/c.py _________________",
+        "E   SyntaxError: invalid syntax",
         "tests/a.py::test_one PASSED                                   [ 25%]",
         "tests/a.py::test_two[a b-3] FAILED                            [ 50%]",
         "tests/a.py::test_three SKIPPED (needs CUDA)                   [ 75%]",
         "FAILED tests/a.py::test_two[a b-3] - AssertionError: 1 is not 2",
-        "ERROR tests/b.py - ModuleNotFoundError: No module named 'hydra'",
+        "ERROR tests/b.py",
+        "ERROR tests/c.py - SyntaxError",
         "tests/a.py::test_four ",
     ]
     outcomes = load("gpu.suite").outcomes(lines)
     assert outcomes["passed"] == 1
     assert outcomes["failed"] == [
         {"test": "tests/a.py::test_two[a b-3]", "message": "AssertionError: 1 is not 2"},
+        {"test": "tests/c.py", "message": "SyntaxError"},
+    ]
+    assert outcomes["skipped"] == [
+        {"test": "tests/a.py::test_three", "message": "needs CUDA"},
         {"test": "tests/b.py", "message": "ModuleNotFoundError: No module named 'hydra'"},
     ]
-    assert outcomes["skipped"] == [{"test": "tests/a.py::test_three", "message": "needs CUDA"}]
 
 
 def test_the_command_writes_one_file_and_a_report_and_goes_on_after_a_process_that_dies(tmp_path: Path) -> None:
@@ -184,9 +192,9 @@ def test_the_command_writes_one_file_and_a_report_and_goes_on_after_a_process_th
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr  # not all came to their ends
     sections = json.loads((tmp_path / "out/results.json").read_text())["sections"]
-    assert sections["parity"]["status"] == "its process ended with 7"
+    assert sections["parity"]["status"] == "ended with exit code 7"
     assert sections["machine"]["status"] == "done"
     assert "The machine" in (tmp_path / "out/report.md").read_text()
 

@@ -22,7 +22,7 @@ MEANS, LAYERS = (4, 16, 64, 256), 2
 
 def measure(section: Section) -> None:
     """Every cell, and of each the fastest."""
-    tokens, seconds = (64, 0.005) if section.tiny else (2**17, 0.1)
+    tokens, seconds = (64, 0.005) if section.tiny else (2**17, 0.06)
     reached = section.results.known("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
     section.put(tokens=tokens, layers=LAYERS, peaks=reached)
     for width in (32, 64) if section.tiny else HEADS:

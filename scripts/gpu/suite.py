@@ -12,12 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpu.processes import run_for
 from gpu.results import Section
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = re.compile(r"\bmark\.gpu\b")
 #: What `pytest -v` prints of a test when it is done, and of a failure in the end.
 DONE = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \((.*)\))?(?:\s+\[ *\d+%\])?\s*$")
+COLLECTING = re.compile(r"^_+ ERROR collecting (\S+) _+$")
+MISSING = re.compile(r"^E +(ModuleNotFoundError: .*)")
 PROBLEM = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - (.*))?$")
 
 
@@ -33,20 +36,10 @@ def measure(section: Section) -> None:
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "--tb=short", "--continue-on-collection-errors"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "300"}
     with tempfile.TemporaryFile("w+") as output:  # what was printed before the time was over counts, too
-        try:
-            seconds = max(1.0, section.seconds_left - 2)
-            process = subprocess.Popen(
-                [*command, "-p", "no:cacheprovider", *files],
-                cwd=ROOT,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-            section.put(exit_code=process.wait(seconds))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            section.put(ended_after=seconds)
+        seconds = section.seconds_left - 2
+        command += ["-p", "no:cacheprovider", *files]
+        code = run_for(command, seconds, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        section.put(**({"ended_after": seconds} if code is None else {"exit_code": code}))
         output.seek(0)
         printed = output.read()
     print(printed, flush=True)
@@ -76,8 +69,13 @@ def outcomes(lines: Iterable[str]) -> dict[str, Any]:
         `passed`, a number; `failed` and `skipped`, with a message each where it was printed.
     """
     passed, failed, skipped = 0, {}, []
+    collecting, missing = "", {}  # files that need a module which is not installed cannot be asked for their tests
     for line in lines:
-        if done := DONE.match(line):
+        if started := COLLECTING.match(line):
+            collecting = started[1]
+        elif collecting and (found := MISSING.match(line)):
+            missing[collecting] = found[1]
+        elif done := DONE.match(line):
             name, outcome, why = done.groups()
             if outcome in ("PASSED", "XFAIL"):
                 passed += 1
@@ -87,8 +85,10 @@ def outcomes(lines: Iterable[str]) -> dict[str, Any]:
                 failed[name] = ""
         elif problem := PROBLEM.match(line):
             failed[problem[1]] = problem[2] or ""
+    skipped += [{"test": name, "message": message} for name, message in missing.items()]
+    problems = {name: message for name, message in failed.items() if name not in missing}
     return {
         "passed": passed,
-        "failed": [{"test": name, "message": message[:400]} for name, message in failed.items()],
+        "failed": [{"test": name, "message": message[:400]} for name, message in problems.items()],
         "skipped": skipped,
     }
