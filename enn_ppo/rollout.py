@@ -198,7 +198,8 @@ class Trajectory:
         result = self._net.act(batch, generator=keys, logits=self._logits)
         self._frames.append(batch)
         self._results.append(result)
-        return result.to_buffers()  # synchronises: the environments need the actions
+        offsets = {name: mask.actors.offsets for name, mask in self._seen[-1].action_masks.items()}
+        return result.to_buffers(offsets)  # synchronises: the environments need the actions
 
     def observe(self, obs: VecObs) -> None:
         """Take in what the actions have led to."""

@@ -71,13 +71,13 @@ class Samples:
             ]
         )
 
-    def gather(self, frames: Tensor) -> Samples:
-        """The frames numbered `frames` (int64), in that order."""
-        obs = self.obs[frames]
+    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> Samples:
+        """The frames numbered `frames` (int64), in that order; `all_of_them`: see `ObsBatch.gather`."""
+        obs = self.obs.gather(frames, all_of_them=all_of_them)
         actions, log_probs = {}, {}
         for name, mask in self.obs.action_masks.items():  # what is chosen stands as the actors do
             offsets = obs.action_masks[name].actors.offsets
-            items = gather_items(mask.actors.offsets, frames, offsets)
+            items = gather_items(mask.actors.offsets, frames, offsets, len(obs.action_masks[name].actors.values))
             actions[name] = RaggedTensor(self.actions[name].values[items], offsets)
             log_probs[name] = RaggedTensor(self.log_probs[name].values[items], offsets)
         return Samples(obs, actions, log_probs, self.values[frames], self.advantages[frames], self.returns[frames])
@@ -137,7 +137,8 @@ def update(
         while epochs < optim.epochs:
             order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
             kl_before = totals[_KL].clone()
-            for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
+            # one gather an epoch, and one synchronisation: its minibatches are slices
+            for minibatch in samples.gather(order, all_of_them=True).split(sizes):
                 totals += learn_minibatch(net, optimizer, minibatch, optim, ppo, ranks)
             epochs += 1
             if ppo.target_kl is not None and float(totals[_KL] - kl_before) > ppo.target_kl * num_minibatches:

@@ -23,16 +23,27 @@ class Frames:
     Args:
         offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
         visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
+        num_tokens: E; None: looked up when it is needed, which synchronises.
+        padded: whether the last frame is none: see `rogue_net/padding.py`.
     """
 
-    def __init__(self, offsets: Tensor, visible: Tensor | None = None) -> None:
+    def __init__(
+        self, offsets: Tensor, visible: Tensor | None = None, num_tokens: int | None = None, padded: bool = False
+    ) -> None:
         self.offsets = offsets
         self.visible = visible
+        self.padded = padded
+        self._num_tokens = num_tokens
 
     @staticmethod
     def of(batch: ObsBatch) -> Frames:
         """Those of a batch."""
-        return Frames(batch.layout.offsets, batch.token_visible)
+        return Frames(batch.layout.offsets, batch.token_visible, batch.num_tokens, batch.padded)
+
+    @property
+    def num_tokens(self) -> int:
+        """E."""
+        return int(self.offsets[-1]) if self._num_tokens is None else self._num_tokens
 
     @cached_property
     def host_offsets(self) -> NDArray[np.int64]:
@@ -53,7 +64,7 @@ class Frames:
     @cached_property
     def numbers(self) -> Tensor:
         """(E,) int64, the frame of each token."""
-        return sequence_of_item(self.offsets)
+        return sequence_of_item(self.offsets, self.num_tokens)
 
     @cached_property
     def rows(self) -> PackedRows:
