@@ -18,7 +18,7 @@ from rogue_net.backend import check_backend, choose
 from rogue_net.config import Pooling, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import segment_mean
+from rogue_net.ragged import segment_mean, segment_sum
 from rogue_net.relative_positions import Relative, RelativePositions
 
 
@@ -93,24 +93,27 @@ class Pool(nn.Module):
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
         prepared = self.prepare(tokens)
-        segments, num_frames = frames.numbers, len(frames.offsets) - 1
-        pooled: Tensor = self.project(self._reduce(prepared, segments, num_frames))[segments]
+        pooled: Tensor = self.project(self._reduce(prepared, frames, None))[frames.numbers]
         if frames.visible is None:
             return pooled
-        seen = frames.visible.nonzero()[:, 0]  # synchronises with the device; only where something is hidden
-        of_visible = self.project(self._reduce(prepared[seen], segments[seen], num_frames))[segments]
-        return torch.where(frames.visible.unsqueeze(1), of_visible, pooled)
+        visible = frames.visible.unsqueeze(1)
+        of_visible = self.project(self._reduce(prepared, frames, visible))[frames.numbers]
+        return torch.where(visible, of_visible, pooled)
 
-    def _reduce(self, values: Tensor, segments: Tensor, num_frames: int) -> Tensor:
-        """(n, D) to (B, D) or (B, 2 D); 0 for a frame without tokens."""
+    def _reduce(self, values: Tensor, frames: Frames, counted: Tensor | None) -> Tensor:
+        """(E, D) to (B, D) or (B, 2 D); 0 for a frame without tokens that are `counted`, (E, 1) bool; None: all are."""
+        numbers, num_frames = frames.numbers, len(frames.offsets) - 1
         pooled = []
         if "mean" in self.pooling:
-            counts = torch.bincount(segments, minlength=num_frames)
-            pooled.append(segment_mean(values, segments, num_frames, counts))
+            added = values if counted is None else values * counted
+            counts = frames.offsets.diff() if counted is None else segment_sum(counted[:, 0].long(), numbers, num_frames)
+            pooled.append(segment_mean(added, numbers, num_frames, counts))
         if "max" in self.pooling:
+            compared = values if counted is None else values.masked_fill(~counted, -torch.inf)
+            places = numbers.unsqueeze(1).expand_as(values)
             zeros = values.new_zeros(num_frames, values.shape[1])
-            places = segments.unsqueeze(1).expand_as(values)
-            pooled.append(zeros.scatter_reduce(0, places, values, "amax", include_self=False))
+            largest = zeros.scatter_reduce(0, places, compared, "amax", include_self=False)
+            pooled.append(largest if counted is None else largest.masked_fill(largest == -torch.inf, 0.0))
         return torch.cat(pooled, dim=1)
 
 
