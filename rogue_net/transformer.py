@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.absent import with_absent
-from rogue_net.attention import AttentionBackend, ragged_attention
-from rogue_net.backend import check_backend, choose
+from rogue_net.attention import ragged_attention
+from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
@@ -51,7 +51,7 @@ class Block(nn.Module):
         positions: RelativePositions | None = None,
         *,
         drop: bool = False,
-        attention: AttentionBackend = "packed",
+        choice: Choice = REFERENCE,
     ) -> Tensor:
         """(E, D) to (E, D).
 
@@ -61,7 +61,7 @@ class Block(nn.Module):
             relative: relative positions of the batch, if there are any; `positions` makes their gate.
             positions: see `relative`.
             drop: whether dropout is active.
-            attention: what computes attention.
+            choice: what computes attention, and in which numbers.
         """
         x = self.attention_norm(tokens)
         if self.pool is not None:
@@ -71,7 +71,9 @@ class Block(nn.Module):
                 relative = relative._replace(gate=positions.gate(x))
             q, k, v = self.query_key_value(x).view(len(x), 3, self.num_heads, -1).unbind(1)
             dropout = self.attention_dropout if drop else 0.0
-            attended = ragged_attention(q, k, v, frames, relative, dropout=dropout, backend=attention)
+            attended = ragged_attention(
+                q, k, v, frames, relative, dropout=dropout, backend=choice.attention, precision=choice.products
+            )
             mixed = self.project(attended.flatten(1))
         tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
         return tokens + functional.dropout(self.mlp(tokens), self.residual_dropout, drop)
@@ -126,13 +128,11 @@ class Transformer(nn.Module):
         action_space: likewise.
 
     Raises:
-        ValueError: relative positions that do not fit the spaces, a backend without kernels for the settings, or a precision
-            that this CPU does not have.
+        ValueError: relative positions that do not fit the spaces.
     """
 
     def __init__(self, config: RogueNetConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
         super().__init__()
-        check_backend(config)
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.relative_positions: RelativePositions | None = None
@@ -154,14 +154,14 @@ class Transformer(nn.Module):
             drop: whether dropout is active.
 
         Raises:
-            ValueError: the backend asked for cannot compute this.
+            ValueError: the backend or precision asked for cannot be.
         """
         if drop:
             tokens = functional.dropout(tokens, self.config.embedding_dropout)
-        choice = choose(self.config, tokens, drop=drop)
         if len(self.blocks) == 0 or len(tokens) == 0:
             return with_absent(tokens, self.parameters())
         frames = Frames.of(batch)
+        choice = choose(self.config, tokens, frames, drop=drop)
         positions = self.relative_positions
         if choice.trunk:
             from rogue_net.fused.transform import transform  # the compiler is needed by those who use it
@@ -172,6 +172,8 @@ class Transformer(nn.Module):
         relative = None
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
-        for block in self.blocks:
-            tokens = block(tokens, frames, relative, positions, drop=drop, attention=choice.attention)
+        # weights are rounded anew in every forward: what was kept of them would be old in a graph that is replayed
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=choice.products == "bf16", cache_enabled=False):
+            for block in self.blocks:
+                tokens = block(tokens, frames, relative, positions, drop=drop, choice=choice)
         return tokens
