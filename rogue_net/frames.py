@@ -6,6 +6,7 @@ Shapes: E tokens, B frames, R rows of L packed tokens.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,13 @@ from torch import Tensor
 from entity_gym.packing import pack
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import sequence_of_item
+
+
+class Bounds(NamedTuple):
+    """The tokens of its frame for every token: `first:last`. Neither ever falls from one token to the next."""
+
+    first: Tensor  # (E,) int32
+    last: Tensor  # (E,) int32
 
 
 class Frames:
@@ -34,6 +42,7 @@ class Frames:
         self.visible = visible
         self.padded = padded
         self._num_tokens = num_tokens
+        self._bounds: Bounds | None = None
 
     @staticmethod
     def of(batch: ObsBatch) -> Frames:
@@ -65,6 +74,26 @@ class Frames:
     def numbers(self) -> Tensor:
         """(E,) int64, the frame of each token."""
         return sequence_of_item(self.offsets, self.num_tokens)
+
+    @cached_property
+    def num_pairs(self) -> int:
+        """Pairs of tokens of one frame, each token with itself among them. Synchronises with the device."""
+        return int(np.square(np.diff(self.host_offsets)).sum())
+
+    def bounds(self, num_tokens: int) -> Bounds:
+        """Where the frame of each token is. Never synchronises: the number of tokens is known to those who have them.
+
+        Args:
+            num_tokens: E. Tokens behind the last frame are allowed, and where the last one is none its tokens count as such;
+                their frame is empty.
+        """
+        if self._bounds is None or len(self._bounds.first) != num_tokens:
+            offsets = self.offsets[:-1] if self.padded else self.offsets
+            tokens = torch.arange(num_tokens, device=offsets.device)
+            frames = torch.searchsorted(offsets[1:].contiguous(), tokens, right=True)  # B behind the last frame
+            limits = offsets.to(torch.int32)
+            self._bounds = Bounds(limits[frames], torch.cat([limits[1:], limits[-1:]])[frames])
+        return self._bounds
 
     @cached_property
     def rows(self) -> PackedRows:
