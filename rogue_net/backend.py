@@ -55,7 +55,9 @@ def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None,
     reference = REFERENCE._replace(products=config.precision if on_cuda else "fp32")
     if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
         return reference
-    reason = (why_not_triton(config) or _why_not_in(tokens)) if on_cuda else why_not_fused(config) or _why_not_on(tokens)
+    reason = (
+        (why_not_triton(config) or _why_not_in(tokens)) if on_cuda else why_not_fused(config) or _why_not_on(tokens)
+    )
     if reason is None and drop and config.attention_dropout:
         reason = f"net.attention_dropout={config.attention_dropout} has no kernels, and is active while learning"
     if reason is None:
@@ -73,7 +75,9 @@ def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None,
 def _attention_on_cuda(config: RogueNetConfig, num_tokens: int, frames: Frames | None) -> AttentionBackend:
     if config.precision != "bf16" or config.relpos.kind != "none" or torch.are_deterministic_algorithms_enabled():
         return "triton"
-    if frames is None or frames.padded or frames.visible is not None:  # what graphs record must not ask for the longest frame
+    if (
+        frames is None or frames.padded or frames.visible is not None
+    ):  # what graphs record must not ask for the longest frame
         return "triton"
     width = min((each for each in VARLEN_FROM if each >= config.d_model // config.n_head), default=max(VARLEN_FROM))
     return "varlen" if num_tokens >= VARLEN_FROM[width] * (len(frames.offsets) - 1) else "triton"

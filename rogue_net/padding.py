@@ -154,7 +154,9 @@ def _padded_mask(name: str, mask: ActionMask, capacity: Capacity) -> ActionMask:
         if name not in capacity.masked:
             return CategoricalMask(actors, None)
         # where this batch has none, every choice is open
-        given = mask.actors.values.new_ones(0, capacity.masked[name], dtype=torch.bool) if mask.mask is None else mask.mask
+        given = (
+            mask.actors.values.new_ones(0, capacity.masked[name], dtype=torch.bool) if mask.mask is None else mask.mask
+        )
         return CategoricalMask(actors, fill_up(given, rows, True))
     actees = pad_ragged(mask.actees, capacity.actees[name], frames, spare=2)
     pairs = None

@@ -6,6 +6,7 @@ These modules hold the weights for every backend, and are the reference for all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.absent import with_absent
 from rogue_net.attention import ragged_attention
 from rogue_net.backend import REFERENCE, Choice, choose
-from rogue_net.config import Pooling, RogueNetConfig
+from rogue_net.config import Pooling, Precision, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import segment_mean, segment_sum
@@ -108,7 +109,9 @@ class Pool(nn.Module):
         pooled = []
         if "mean" in self.pooling:
             added = values if counted is None else values * counted
-            counts = frames.offsets.diff() if counted is None else segment_sum(counted[:, 0].long(), numbers, num_frames)
+            counts = (
+                frames.offsets.diff() if counted is None else segment_sum(counted[:, 0].long(), numbers, num_frames)
+            )
             pooled.append(segment_mean(added, numbers, num_frames, counts))
         if "max" in self.pooling:
             compared = values if counted is None else values.masked_fill(~counted, -torch.inf)
@@ -172,8 +175,15 @@ class Transformer(nn.Module):
         relative = None
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
-        # weights are rounded anew in every forward: what was kept of them would be old in a graph that is replayed
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=choice.products == "bf16", cache_enabled=False):
+        with _products_in(choice.products, tokens.device):
             for block in self.blocks:
                 tokens = block(tokens, frames, relative, positions, drop=drop, choice=choice)
         return tokens
+
+
+def _products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Matrix products of modules in bf16, or as they are: tf32 is a setting of torch that holds everywhere."""
+    if precision != "bf16":
+        return nullcontext()
+    # weights are rounded anew in every forward: what was kept of them would be old in a graph that is replayed
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
