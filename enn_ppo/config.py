@@ -113,6 +113,9 @@ class TrainConfig:
     null."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one. Default `auto`."""
+    compile: Compile = "auto"
+    """Whether acting and learning are recorded as CUDA graphs, which are launched at once whatever they do: `graphs`, `off`, or
+    `auto`: where they can be. Batches are then filled up to a fixed size, which grows when one is larger. Default `auto`."""
     num_threads: int | None = None
     """Threads that torch computes with. At least 1; null leaves torch's choice. Default null."""
     torch_deterministic: bool = False
@@ -152,6 +155,7 @@ class TrainConfig:
         if self.max_train_seconds is not None:
             check_float("max_train_seconds", self.max_train_seconds, 0, open_low=True)
         check_choice("device", self.device, get_args(Device))
+        check_choice("compile", self.compile, get_args(Compile))
         check_int("num_threads", self.num_threads, 1, optional=True)
         check_text("run_dir", self.run_dir, optional=True)
         check_text("resume", self.resume, optional=True)

@@ -120,6 +120,30 @@ def padded(batch: ObsBatch, capacity: Capacity) -> ObsBatch:
     )
 
 
+def unpadded(full: ObsBatch, batch: ObsBatch) -> ObsBatch:
+    """The real frames of what `padded` made of `batch`, or of a copy elsewhere; they share its memory."""
+
+    def cut(there: RaggedTensor, own: RaggedTensor) -> RaggedTensor:
+        return RaggedTensor(there.values[: len(own.values)], there.offsets[: len(own.offsets)])
+
+    def cut_mask(there: ActionMask, own: ActionMask) -> ActionMask:
+        actors = cut(there.actors, own.actors)
+        if isinstance(there, CategoricalMask) and isinstance(own, CategoricalMask):
+            given = None if own.mask is None or there.mask is None else there.mask[: len(own.mask)]
+            return CategoricalMask(actors, given)
+        if isinstance(there, SelectEntityMask) and isinstance(own, SelectEntityMask):
+            pairs = None if own.pairs is None or there.pairs is None else cut(there.pairs, own.pairs)
+            return SelectEntityMask(actors, cut(there.actees, own.actees), pairs, own.num_pairs)
+        return ContinuousMask(actors)
+
+    return ObsBatch(
+        num_frames=len(batch),
+        features={name: cut(full.features[name], own) for name, own in batch.features.items()},
+        action_masks={name: cut_mask(full.action_masks[name], own) for name, own in batch.action_masks.items()},
+        visible={name: cut(full.visible[name], own) for name, own in batch.visible.items()},
+    )
+
+
 def fill_up(values: Tensor, rows: int, fill: float = 0) -> Tensor:
     """(n, ...) to (rows, ...)."""
     return torch.cat([values, values.new_full((rows - len(values), *values.shape[1:]), fill)])
