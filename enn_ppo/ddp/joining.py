@@ -57,6 +57,10 @@ def check_shares(config: TrainConfig, size: int) -> None:
             f"rollout.num_envs={rollout.num_envs} gives each of {size} ranks {share} environments, which must be a multiple of "
             f"rollout.block={rollout.block}"
         )
+    if problem := rollout.halves_problem(share):
+        raise ValueError(
+            f"rollout.num_envs={rollout.num_envs} gives each of {size} ranks {share} environments; {share} {problem}"
+        )
     if rollout.num_processes > share:
         raise ValueError(
             f"rollout.num_processes={rollout.num_processes} is for each rank, and must be at most its {share} environments "
