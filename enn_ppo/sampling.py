@@ -238,10 +238,11 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
         ValueError: an environment cannot be made, or is not as it must be.
     """
     size = rollout.block_size
+    of_block = replace(rollout, num_envs=size, block=None, pipeline=1)
     with ExitStack() as stack:
         pools: list[VecEnv] = []
         for first in range(0, rollout.num_envs, size):
-            pools.append(env.make_vec_env(replace(rollout, num_envs=size), seed, first_env + first))
+            pools.append(env.make_vec_env(of_block, seed, first_env + first))
             stack.callback(pools[-1].close)
         stack.pop_all()  # they belong to the caller now
     return pools
