@@ -6,7 +6,7 @@ Shapes: T steps, N environments, B = T * N frames ordered by step and then envir
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.recording.frames import Frames
 from enn_ppo.recording.recorder import Recorder
+from enn_ppo.stepping import Actions, StepHere, Stepped, play
 from entity_gym.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecAction, VecObs
@@ -44,7 +45,7 @@ class Rollout:
     env_id: NDArray[np.int64]
     episodes: list[Episode]  # that ended
     metrics: dict[str, Metric]  # that the environments reported
-    env_seconds: float
+    env_seconds: float  # waited for environments; what they do while the policy acts elsewhere is not counted
     act_seconds: float
 
 
@@ -131,9 +132,12 @@ class Collector(EnvBlock):
         self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
         self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
 
-    @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
         """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
+        return play([self], steps, [StepHere()])[0]
+
+    def playing(self, steps: int) -> Generator[Actions, Stepped, Rollout]:
+        """As `collect`, where somebody else has the environments take their steps; see `Plays`."""
         assert self._obs is not None, "reset first"
         logits = self.recorder is not None and self.recorder.logits
         trajectory = Trajectory(self.net, self.device, self._noise_keys(steps), self._obs, logits=logits)
@@ -143,10 +147,9 @@ class Collector(EnvBlock):
         for _ in range(steps):
             started = time.perf_counter()
             actions = trajectory.act()
-            acted = time.perf_counter()
-            self._obs = self.vec_env.act(actions)
-            env_seconds += time.perf_counter() - acted
-            act_seconds += acted - started
+            act_seconds += time.perf_counter() - started
+            self._obs, waited = yield actions
+            env_seconds += waited
             trajectory.observe(self._obs)
             episodes += self._episodes.step(self._obs)
             merge_metrics(metrics, self._obs.metrics)

@@ -105,10 +105,11 @@ class TrainState:
         if config.self_play.enabled:
             self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
             pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
+        pipeline = config.rollout.pipeline
         self.sampler = (
-            RankSampler(pools, self.model, device, config.seed, ranks)
+            RankSampler(pools, self.model, device, config.seed, ranks, pipeline)
             if ranks.size > 1
-            else LocalSampler(pools, self.model, device, config.seed)
+            else LocalSampler(pools, self.model, device, config.seed, pipeline=pipeline)
         )
 
     @property
