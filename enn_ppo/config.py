@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 WandbMode = Literal["disabled", "offline", "online"]
+Compile = Literal["auto", "off", "graphs"]
 
 
 class Interrupted(Exception):

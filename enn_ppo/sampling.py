@@ -180,6 +180,7 @@ class LocalSampler(BlockSampler):
         seed: of the run.
         first_env: the number of the first environment, where these are a part of more.
         pipeline: blocks that are played at a time.
+        graphs: whether acting is recorded as CUDA graphs.
     """
 
     def __init__(
@@ -190,10 +191,12 @@ class LocalSampler(BlockSampler):
         seed: int,
         first_env: int = 0,
         pipeline: int = 1,
+        *,
+        graphs: bool = False,
     ) -> None:
         self.blocks = []
         for pool in pools:
-            self.blocks.append(Collector(pool, net, device, seed, first_env))
+            self.blocks.append(Collector(pool, net, device, seed, first_env, graphs=graphs))
             first_env += len(pool)
         super().__init__(self.blocks, seed, pipeline)
 

@@ -25,8 +25,10 @@ from rogue_net.masks import ActionMask, CategoricalMask, ContinuousMask, SelectE
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 
-#: Sizes are rounded up to multiples of an eighth of the power of two below them: at most 12.5 % are filled up for nothing.
+#: Sizes are rounded up to multiples of an eighth of the power of two below them, so that at most 12.5 % are filled up for
+#: nothing, or of `LEAST_STEP` rows, which cost next to nothing: few sizes, few recordings.
 STEPS_OF_AN_OCTAVE = 8
+LEAST_STEP = 64
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Capacity:
 
 def room(count: int) -> int:
     """The next size above `count`."""
-    step = max(1, (1 << (count + 1).bit_length() - 1) // STEPS_OF_AN_OCTAVE)
+    step = max(LEAST_STEP, (1 << (count + 1).bit_length() - 1) // STEPS_OF_AN_OCTAVE)
     return math.ceil((count + 1) / step) * step
 
 

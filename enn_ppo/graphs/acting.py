@@ -76,7 +76,7 @@ class ActGraph:
         needed = Capacity.of(batch)
         if self._capacity is not None:
             needed = self._capacity.covering(needed)
-            log.info("a step has outgrown its graph; it is recorded again with room for %s", needed.describe())
+            log.warning("a step has outgrown its graph; it is recorded again with room for %s", needed.describe())
         self._capacity, self._recorded = needed, None
 
     def _record(self, full: ObsBatch, size: int) -> _Recorded:

@@ -13,6 +13,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.graphs.recording import Recording, copy_all
+from enn_ppo.losses import Ratio, Weighting
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.update import Coefficients, Samples, learn_minibatch
 from rogue_net import RogueNet
@@ -29,6 +30,15 @@ class _Recorded(NamedTuple):
     step: Recording[Tensor]
 
 
+class _Constant(NamedTuple):
+    """What a recording depends on of the objective, besides the coefficients."""
+
+    ratio: Ratio
+    weighting: Weighting
+    normalize_advantages: bool
+    clip_value: bool
+
+
 class MinibatchGraph:
     """`enn_ppo.update.learn_minibatch`, recorded.
 
@@ -39,7 +49,7 @@ class MinibatchGraph:
     def __init__(self) -> None:
         self._capacity: Capacity | None = None
         self._recorded: _Recorded | None = None
-        self._recorded_for: PPOConfig | None = None
+        self._recorded_for: _Constant | None = None
 
     def __call__(
         self,
@@ -53,7 +63,7 @@ class MinibatchGraph:
         """As `learn_minibatch`; the result is valid until the next call."""
         assert ranks.size == 1 and optim.micro_batch_size is None
         coefficients = Coefficients.of(ppo)
-        constant = replace(ppo, clip=1.0, ent_coef=0.0, vf_coef=0.0)  # what a recording depends on besides them
+        constant = _Constant(ppo.ratio, ppo.weighting, ppo.normalize_advantages, ppo.clip_value)
         if self._capacity is None or not self._capacity.fits(minibatch.obs) or self._recorded_for != constant:
             self._make_room(minibatch)
         assert self._capacity is not None
@@ -71,7 +81,7 @@ class MinibatchGraph:
         if self._capacity is not None:
             needed = self._capacity.covering(needed)
             if needed != self._capacity:
-                log.info("minibatches have outgrown their graph; it is recorded again with room for %s", needed.describe())
+                log.warning("minibatches have outgrown their graph; it is recorded again with room for %s", needed.describe())
         self._capacity, self._recorded = needed, None  # the old graph's memory goes first
 
 

@@ -45,7 +45,8 @@ class Recording(Generic[T]):
 
     def _on_another_stream(self) -> T:
         """As recording will run it: torch keeps workspaces and gradient accumulators by stream."""
-        stream, current = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             result = self._function()

@@ -38,6 +38,8 @@ def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> st
         return f"graphs are of CUDA, and the policy is on {device}"
     if ranks.size > 1:
         return f"distributed={config.distributed.mode} sums gradients of several processes in between"
+    if config.torch_deterministic:
+        return "torch_deterministic=true, and sums are rounded by how much room a graph has, which a resumed run finds anew"
     if config.policies:
         return "policies are several, and each acts for some of the players"
     if config.optim.micro_batch_size is not None:
