@@ -52,7 +52,9 @@ def triton_attention(
 
         return triton_relative_attention(q, k, v, frames, relative, product)
     q, k, v = (with_contiguous_heads(x) for x in (q, k, v))
-    out: Tensor = _Attention.apply(q, k, v, bounds, flags_of(frames.visible, bounds), product)
+    out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        q, k, v, bounds, flags_of(frames.visible, bounds), product
+    )
     return out
 
 
@@ -99,7 +101,16 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, out, norms)
         if num_tokens > 0:
             constants = constants_of(q, visible, product)
-            arguments = (q, k, v, *bounds, bounds.first if visible is None else visible, out, norms, *numbers_of(q, k, v))
+            arguments = (
+                q,
+                k,
+                v,
+                *bounds,
+                bounds.first if visible is None else visible,
+                out,
+                norms,
+                *numbers_of(q, k, v),
+            )
             launching.launch(attend, FORWARD[constants["COLUMNS"]], num_tokens, num_heads, arguments, **constants)
         return out
 
