@@ -50,6 +50,9 @@ SLACK = 1e-4
 # Pairs looked at together by `update_normalization`.
 PAIRS_AT_ONCE = 2**18
 
+# Pairs whose terms are made together by `pairs`, with some hundred bytes for each: on a GPU, which is slow at small things.
+PAIRS_OF_TERMS_AT_ONCE = 2**21
+
 GATES = {
     "linear": lambda x: x,
     "relu": functional.relu,
@@ -282,8 +285,8 @@ class RelativePositions(nn.Module):
         ends = (bounds.last - bounds.first).cumsum(0)
         starts = ends - (bounds.last - bounds.first)
         parts = []
-        for start in range(0, max(1, frames.num_pairs), PAIRS_AT_ONCE):
-            pairs = torch.arange(start, min(start + PAIRS_AT_ONCE, frames.num_pairs), device=ends.device)
+        for start in range(0, max(1, frames.num_pairs), PAIRS_OF_TERMS_AT_ONCE):
+            pairs = torch.arange(start, min(start + PAIRS_OF_TERMS_AT_ONCE, frames.num_pairs), device=ends.device)
             last = (
                 len(geometry.types) - 1
             )  # there may be numbers of more pairs than there are, and what they get is not used

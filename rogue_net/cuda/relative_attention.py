@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rogue_net.cuda import launching
-from rogue_net.cuda.attention import constants_of, flags_of, numbers_of, with_contiguous_heads
+from rogue_net.cuda.attention import Heads, constants_of, flags_of, gradients_of
 from rogue_net.cuda.launching import RELATIVE
 from rogue_net.frames import Bounds, Frames
 from rogue_net.relative_positions import Pairs, Relative
@@ -55,9 +55,17 @@ def with_pairs(relative: Relative, frames: Frames, num_tokens: int) -> Relative:
 
 
 def triton_relative_attention(
-    q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative, product: str
+    q: Tensor, k: Tensor | None, v: Tensor | None, frames: Frames, relative: Relative, product: str
 ) -> Tensor:
     """`rogue_net.cuda.attention.triton_attention` with relative positions.
+
+    Args:
+        q: (E, H, K), or all three, (E, 3, H, K); the others are missing then.
+        k: (E, H, K).
+        v: (E, H, K).
+        frames: see there.
+        relative: with what `with_pairs` adds, or it is made anew.
+        product: how the kernels multiply.
 
     Raises:
         ValueError: see `refusal`.
@@ -69,8 +77,7 @@ def triton_relative_attention(
         relative = with_pairs(relative, frames, len(q))
     assert relative.pairs is not None
     visible = flags_of(frames.visible, bounds)
-    setting = _Setting(bounds, visible, relative.pairs, _constants(q, visible, product, relative))
-    q, k, v = (with_contiguous_heads(x) for x in (q, k, v))
+    setting = _Setting(bounds, visible, relative.pairs, _constants(Heads.of(q, k, v).q, visible, product, relative))
     attended: Tensor = _RelativeAttention.apply(  # type: ignore[no-untyped-call]
         q, k, v, relative.keys.rows, relative.values.rows, relative.gate, setting
     )
@@ -106,29 +113,26 @@ class _RelativeAttention(torch.autograd.Function):
     def forward(
         ctx: Any,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         keys: Tensor,
         values: Tensor,
         gate: Tensor | None,
         setting: _Setting,
     ) -> Tensor:
-        """(E, H, K) each, to the same."""
+        """See `Heads.of`; to (E, H, K)."""
         from rogue_net.cuda.relative_kernels import attend
 
-        num_tokens, num_heads, _ = q.shape
-        keys, values, gate = (
-            keys.float().contiguous(),
-            values.float().contiguous(),
-            None if gate is None else gate.contiguous(),
-        )
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        heads = Heads.of(q, k, v)
+        num_tokens, num_heads, width = heads.q.shape
+        keys, values = keys.float().contiguous(), values.float().contiguous()
+        gate = None if gate is None else gate.contiguous()
+        out = torch.empty(num_tokens, num_heads, width, dtype=q.dtype, device=q.device)
         norms = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=q.device)
         ctx.setting = setting
         ctx.save_for_backward(q, k, v, keys, values, gate, out, norms)
         if num_tokens > 0:
-            numbers = _numbers(q, k, v, setting)
-            arguments = (q, k, v, keys, values, *_inputs(setting, gate), out, norms, *numbers)
+            arguments = (*heads, keys, values, *_inputs(setting, gate), out, norms, *_numbers(heads, setting))
             tiles = RELATIVE[setting.constants["COLUMNS"]]
             launching.launch(attend, tiles, num_tokens, num_heads, arguments, **setting.constants)
         return out
@@ -139,26 +143,25 @@ class _RelativeAttention(torch.autograd.Function):
         from rogue_net.cuda.relative_backward_kernels import attend_backward
 
         q, k, v, keys, values, gate, out, norms = ctx.saved_tensors
-        setting, (num_tokens, num_heads, width) = ctx.setting, q.shape
+        heads, setting = Heads.of(q, k, v), ctx.setting
+        num_tokens, num_heads, width = heads.q.shape
         copies = min(_copies(keys), _copies(values))
         dqkv = torch.empty(num_tokens, 3, num_heads, width, dtype=q.dtype, device=q.device)
-        dkeys, dvalues = (torch.zeros(copies, *table.shape, device=q.device) for table in (keys, values))
-        dgate = None if gate is None else torch.empty(num_tokens, num_heads, width, device=q.device)
+        dkeys, dvalues = (keys.new_zeros(copies, *table.shape) for table in (keys, values))
+        dgate = None if gate is None else keys.new_empty(num_tokens, num_heads, width)
         if num_tokens > 0:
             gradients = (dqkv, dkeys, dvalues, dqkv if dgate is None else dgate)
             arguments = (
-                q, k, v, keys, values, *_inputs(setting, gate), out, norms, dout.contiguous(), *gradients,
-                *_numbers(q, k, v, setting), keys.numel(), values.numel(),
+                *heads, keys, values, *_inputs(setting, gate), out, norms, dout.contiguous(), *gradients,
+                *_numbers(heads, setting), keys.numel(), values.numel(),
             )  # fmt: skip
-            launching.launch(
-                attend_backward, RELATIVE[setting.constants["COLUMNS"]], num_tokens, num_heads, arguments,
-                **setting.constants, COPIES=copies,
-            )  # fmt: skip
+            tiles, constants = RELATIVE[setting.constants["COLUMNS"]], setting.constants | {"COPIES": copies}
+            launching.launch(attend_backward, tiles, num_tokens, num_heads, arguments, **constants)
         opened = None if gate is None or dgate is None else dgate.sum(1).to(gate.dtype)
-        return *dqkv.unbind(1), dkeys.sum(0), dvalues.sum(0), opened, None
+        return *gradients_of(dqkv, joined=k is None), dkeys.sum(0), dvalues.sum(0), opened, None
 
 
-def _numbers(q: Tensor, k: Tensor, v: Tensor, setting: _Setting) -> tuple[Any, ...]:
+def _numbers(heads: Heads, setting: _Setting) -> tuple[Any, ...]:
     """E, P, H and what else the kernels want to know of the tensors."""
-    num_tokens, *others = numbers_of(q, k, v)
+    num_tokens, *others = heads.numbers
     return num_tokens, setting.pairs.coefficients.shape[1], *others

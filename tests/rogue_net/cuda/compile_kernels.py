@@ -33,7 +33,9 @@ class Launch(NamedTuple):
     constants: dict[str, Any]
 
 
-def launches(dtype: torch.dtype, precision: Precision, num_heads: int, width: int, relpos: dict[str, Any]) -> list[Launch]:
+def launches(
+    dtype: torch.dtype, precision: Precision, num_heads: int, width: int, relpos: dict[str, Any]
+) -> list[Launch]:
     """What a forward and a backward pass launch, on tensors whose numbers nobody computes."""
     found: list[Launch] = []
 

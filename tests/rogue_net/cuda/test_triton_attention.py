@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
 from rogue_net.cuda import launching
+from rogue_net.cuda.attention import triton_attention_of_joined
 from rogue_net.cuda.launching import Precision, Tiles
 from rogue_net.frames import Frames
 from tests.rogue_net.cuda.devices import EACH_DEVICE
@@ -192,6 +193,17 @@ def test_tensors_of_any_strides_are_taken(device: str) -> None:
     separate = (q.contiguous(), k.transpose(0, 1).contiguous().transpose(0, 1), v.transpose(1, 2).contiguous().mT)
     out = ragged_attention(*separate, frames_of(case, device), backend="triton")
     assert torch.equal(out, ragged_attention(q, k, v, frames_of(case, device), backend="triton"))
+
+
+@EACH_DEVICE
+def test_joined_heads_get_the_same_and_their_gradient_in_one_piece(device: str) -> None:
+    case = Case([5, 6], hide=True)
+    qkv = case.qkv.to(device).requires_grad_()
+    out = triton_attention_of_joined(qkv, frames_of(case, device))
+    (gradient,) = torch.autograd.grad(out, qkv, case.dout.to(device))
+    expected = by_triton(case, device)
+    assert torch.equal(out.cpu(), expected.out)
+    assert torch.equal(gradient.cpu(), expected.gradient)
 
 
 @EACH_DEVICE

@@ -20,6 +20,7 @@ from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.attention import AttentionBackend, ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.cuda import launching
+from rogue_net.cuda.attention import triton_attention, triton_attention_of_joined
 from rogue_net.cuda.relative_attention import refusal, with_pairs
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import CategoricalMask
@@ -160,6 +161,34 @@ def test_heads_may_be_as_many_and_as_wide_as_they_like(device: str, num_heads: i
 
 
 @EACH_DEVICE
+def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
+    case = make_case(RelposConfig(**ALL), [(3, 4)], 1)
+    frames = Frames.of(case.batch)
+    heads, gate = torch.randn(3, 7, 1, 8, generator=torch.Generator().manual_seed(0)), torch.rand(7, 8)
+    packed = case.module.double()(case.batch, frames.rows.index)._replace(gate=gate.double())
+    exact = ragged_attention(*heads.double().unbind(0), frames, packed, backend="packed")
+    batch, module = moved(case.batch, device), case.module.float().to(device)
+    relative = module(batch)._replace(gate=gate.to(device, torch.bfloat16))
+    narrow = ragged_attention(*heads.to(device, torch.bfloat16).unbind(0), Frames.of(batch), relative, backend="triton")
+    assert narrow.dtype == torch.bfloat16
+    assert 1e-4 < float((narrow.detach().cpu().double() - exact.detach()).norm() / exact.detach().norm()) < 2e-2
+
+
+@EACH_DEVICE
+def test_joined_heads_get_the_same(device: str) -> None:
+    case = make_case(RelposConfig(**KINDS["radial"]), [(3, 4)])
+    batch, module = moved(case.batch, device), case.module.to(device)
+    frames, relative = Frames.of(batch), module(batch)
+    qkv = torch.randn(7, 3, 2, 8, device=device, requires_grad=True)
+    joined = triton_attention_of_joined(qkv, frames, relative)
+    parted = triton_attention(*qkv.unbind(1), frames, relative)
+    assert torch.equal(joined, parted)
+    (expected,) = torch.autograd.grad(parted.square().sum(), qkv)
+    (gradient,) = torch.autograd.grad(joined.square().sum(), qkv)
+    assert torch.equal(gradient, expected)
+
+
+@EACH_DEVICE
 def test_frames_may_be_longer_than_tiles(device: str) -> None:
     assert_equal_to_the_reference(make_case(RelposConfig(**KINDS["grid"]), [(3, 0), (20, 21), (1, 1)], 1), device)
 
@@ -228,7 +257,7 @@ def test_pairs_take_memory_for_their_terms_and_not_for_their_features(monkeypatc
     assert pairs.first.tolist() == [0, 7, 14, 21, 28, 35, 42, 49, 51, 53]  # the last token is padding
     assert (pairs.rows.shape, pairs.rows.dtype) == ((4, 53), torch.int32)
     assert (pairs.coefficients.shape, pairs.coefficients.dtype) == ((4 + 4, 53), torch.float32)
-    monkeypatch.setattr("rogue_net.relative_positions.PAIRS_AT_ONCE", 10)
+    monkeypatch.setattr("rogue_net.relative_positions.PAIRS_OF_TERMS_AT_ONCE", 10)
     for each, expected in zip(case.module.pairs(relative.geometry, frames, 10), pairs, strict=True):
         assert torch.equal(each, expected)
 
