@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,20 +45,55 @@ def triton_attention(
     Raises:
         ValueError: no Triton, a device or a type without kernels, or heads too wide.
     """
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    return _attend(q, k, v, frames, relative, precision)
+
+
+def triton_attention_of_joined(
+    qkv: Tensor, frames: Frames, relative: Relative | None = None, *, precision: Precision = "fp32"
+) -> Tensor:
+    """`triton_attention` of (E, 3, H, K) contiguous queries, keys and values. Their gradient is not copied together."""
+    return _attend(qkv, None, None, frames, relative, precision)
+
+
+def _attend(
+    q: Tensor, k: Tensor | None, v: Tensor | None, frames: Frames, relative: Relative | None, precision: Precision
+) -> Tensor:
     check_launchable(q)
     product, bounds = product_of(q, precision), frames.bounds(len(q))
     if relative is not None:
         from rogue_net.cuda.relative_attention import triton_relative_attention
 
         return triton_relative_attention(q, k, v, frames, relative, product)
-    q, k, v = (with_contiguous_heads(x) for x in (q, k, v))
-    out: Tensor = _Attention.apply(q, k, v, bounds, flags_of(frames.visible, bounds), product)
+    out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        q, k, v, bounds, flags_of(frames.visible, bounds), product
+    )
     return out
 
 
-def with_contiguous_heads(x: Tensor) -> Tensor:
-    """As it is, if the K numbers of a head are neighbours, else a copy."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+class Heads(NamedTuple):
+    """What attends: (E, H, K) each, the K numbers of a head side by side."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    @staticmethod
+    def of(q: Tensor, k: Tensor | None, v: Tensor | None) -> Heads:
+        """`q` is all three, (E, 3, H, K), if the others are missing."""
+        return Heads(*q.unbind(1)) if k is None or v is None else Heads(q, k, v)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """E, H, the strides of tokens and heads, and the scale, as the kernels want them."""
+        num_tokens, num_heads, width = self.q.shape
+        strides = [stride for x in self for stride in x.stride()[:2]]
+        return num_tokens, num_heads, *strides, 1 / math.sqrt(width)
+
+
+def gradients_of(dqkv: Tensor, *, joined: bool) -> tuple[Tensor | None, ...]:
+    """The gradients of what `Heads.of` got, of (E, 3, H, K)."""
+    return (dqkv, None, None) if joined else dqkv.unbind(1)
 
 
 def flags_of(visible: Tensor | None, bounds: Bounds) -> Tensor | None:
@@ -77,29 +112,29 @@ def constants_of(q: Tensor, visible: Tensor | None, product: str) -> dict[str, A
     return {"HIDES": visible is not None, "WIDTH": width, "COLUMNS": columns_of(width), "PRECISION": product}
 
 
-def numbers_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
-    """E, H, the strides of tokens and heads, and the scale, as the kernels want them."""
-    num_tokens, num_heads, width = q.shape
-    strides = [stride for x in (q, k, v) for stride in x.stride()[:2]]
-    return num_tokens, num_heads, *strides, 1 / math.sqrt(width)
-
-
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bounds: Bounds, visible: Tensor | None, product: str
+        ctx: Any,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        bounds: Bounds,
+        visible: Tensor | None,
+        product: str,
     ) -> Tensor:
-        """(E, H, K) each, to the same."""
+        """See `Heads.of`; to (E, H, K)."""
         from rogue_net.cuda.attention_kernels import attend
 
-        num_tokens, num_heads, _ = q.shape
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        heads = Heads.of(q, k, v)
+        num_tokens, num_heads, width = heads.q.shape
+        out = torch.empty(num_tokens, num_heads, width, dtype=q.dtype, device=q.device)
         norms = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=q.device)
         ctx.bounds, ctx.visible, ctx.product = bounds, visible, product
         ctx.save_for_backward(q, k, v, out, norms)
         if num_tokens > 0:
-            constants = constants_of(q, visible, product)
-            arguments = (q, k, v, *bounds, bounds.first if visible is None else visible, out, norms, *numbers_of(q, k, v))
+            constants = constants_of(heads.q, visible, product)
+            arguments = (*heads, *bounds, bounds.first if visible is None else visible, out, norms, *heads.numbers)
             launching.launch(attend, FORWARD[constants["COLUMNS"]], num_tokens, num_heads, arguments, **constants)
         return out
 
@@ -109,15 +144,14 @@ class _Attention(torch.autograd.Function):
         from rogue_net.cuda.attention_kernels import attend_backward
 
         q, k, v, out, norms = ctx.saved_tensors
-        num_tokens, num_heads, width = q.shape
+        heads = Heads.of(q, k, v)
+        num_tokens, num_heads, width = heads.q.shape
         dqkv = torch.empty(num_tokens, 3, num_heads, width, dtype=q.dtype, device=q.device)
         if num_tokens > 0:
-            constants = constants_of(q, ctx.visible, ctx.product)
+            constants = constants_of(heads.q, ctx.visible, ctx.product)
             visible = ctx.bounds.first if ctx.visible is None else ctx.visible
-            arguments = (
-                q, k, v, *ctx.bounds, visible, out, norms, dout.contiguous(), dqkv, *numbers_of(q, k, v)
-            )  # fmt: skip
+            arguments = (*heads, *ctx.bounds, visible, out, norms, dout.contiguous(), dqkv, *heads.numbers)
             launching.launch(
                 attend_backward, BACKWARD[constants["COLUMNS"]], num_tokens, num_heads, arguments, **constants
             )
-        return *dqkv.unbind(1), None, None, None
+        return *gradients_of(dqkv, joined=k is None), None, None, None

@@ -31,17 +31,15 @@ def varlen_attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames) -> Tensor:
     """
     if (reason := why_not_varlen(q, frames)) is not None:
         raise ValueError(f"torch's varlen attention cannot be: {reason}; allowed: packed, triton")
-    if len(q) == 0:
-        return torch.cat([q, k, v])  # of nothing, and gradients flow back
-    # Up to torch 2.11 the last arguments have other names than since: what is passed here is the same in all.
-    from torch.nn.attention.varlen import varlen_attn
+    longest, total = frames.max_length, int(frames.host_offsets[-1])
+    out: Tensor | tuple[Tensor, ...] = q[:total]
+    if longest > 0:
+        # Names and number of its other arguments differ from release to release; these are the same in all since 2.10.
+        from torch.nn.attention.varlen import varlen_attn
 
-    total = int(frames.host_offsets[-1])
-    offsets = frames.offsets.to(torch.int32)
-    longest = frames.max_length
-    if longest == 0:
-        return q * 0
-    out: Tensor = varlen_attn(q[:total], k[:total], v[:total], offsets, offsets, longest, longest)
+        offsets = frames.offsets.to(torch.int32)
+        out = varlen_attn(q[:total], k[:total], v[:total], offsets, offsets, longest, longest)
+    assert isinstance(out, Tensor)  # there is more where more is asked for
     return functional.pad(out, (0, 0, 0, 0, 0, len(q) - total)) if total < len(q) else out
 
 
@@ -52,7 +50,9 @@ def why_not_varlen(q: Tensor, frames: Frames) -> str | None:
     if q.dtype not in (torch.bfloat16, torch.float16):
         return f"it has bfloat16 and float16, and queries are {q.dtype}"
     if q.shape[2] % 8 != 0 or q.shape[2] > WIDEST:
-        return f"the width of a head, net.d_model / net.n_head, is {q.shape[2]}, and it has multiples of 8 up to {WIDEST}"
+        return (
+            f"the width of a head, net.d_model / net.n_head, is {q.shape[2]}, and it has multiples of 8 up to {WIDEST}"
+        )
     if frames.visible is not None:
         return "it hides nothing, and entities are hidden"
     return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,14 +15,15 @@ from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
 from rogue_net.cuda import launching
+from rogue_net.cuda.attention import triton_attention_of_joined
 from rogue_net.cuda.launching import Precision, Tiles
 from rogue_net.frames import Frames
 from tests.rogue_net.cuda.devices import EACH_DEVICE
 
 pytest.importorskip("triton")
 
+ROOT = Path(__file__).parents[3]
 LENGTHS = [0, 1, 16, 0, 17, 40, 3, 0]
-SMALL = Tiles(queries=16, keys=16, warps=4, stages=1)
 
 
 class Case(NamedTuple):
@@ -195,6 +198,17 @@ def test_tensors_of_any_strides_are_taken(device: str) -> None:
 
 
 @EACH_DEVICE
+def test_joined_heads_get_the_same_and_their_gradient_in_one_piece(device: str) -> None:
+    case = Case([5, 6], hide=True)
+    qkv = case.qkv.to(device).requires_grad_()
+    out = triton_attention_of_joined(qkv, frames_of(case, device))
+    (gradient,) = torch.autograd.grad(out, qkv, case.dout.to(device))
+    expected = by_triton(case, device)
+    assert torch.equal(out.cpu(), expected.out)
+    assert torch.equal(gradient.cpu(), expected.gradient)
+
+
+@EACH_DEVICE
 def test_without_tokens_nothing_is_launched(device: str) -> None:
     assert by_triton(Case([0, 0]), device).gradient.shape == (0, 3, 2, 8)
 
@@ -215,6 +229,40 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     assert launched == [(100, 2), (100, 2)]
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_synchronises() -> None:
+    case = Case(LENGTHS, hide=True)
+    expected = by_triton(case, "cuda")  # compiles
+    qkv, dout, frames = case.qkv.cuda().requires_grad_(), case.dout.cuda(), frames_of(case, "cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = ragged_attention(*qkv.unbind(1), frames, backend="triton")
+        (gradient,) = torch.autograd.grad(out, qkv, dout)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_equal(Results(out.detach().cpu(), gradient.cpu()), by_reference(case))
+    assert torch.equal(out.cpu(), expected.out)
+
+
+@pytest.mark.gpu
+def test_a_graph_that_was_captured_with_some_frames_computes_others() -> None:
+    captured, replayed = Case([40, 3, 0], padding=57), Case([1, 17, 30], padding=52)
+    by_triton(captured, "cuda")  # compiles
+    qkv, offsets = captured.qkv.cuda().requires_grad_(), captured.offsets.cuda()
+    dout = replayed.dout.cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = triton_attention_of_joined(qkv, Frames(offsets))
+        (gradient,) = torch.autograd.grad(out, qkv, dout)
+    with torch.no_grad():
+        qkv.copy_(replayed.qkv)
+        offsets.copy_(replayed.offsets)
+    graph.replay()
+    expected = by_triton(replayed, "cuda")
+    assert torch.equal(out.detach().cpu(), expected.out)
+    assert torch.equal(gradient.cpu(), expected.gradient)
+
+
 def test_what_has_no_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def attend(dtype: torch.dtype = torch.float32, width: int = 8, device: str = "cpu") -> None:
         heads = torch.zeros(2, 1, width, dtype=dtype, device=device)
@@ -233,3 +281,11 @@ def test_what_has_no_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ValueError, match=r"need the package triton: .* `pip install triton`"):
         attend()
+
+
+def test_nothing_imports_triton_before_it_is_used() -> None:
+    # A fresh interpreter, in which importing it fails.
+    names = "rogue_net, rogue_net.attention, rogue_net.cuda.attention, rogue_net.cuda.relative_attention"
+    program = f"import sys; sys.modules['triton'] = None; import {names}, rogue_net.cuda.varlen"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
