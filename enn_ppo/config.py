@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 WandbMode = Literal["disabled", "offline", "online"]
+Compile = Literal["auto", "off", "graphs"]
 
 
 class Interrupted(Exception):
@@ -113,6 +114,9 @@ class TrainConfig:
     null."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one. Default `auto`."""
+    compile: Compile = "auto"
+    """Whether acting and learning are recorded as CUDA graphs, which are launched at once whatever they do: `graphs`, `off`, or
+    `auto`: where they can be. Batches are then filled up to a fixed size, which grows when one is larger. Default `auto`."""
     num_threads: int | None = None
     """Threads that torch computes with. At least 1; null leaves torch's choice. Default null."""
     torch_deterministic: bool = False
@@ -152,6 +156,7 @@ class TrainConfig:
         if self.max_train_seconds is not None:
             check_float("max_train_seconds", self.max_train_seconds, 0, open_low=True)
         check_choice("device", self.device, get_args(Device))
+        check_choice("compile", self.compile, get_args(Compile))
         check_int("num_threads", self.num_threads, 1, optional=True)
         check_text("run_dir", self.run_dir, optional=True)
         check_text("resume", self.resume, optional=True)
@@ -179,9 +184,9 @@ class TrainConfig:
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
             raise ValueError(f"distributed={self.distributed.mode} and {what} do not go together; leave one out")
         self._check_runners()
-        if self.rollout.block and (self.record or self.self_play.enabled):
+        if (blocks := _blocks(self.rollout)) and (self.record or self.self_play.enabled):
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
-            raise ValueError(f"rollout.block={self.rollout.block} and {what} do not go together; leave one out")
+            raise ValueError(f"{blocks} and {what} do not go together; leave one out")
         if self.record_logits and self.record is None:
             raise ValueError("record_logits=true needs a file: record=<name>")
         if self.eval.interval is None:
@@ -223,6 +228,12 @@ class TrainConfig:
                 f"rollout.num_envs={rollout.num_envs} must give each of distributed.num_env_runners={runners} an equal "
                 f"number{of_blocks}"
             )
+        share = rollout.num_envs // runners
+        if problem := rollout.halves_problem(share):
+            raise ValueError(
+                f"rollout.num_envs={rollout.num_envs} gives each of distributed.num_env_runners={runners} {share} "
+                f"environments; {share} {problem}"
+            )
 
     def _check_sizes(self) -> None:
         num_envs, steps = self.rollout.num_envs, self.rollout.steps
@@ -236,6 +247,13 @@ class TrainConfig:
                 f"total_timesteps must be at least rollout.num_envs={num_envs}, one step of each environment, "
                 f"got {self.total_timesteps}"
             )
+
+
+def _blocks(rollout: RolloutConfig) -> str | None:
+    """The setting that makes several blocks of environments, as `name=value`; None if there is none."""
+    if rollout.block:
+        return f"rollout.block={rollout.block}"
+    return f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None
 
 
 def _change(section: Any, but: str = "") -> str | None:

@@ -14,6 +14,8 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from enn_ppo.config import PPOConfig, TrainConfig
+from enn_ppo.graphs.learning import MinibatchGraph
+from enn_ppo.graphs.support import uses_graphs
 from enn_ppo.moments import update_normalization
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
@@ -26,6 +28,7 @@ from enn_ppo.tracking.merged_counts import merge_played
 from enn_ppo.update import UpdateStats, update
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net import ObsBatch, RogueNet
+from rogue_net.backend import check_backend
 
 
 class Settings(NamedTuple):
@@ -106,6 +109,10 @@ class Learner:
 
     Attributes:
         model: the policy, and its values.
+        uses_graphs: whether learning is recorded as CUDA graphs, and acting should be.
+
+    Raises:
+        ValueError: the networks cannot be computed there as the settings ask for, or `compile=graphs` cannot be.
     """
 
     def __init__(
@@ -118,8 +125,11 @@ class Learner:
         num_players: int = 1,
     ) -> None:
         self.config, self.device, self.ranks = config, device, ranks
+        set_products(config, device)
+        self.uses_graphs = uses_graphs(config, device, ranks)
+        self._learn_minibatch = MinibatchGraph() if self.uses_graphs else None
         self.model = make_model(config, obs_space, action_space).to(device)
-        self.optimizer = make_optimizer(self.model, config)
+        self.optimizer = make_optimizer(self.model, config, device if self.uses_graphs else None)
         num_columns = config.rollout.num_envs // ranks.size * num_players
         self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
@@ -150,6 +160,7 @@ class Learner:
             settings.ppo,
             generator=self._shuffling,
             ranks=self.ranks,
+            learn=self._learn_minibatch,
         )
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
@@ -162,7 +173,10 @@ class Learner:
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
         for group, rate in zip(self.optimizer.param_groups, settings.learning_rates, strict=False):
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in its place, where a graph reads it
+            else:
+                group["lr"] = rate
 
     def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig, log_ratios: Tensor | None = None) -> Advantages:
         """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says.
@@ -207,7 +221,7 @@ class Learner:
         return LearnerState(
             policy=self.model.policy.state_dict(),
             value_net=value_net.state_dict() if value_net else None,
-            optimizer=self.optimizer.state_dict(),
+            optimizer=plain_state(self.optimizer),
             scale=scale.state() if scale else None,
         )
 
@@ -281,9 +295,45 @@ def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[s
         return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
 
 
-def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW of the policy, and in a second group of the value network where there is one."""
-    return torch.optim.AdamW(optimizer_groups(model, config), lr=0.0, eps=1e-5, fused=True)
+def make_optimizer(
+    model: ActorCritic, config: TrainConfig, recorded_on: torch.device | None = None
+) -> torch.optim.Optimizer:
+    """AdamW of the policy, and in a second group of the value network where there is one.
+
+    Args:
+        model: with the parameters.
+        config: of the run.
+        recorded_on: the device that will record its steps as graphs, where its learning rates must be; None: none will.
+    """
+    groups = optimizer_groups(model, config)
+    if recorded_on is None:
+        return torch.optim.AdamW(groups, lr=0.0, eps=1e-5, fused=True)
+    for group in groups:
+        group["lr"] = torch.zeros((), device=recorded_on)
+    return torch.optim.AdamW(groups, lr=0.0, eps=1e-5, fused=True, capturable=recorded_on.type == "cuda")
+
+
+def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """`state_dict()` with learning rates as numbers, and as it is without graphs: either kind of run goes on from it."""
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["lr"] = float(group["lr"])
+        group["capturable"] = False
+    return state
+
+
+def set_products(config: TrainConfig, device: torch.device) -> None:
+    """Check that `precision` of the networks can be, and let torch multiply matrices so.
+
+    Raises:
+        ValueError: see `rogue_net.backend.check_backend`.
+    """
+    networks = [net for net in (config.net, config.value_net) if net is not None]
+    for net in networks:
+        check_backend(net, device.type)
+    if device.type == "cuda":
+        rounded = any(net.precision == "tf32" for net in networks)
+        torch.set_float32_matmul_precision("high" if rounded else "highest")
 
 
 def optimizer_groups(model: ActorCritic, config: TrainConfig) -> list[dict[str, Any]]:

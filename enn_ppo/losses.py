@@ -16,7 +16,7 @@ Shapes: B frames, A actors of all actions and frames together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ def policy_terms(
     advantages: Tensor,
     weights: Tensor,
     *,
-    clip: float,
+    clip: float | Tensor,
     ratio: Ratio,
 ) -> PolicyTerms:
     """Clipped surrogate loss, entropy, and how far the policy has moved.
@@ -98,7 +98,7 @@ def policy_terms(
         frames: (A,) int64, the frame of each actor.
         advantages: (B,) one per frame.
         weights: (B,) from `unit_weights` of the whole minibatch.
-        clip: ε, greater than 0.
+        clip: ε, greater than 0; a tensor () where it is to be on the device.
         ratio: what a unit is, as for the weights.
     """
     log_ratio = log_probs - old_log_probs
@@ -108,7 +108,7 @@ def policy_terms(
     else:
         advantages, weights = advantages.index_select(0, frames), weights.index_select(0, frames)
     ratios = log_ratio.exp()
-    surrogate = torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages)
+    surrogate = torch.minimum(ratios * advantages, _clamp(ratios, 1 - clip, 1 + clip) * advantages)
     with torch.no_grad():
         moved = ratios - 1
         approx_kl = weights.dot(moved - log_ratio)
@@ -116,7 +116,14 @@ def policy_terms(
     return PolicyTerms(-weights.dot(surrogate), weights.dot(entropies), approx_kl, clip_fraction)
 
 
-def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float | None) -> Tensor:
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    *,
+    clip: float | Tensor | None,
+    counted: Tensor | None = None,
+) -> Tensor:
     """Half the squared error, summed over frames.
 
         0.5 (V - R)²,    or with clipping    0.5 max((V - R)², (V_old + clip(V - V_old, -ε, ε) - R)²)
@@ -128,12 +135,18 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
         old_values: (B,) at the time of acting.
         returns: (B,) regression targets.
         clip: ε; None for the plain error.
+        counted: (B,) bool, the frames that count; None: all do.
     """
     errors = (values - returns).square()
     if clip is not None:
-        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        clipped = old_values + _clamp(values - old_values, -clip, clip)
         errors = torch.maximum(errors, (clipped - returns).square())
-    return 0.5 * errors.sum()
+    return 0.5 * (errors if counted is None else errors * counted).sum()
+
+
+def _clamp(numbers: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    bounds: Any = (low, high)  # torch takes either, and says so of both at once only
+    return torch.clamp(numbers, *bounds)
 
 
 def normalize(advantages: Tensor, moments: Moments | None = None) -> Tensor:

@@ -42,6 +42,14 @@ class Moments(NamedTuple):
         return Moments(number, self.mean + delta * share, squares)
 
 
+def moments_of_some(values: Tensor, counted: Tensor) -> Moments:
+    """Of those of the (n,) numbers that are `counted`, (n,) bool, without asking the device which these are."""
+    doubles, weights = values.double(), counted.double()
+    number = weights.sum()
+    mean = doubles.dot(weights) / number.clamp(min=1)
+    return Moments(number, mean, (doubles - mean).square().dot(weights))
+
+
 def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
     """Of the (n,) numbers that each rank has, at least one; n may differ."""
     doubles = values.double()

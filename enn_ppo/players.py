@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from enn_ppo.actor_critic import Actor
 from enn_ppo.merging import merge_rollouts
 from enn_ppo.rollout import Besides, EnvBlock, Rollout, Trajectory, merge_metrics
 from enn_ppo.sampling import BlockSampler, Parameters
+from enn_ppo.stepping import Actions, StepHere, Stepped, play
 from entity_gym.episodes import Episode
 from entity_gym.player_episodes import PlayersTracker
 from entity_gym.players import PlayerMapping, Seating, players_of
@@ -104,9 +105,12 @@ class PlayersCollector(EnvBlock):
         self._episodes = PlayersTracker(len(vec_env), cast.policies, first_env)
         super().__init__(vec_env, device, seed, self._episodes)
 
-    @torch.no_grad()
     def collect(self, steps: int) -> dict[str, Rollout]:
         """Play `steps` steps in every environment: a rollout of each policy."""
+        return play([self], steps, [StepHere()])[0]
+
+    def playing(self, steps: int) -> Generator[Actions, Stepped, dict[str, Rollout]]:
+        """As `collect`, where somebody else has the environments take their steps; see `Plays`."""
         assert self._obs is not None, "reset first"
         players = range(self._cast.mapping.num_players)
         keys = self._noise_keys(steps)
@@ -124,14 +128,14 @@ class PlayersCollector(EnvBlock):
         for _ in range(steps):
             started = time.perf_counter()
             actions = [trajectory.act() for trajectory in trajectories]
-            acted = time.perf_counter()
-            self._obs = self.vec_env.act(seating.join(list(zip(parts, actions, strict=True))))
+            joined = seating.join(list(zip(parts, actions, strict=True)))
+            act_seconds += time.perf_counter() - started
+            self._obs, waited = yield joined
+            env_seconds += waited
             seating = Seating(self._obs, self._cast.mapping)
             parts = [seating.part(player) for player in players]
             for trajectory, part in zip(trajectories, parts, strict=True):
                 trajectory.observe(seating.show(part))
-            env_seconds += time.perf_counter() - acted
-            act_seconds += acted - started
             for ended in self._episodes.step(self._obs, seating.rewards):
                 for name, episode in ended.items():
                     episodes[name].append(episode)
@@ -165,6 +169,7 @@ class PlayersSampler(BlockSampler):
         device: where the policies are.
         seed: of the run.
         first_env: the number of the first environment, where these are a part of more.
+        pipeline: blocks that are played at a time.
     """
 
     def __init__(
@@ -175,13 +180,14 @@ class PlayersSampler(BlockSampler):
         device: torch.device,
         seed: int,
         first_env: int = 0,
+        pipeline: int = 1,
     ) -> None:
         self._cast = cast
         self.blocks = []
         for pool in pools:
             self.blocks.append(PlayersCollector(pool, nets, cast, device, seed, first_env))
             first_env += len(pool)
-        super().__init__(self.blocks, seed)
+        super().__init__(self.blocks, seed, pipeline)
 
     def configure(self, parameters: Parameters) -> None:
         self._check(parameters)
@@ -193,7 +199,7 @@ class PlayersSampler(BlockSampler):
 
     def collect(self, steps: int) -> dict[str, Rollout]:
         """Play so many steps in every environment: a rollout of each policy."""
-        collected = [block.collect(steps) for block in self.blocks]
+        collected = self._play(self.blocks, steps)
         return {name: merge_rollouts([each[name] for each in collected]) for name in self._cast.policies}
 
     def _check(self, parameters: Parameters) -> None:

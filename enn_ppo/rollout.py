@@ -6,7 +6,7 @@ Shapes: T steps, N environments, B = T * N frames ordered by step and then envir
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.actor_critic import Actor
+from enn_ppo.graphs.acting import ActGraph
 from enn_ppo.recording.frames import Frames
 from enn_ppo.recording.recorder import Recorder
+from enn_ppo.stepping import Actions, StepHere, Stepped, play
 from entity_gym.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecAction, VecObs
@@ -44,7 +46,7 @@ class Rollout:
     env_id: NDArray[np.int64]
     episodes: list[Episode]  # that ended
     metrics: dict[str, Metric]  # that the environments reported
-    env_seconds: float
+    env_seconds: float  # waited for environments; what they do while the policy acts elsewhere is not counted
     act_seconds: float
 
 
@@ -122,31 +124,47 @@ class Collector(EnvBlock):
         device: where the policy is.
         seed: of the sampling noise.
         first_env: the number of environment 0, where these are a part of more.
+        graphs: whether acting is recorded as a CUDA graph.
     """
 
-    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        net: Actor,
+        device: torch.device,
+        seed: int,
+        first_env: int = 0,
+        *,
+        graphs: bool = False,
+    ) -> None:
         self._episodes = EpisodeTracker(len(vec_env), first_env)
         super().__init__(vec_env, device, seed, self._episodes)
         self.net = net
+        self._act_graph = ActGraph(net, device) if graphs else None
         self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
         self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
 
-    @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
         """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
+        return play([self], steps, [StepHere()])[0]
+
+    def playing(self, steps: int) -> Generator[Actions, Stepped, Rollout]:
+        """As `collect`, where somebody else has the environments take their steps; see `Plays`."""
         assert self._obs is not None, "reset first"
         logits = self.recorder is not None and self.recorder.logits
-        trajectory = Trajectory(self.net, self.device, self._noise_keys(steps), self._obs, logits=logits)
+        # a graph has no logits: recordings that want them are made without
+        graph = None if logits else self._act_graph
+        keys = self._noise_keys(steps)
+        trajectory = Trajectory(self.net, self.device, keys, self._obs, logits=logits, graph=graph)
         episodes: list[Episode] = []
         metrics: dict[str, Metric] = {}
         env_seconds = act_seconds = 0.0
         for _ in range(steps):
             started = time.perf_counter()
             actions = trajectory.act()
-            acted = time.perf_counter()
-            self._obs = self.vec_env.act(actions)
-            env_seconds += time.perf_counter() - acted
-            act_seconds += acted - started
+            act_seconds += time.perf_counter() - started
+            self._obs, waited = yield actions
+            env_seconds += waited
             trajectory.observe(self._obs)
             episodes += self._episodes.step(self._obs)
             merge_metrics(metrics, self._obs.metrics)
@@ -183,22 +201,36 @@ class Trajectory:
         keys: (T, N) of the sampling noise.
         obs: the first N frames.
         logits: whether those of all choices are kept.
+        graph: acts in place of the policy, without logits.
     """
 
-    def __init__(self, net: Actor, device: torch.device, keys: Tensor, obs: VecObs, *, logits: bool = False) -> None:
-        self._net, self._device, self._keys, self._logits = net, device, keys, logits
+    def __init__(
+        self,
+        net: Actor,
+        device: torch.device,
+        keys: Tensor,
+        obs: VecObs,
+        *,
+        logits: bool = False,
+        graph: ActGraph | None = None,
+    ) -> None:
+        self._net, self._device, self._keys, self._logits, self._graph = net, device, keys, logits, graph
         self._seen = [obs]  # before every step, and after the last
         self._frames: list[ObsBatch] = []
         self._results: list[ActResult] = []
 
     def act(self) -> dict[str, VecAction]:
         """Choose actions in the frames that were shown last."""
-        batch = ObsBatch.from_vec_obs(self._seen[-1], self._device)
-        keys = FrameKeys(self._keys[len(self._results)])
-        result = self._net.act(batch, generator=keys, logits=self._logits)
+        obs, keys = self._seen[-1], self._keys[len(self._results)]
+        if self._graph is not None:
+            batch, result = self._graph(obs, keys)
+        else:
+            batch = ObsBatch.from_vec_obs(obs, self._device)
+            result = self._net.act(batch, generator=FrameKeys(keys), logits=self._logits)
         self._frames.append(batch)
         self._results.append(result)
-        return result.to_buffers()  # synchronises: the environments need the actions
+        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
+        return result.to_buffers(offsets)  # synchronises: the environments need the actions
 
     def observe(self, obs: VecObs) -> None:
         """Take in what the actions have led to."""

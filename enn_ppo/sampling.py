@@ -1,12 +1,14 @@
 """Where rollouts come from.
 
-`TrainState` asks a `Sampler`. `LocalSampler` plays in this process: all environments at once, or in blocks (`rollout.block`),
-each with a pool of its own. What an environment and a policy draw depends on the environment's number and the step alone, and
-what the policy computes, to the last bit, on who is in the same block: so the same blocks elsewhere play the same.
+`TrainState` asks a `Sampler`. `LocalSampler` plays in this process: all environments at once, or in blocks (`rollout.block`,
+`rollout.pipeline`), each with a pool of its own, and one or two of them at a time. What an environment and a policy draw depends
+on the environment's number and the step alone, and what the policy computes, to the last bit, on who is in the same block: so
+the same blocks elsewhere play the same.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,11 +22,13 @@ from enn_ppo.environment import BoundEnvironment
 from enn_ppo.merging import merge_rollouts
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.rollout import Collector, EnvBlock, Rollout
+from enn_ppo.stepping import Played, Plays, make_steppers, play
 from enn_ppo.tracking.logger import Row
 from entity_gym.episodes import Episode
 from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.threaded_env import ThreadedVecEnv
 from entity_gym.vec_env import EnvInfo, VecEnv
+from entity_gym.workers import PATIENCE
 
 #: Parameters of environments: name -> one value for each.
 Parameters = Mapping[str, Sequence[Any]]
@@ -79,10 +83,13 @@ class BlockSampler:
     Args:
         blocks: in the order of their environments.
         seed: of the run.
+        pipeline: blocks that are played at a time; the number of all is a multiple.
     """
 
-    def __init__(self, blocks: Sequence[EnvBlock], seed: int) -> None:
+    def __init__(self, blocks: Sequence[EnvBlock], seed: int, pipeline: int = 1) -> None:
+        assert len(blocks) % pipeline == 0
         self._blocks, self._seed = blocks, seed
+        self._steppers = make_steppers(pipeline)
 
     def obs_space(self) -> ObsSpace:
         return self._blocks[0].vec_env.obs_space()
@@ -113,7 +120,8 @@ class BlockSampler:
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         saved = state.get("blocks", [state])
-        if problem := blocks_problem(saved, len(self._blocks)):
+        because = "rollout.block makes" if len(self._steppers) == 1 else "rollout.pipeline makes"
+        if problem := blocks_problem(saved, len(self._blocks), because):
             return problem
         problems = [block.load_state(each) for block, each in zip(self._blocks, saved, strict=True)]
         return next((problem for problem in problems if problem), None)
@@ -132,9 +140,25 @@ class BlockSampler:
         return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
 
     def close(self) -> None:
+        left_behind = [vec_env for stepper in self._steppers if (vec_env := stepper.close())]
+        if left_behind:
+            warnings.warn(
+                f"environments are still taking a step after {PATIENCE:g} seconds; they are left behind, and not closed",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         with ExitStack() as stack:
             for block in self._blocks:
-                stack.callback(block.close)
+                if not any(block.vec_env is vec_env for vec_env in left_behind):
+                    stack.callback(block.close)
+
+    def _play(self, blocks: Sequence[Plays[Played]], steps: int) -> list[Played]:
+        """Play so many steps in all of `blocks`, as many at a time as are to be."""
+        at_a_time = len(self._steppers)
+        played: list[Played] = []
+        for first in range(0, len(blocks), at_a_time):
+            played += play(blocks[first : first + at_a_time], steps, self._steppers)
+        return played
 
     def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
         """Each block's part of the parameters."""
@@ -155,6 +179,8 @@ class LocalSampler(BlockSampler):
         device: where the policy is.
         seed: of the run.
         first_env: the number of the first environment, where these are a part of more.
+        pipeline: blocks that are played at a time.
+        graphs: whether acting is recorded as CUDA graphs.
     """
 
     def __init__(
@@ -164,12 +190,15 @@ class LocalSampler(BlockSampler):
         device: torch.device,
         seed: int,
         first_env: int = 0,
+        pipeline: int = 1,
+        *,
+        graphs: bool = False,
     ) -> None:
         self.blocks = []
         for pool in pools:
-            self.blocks.append(Collector(pool, net, device, seed, first_env))
+            self.blocks.append(Collector(pool, net, device, seed, first_env, graphs=graphs))
             first_env += len(pool)
-        super().__init__(self.blocks, seed)
+        super().__init__(self.blocks, seed, pipeline)
 
     @property
     def only(self) -> Collector:
@@ -182,7 +211,7 @@ class LocalSampler(BlockSampler):
 
     def collect_blocks(self, steps: int) -> list[Rollout]:
         """Play so many steps in every environment: a rollout of each block."""
-        return [block.collect(steps) for block in self.blocks]
+        return self._play(self.blocks, steps)
 
 
 def blocks_problem(
@@ -211,11 +240,12 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     Raises:
         ValueError: an environment cannot be made, or is not as it must be.
     """
-    size = rollout.block or rollout.num_envs
+    size = rollout.block_size
+    of_block = replace(rollout, num_envs=size, block=None, pipeline=1)
     with ExitStack() as stack:
         pools: list[VecEnv] = []
         for first in range(0, rollout.num_envs, size):
-            pools.append(env.make_vec_env(replace(rollout, num_envs=size), seed, first_env + first))
+            pools.append(env.make_vec_env(of_block, seed, first_env + first))
             stack.callback(pools[-1].close)
         stack.pop_all()  # they belong to the caller now
     return pools

@@ -16,7 +16,7 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.rollout import Rollout
 from enn_ppo.update import split_as_actors
 from rogue_net import RaggedTensor
-from rogue_net.ragged import segment_sum, sequence_of_item
+from rogue_net.ragged import segment_sum
 
 FRAMES_AT_ONCE = 4096  # that are in memory with all that the network makes of them
 
@@ -66,7 +66,7 @@ def joint_log_ratios(now: Mapping[str, RaggedTensor], before: Mapping[str, Ragge
         before: the same of the policy that acted.
     """
     rises = [
-        segment_sum(values - before[name].values, sequence_of_item(offsets), len(offsets) - 1)
-        for name, (values, offsets) in now.items()
+        segment_sum(each.values - before[name].values, each.sequences, len(each.offsets) - 1)
+        for name, each in now.items()
     ]
     return torch.stack(rises).sum(dim=0)

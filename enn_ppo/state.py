@@ -101,14 +101,18 @@ class TrainState:
         """Learn and play in this process."""
         config, ranks = self.config, self.ranks
         pools: list[VecEnv] = make_own_pools(env, config.rollout, config.seed, ranks)
-        self.learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device, ranks)
+        learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device, ranks)
+        self.learner = learner
         if config.self_play.enabled:
             self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
             pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
+        pipeline = config.rollout.pipeline
         self.sampler = (
-            RankSampler(pools, self.model, device, config.seed, ranks)
+            RankSampler(pools, self.model, device, config.seed, ranks, pipeline)
             if ranks.size > 1
-            else LocalSampler(pools, self.model, device, config.seed)
+            else LocalSampler(
+                pools, self.model, device, config.seed, pipeline=pipeline, graphs=learner.uses_graphs
+            )
         )
 
     @property

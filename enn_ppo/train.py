@@ -15,6 +15,7 @@ from enn_ppo.callbacks import Callback, Callbacks
 from enn_ppo.config import TrainConfig
 from enn_ppo.environment import EnvFactory
 from enn_ppo.interrupt import finish_on_interrupt
+from enn_ppo.memory import explained_if_full
 from enn_ppo.start import start_run, start_runs
 from enn_ppo.tracking.metrics import Row
 from rogue_net import RogueNet
@@ -45,12 +46,13 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
     Raises:
         ValueError: a setting, the environment or a checkpoint is not as it must be.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
+        DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """
     if config.policies:
         return _train_policies(config, env, Callbacks(callbacks))
     run = start_run(config, env, Callbacks(callbacks))
     state = run.state
-    with run, finish_on_interrupt(run.output.say) as interrupted:
+    with run, explained_if_full(state.config), finish_on_interrupt(run.output.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
             settings = state.begin_update()
@@ -66,7 +68,7 @@ def _train_policies(config: TrainConfig, env: EnvFactory | None, callback: Callb
     """The same with several policies: they play together, and each learns from what its players have seen."""
     runs = start_runs(config, env, callback)
     first = runs.first
-    with first, finish_on_interrupt(first.output.say_of_all) as interrupted:
+    with first, explained_if_full(config), finish_on_interrupt(first.output.say_of_all) as interrupted:
         while not first.stopped and (steps := first.state.next_steps()) > 0:
             started = time.perf_counter()
             settings = runs.begin_update()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.losses import count_actors, explained_variance, normalize, policy_terms, unit_weights, value_loss
-from enn_ppo.moments import moments_of_all
+from enn_ppo.moments import moments_of_all, moments_of_some
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.rollout import Rollout
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
@@ -54,11 +54,20 @@ class Samples:
     values: Tensor  # (B,) at the time of acting
     advantages: Tensor  # (B,)
     returns: Tensor  # (B,)
+    real: Tensor | None = (
+        None  # (B,) bool, false for frames that only fill up (`rogue_net/padding.py`); None: all are real
+    )
 
     @property
     def num_actors(self) -> Tensor:
-        """(B,) int64, actors of all actions in each frame."""
-        return count_actors(self.actions)
+        """(B,) int64, actors of all actions in each frame that is real."""
+        counts = count_actors(self.actions)
+        return counts if self.real is None else counts * self.real
+
+    @property
+    def num_frames(self) -> int | Tensor:
+        """Frames that are real: a tensor () where the host does not know."""
+        return len(self.values) if self.real is None else self.real.sum()
 
     @property
     def frames_of_actors(self) -> Tensor:
@@ -71,13 +80,13 @@ class Samples:
             ]
         )
 
-    def gather(self, frames: Tensor) -> Samples:
-        """The frames numbered `frames` (int64), in that order."""
-        obs = self.obs[frames]
+    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> Samples:
+        """The frames numbered `frames` (int64), in that order; `all_of_them`: see `ObsBatch.gather`."""
+        obs = self.obs.gather(frames, all_of_them=all_of_them)
         actions, log_probs = {}, {}
         for name, mask in self.obs.action_masks.items():  # what is chosen stands as the actors do
             offsets = obs.action_masks[name].actors.offsets
-            items = gather_items(mask.actors.offsets, frames, offsets)
+            items = gather_items(mask.actors.offsets, frames, offsets, len(obs.action_masks[name].actors.values))
             actions[name] = RaggedTensor(self.actions[name].values[items], offsets)
             log_probs[name] = RaggedTensor(self.log_probs[name].values[items], offsets)
         return Samples(obs, actions, log_probs, self.values[frames], self.advantages[frames], self.returns[frames])
@@ -96,6 +105,34 @@ class Samples:
         ]
 
 
+class Coefficients(NamedTuple):
+    """The numbers of the objective that schedules change: floats, or tensors () on the device."""
+
+    clip: float | Tensor
+    entropy: float | Tensor
+    value: float | Tensor
+
+    @staticmethod
+    def of(ppo: PPOConfig) -> Coefficients:
+        """Those of settings in which every schedule has become a number."""
+        return Coefficients(float(ppo.clip), float(ppo.ent_coef), float(ppo.vf_coef))
+
+
+class LearnsMinibatch(Protocol):
+    """Makes an optimizer step: `learn_minibatch`, or what does the same in another way."""
+
+    def __call__(
+        self,
+        net: RogueNet | ActorCritic,
+        optimizer: torch.optim.Optimizer,
+        minibatch: Samples,
+        optim: OptimConfig,
+        ppo: PPOConfig,
+        ranks: Ranks = ALONE,
+    ) -> Tensor:
+        """See `learn_minibatch`."""
+
+
 def update(
     net: RogueNet | ActorCritic,
     optimizer: torch.optim.Optimizer,
@@ -106,6 +143,7 @@ def update(
     *,
     generator: torch.Generator,
     ranks: Ranks = ALONE,
+    learn: LearnsMinibatch | None = None,
 ) -> UpdateStats:
     """Improve `net` on one rollout.
 
@@ -119,7 +157,9 @@ def update(
         ppo: the objective, in which every schedule has become a number.
         generator: shuffles the frames; on the CPU. What it was seeded with decides about dropout, too.
         ranks: who learns together: each minibatch has an equal part of each rank's rollout, and the numbers are of all.
+        learn: makes the optimizer steps; None: `learn_minibatch`.
     """
+    learn = learn or learn_minibatch
     samples = Samples(
         rollout.obs,
         rollout.actions,
@@ -137,8 +177,9 @@ def update(
         while epochs < optim.epochs:
             order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
             kl_before = totals[_KL].clone()
-            for minibatch in samples.gather(order).split(sizes):  # one gather an epoch: its minibatches are slices
-                totals += learn_minibatch(net, optimizer, minibatch, optim, ppo, ranks)
+            # one gather an epoch, and one synchronisation: its minibatches are slices
+            for minibatch in samples.gather(order, all_of_them=True).split(sizes):
+                totals += learn(net, optimizer, minibatch, optim, ppo, ranks)
             epochs += 1
             if ppo.target_kl is not None and float(totals[_KL] - kl_before) > ppo.target_kl * num_minibatches:
                 break  # the comparison synchronises with the device, once an epoch
@@ -177,6 +218,7 @@ def learn_minibatch(
     optim: OptimConfig,
     ppo: PPOConfig,
     ranks: Ranks = ALONE,
+    coefficients: Coefficients | None = None,
 ) -> Tensor:
     """One optimizer step.
 
@@ -187,6 +229,7 @@ def learn_minibatch(
         optim: micro-batches and the gradient's limit; see `update` for the rest.
         ppo: the objective.
         ranks: who learns together, each from as many frames.
+        coefficients: of the objective; None: those that `ppo` has.
 
     Returns:
         (7,) policy loss, value loss, entropy, KL and clip fraction of the minibatch, the norm of its gradient, and that of a
@@ -198,13 +241,15 @@ def learn_minibatch(
     weights = unit_weights(minibatch.num_actors, ratio=ppo.ratio, weighting=ppo.weighting, add_up=ranks.sum)
     if ppo.normalize_advantages:
         moments = moments_of_all(minibatch.advantages, ranks) if ranks.size > 1 else None
+        if minibatch.real is not None:
+            moments = moments_of_some(minibatch.advantages, minibatch.real)
         minibatch = replace(minibatch, advantages=normalize(minibatch.advantages, moments))
-    num_frames = len(weights)
-    size = optim.micro_batch_size or num_frames
-    sizes = [min(size, num_frames - start) for start in range(0, num_frames, size)]
+    size = optim.micro_batch_size or len(weights)
+    sizes = [min(size, len(weights) - start) for start in range(0, len(weights), size)]
+    objective = Objective(ppo, coefficients or Coefficients.of(ppo), minibatch.num_frames * ranks.size)
     terms = torch.zeros(5, device=weights.device)
     for part, weight in zip(minibatch.split(sizes), torch.split(weights, sizes), strict=True):
-        terms += _backward(net, part, weight, num_frames * ranks.size, ppo)
+        terms += _backward(net, part, weight, objective)
     terms = sum_gradients(groups, terms, ranks)
     norms = [clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm) for group in groups]
     optimizer.step()
@@ -251,14 +296,21 @@ def clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
     return norm
 
 
-def _backward(
-    net: RogueNet | ActorCritic, samples: Samples, weights: Tensor, num_frames: int, ppo: PPOConfig
-) -> Tensor:
-    """Add the gradient of a micro-batch of a minibatch of `num_frames` to what is there.
+class Objective(NamedTuple):
+    """What the parts of a minibatch have in common."""
+
+    ppo: PPOConfig
+    coefficients: Coefficients
+    num_frames: int | Tensor  # of all parts
+
+
+def _backward(net: RogueNet | ActorCritic, samples: Samples, weights: Tensor, objective: Objective) -> Tensor:
+    """Add the gradient of a micro-batch of a minibatch to what is there.
 
     Returns:
         (5,) its share of the policy loss, value loss, entropy, KL and clip fraction.
     """
+    ppo, coefficients, num_frames = objective
     evaluation = net.evaluate(samples.obs, samples.actions)
     policy = policy_terms(
         _cat(evaluation.log_probs),
@@ -267,14 +319,15 @@ def _backward(
         samples.frames_of_actors,
         samples.advantages,
         weights,
-        clip=float(ppo.clip),
+        clip=coefficients.clip,
         ratio=ppo.ratio,
     )
-    clip_value = float(ppo.clip) if ppo.clip_value else None
     deviation = net.value_head.deviation
     values = (each / deviation for each in (evaluation.values, samples.values, samples.returns))
-    value = value_loss(*values, clip=clip_value) / num_frames
-    (policy.loss - float(ppo.ent_coef) * policy.entropy + float(ppo.vf_coef) * value).backward()  # type: ignore[no-untyped-call]
+    clip_value = coefficients.clip if ppo.clip_value else None
+    value = value_loss(*values, clip=clip_value, counted=samples.real) / num_frames
+    loss = policy.loss - coefficients.entropy * policy.entropy + coefficients.value * value
+    loss.backward()  # type: ignore[no-untyped-call]
     return torch.stack([policy.loss, value, policy.entropy, policy.approx_kl, policy.clip_fraction]).detach()
 
 

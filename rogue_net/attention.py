@@ -11,10 +11,11 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
+from rogue_net.cuda.launching import Precision
 from rogue_net.frames import Frames
 from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
 
-AttentionBackend = Literal["packed", "fused"]
+AttentionBackend = Literal["packed", "fused", "triton", "varlen"]
 
 
 def ragged_attention(
@@ -26,6 +27,7 @@ def ragged_attention(
     *,
     dropout: float = 0.0,
     backend: AttentionBackend = "packed",
+    precision: Precision = "fp32",
 ) -> Tensor:
     """Softmax attention of every token to those of its frame that it may see.
 
@@ -40,17 +42,32 @@ def ragged_attention(
         v: (E, H, K) values.
         frames: which tokens are a frame, and which are hidden.
         relative: relative positions, if any.
-        dropout: share of the p that is set to 0, the rest being scaled up.
-        backend: `packed`, the reference, in torch on any device; or `fused`, kernels for float32 on the CPU, without dropout.
+        dropout: share of the p that is set to 0, the rest being scaled up; only `packed` has it.
+        backend: `packed`, the reference, in torch on any device; `fused`, kernels for float32 on the CPU; `triton`, kernels
+            for CUDA; or `varlen`, torch's own for CUDA and 16 bits, without hidden entities and relative positions.
+        precision: how `triton` multiplies float32 numbers; the others multiply them as they are.
 
     Returns:
         (E, H, K).
+
+    Raises:
+        ValueError: `triton` or `varlen` cannot compute this.
     """
+    assert dropout == 0 or backend == "packed"
     if backend == "fused":
         from rogue_net.fused.ragged import fused_attention  # the compiler is needed by those who use it
 
-        assert dropout == 0
         return fused_attention(q, k, v, frames, relative)
+    if backend == "triton":
+        from rogue_net.cuda.attention import triton_attention
+
+        return triton_attention(q, k, v, frames, relative, precision=precision)
+    if backend == "varlen":
+        from rogue_net.cuda.varlen import varlen_attention
+
+        if relative is not None:
+            raise ValueError("torch's varlen attention has no relative positions; allowed: packed, triton")
+        return varlen_attention(q, k, v, frames)
     return packed_attention(q, k, v, frames, relative, dropout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import platform
 from functools import cache
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rogue_net.attention import AttentionBackend
-from rogue_net.config import Backend, RogueNetConfig
+from rogue_net.config import Backend, Precision, RogueNetConfig
+from rogue_net.frames import Frames
 
 log = logging.getLogger(__name__)
 
@@ -22,35 +24,63 @@ class Choice(NamedTuple):
 
     trunk: bool  # all blocks as one fused function
     attention: AttentionBackend  # where the blocks are modules
+    products: Precision = "fp32"  # what modules multiply matrices in
 
 
 REFERENCE = Choice(trunk=False, attention="packed")
 
+#: Devices that Triton's kernels run on.
+TRITON_DEVICES = {"cuda"}
 
-def choose(config: RogueNetConfig, tokens: Tensor, *, drop: bool) -> Choice:
+#: Head width -> tokens of a frame on average from which torch's attention of 16 bits is taken in place of ours, which looks at
+#: tiles of tokens whatever the lengths of frames. Not measured yet: `scripts/gpu_checks.sh` has the table that tells.
+VARLEN_FROM = {16: 128, 32: 128, 64: 128, 128: 128}
+
+
+def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None, *, drop: bool) -> Choice:
     """What computes the blocks on these tokens.
 
     Args:
         config: says what is wanted.
         tokens: (E, D), of which device and dtype matter.
+        frames: of the tokens; None: nothing is known of them.
         drop: whether dropout is active.
 
     Raises:
-        ValueError: `fused` was asked for, or a precision that is the kernels' alone, and cannot be.
+        ValueError: `fused` was asked for, or a precision, and cannot be.
     """
+    on_cuda = tokens.device.type in TRITON_DEVICES
+    if (problem := why_not_precision(config, "cuda" if on_cuda else "cpu")) is not None:
+        raise ValueError(problem)
+    reference = REFERENCE._replace(products=config.precision if on_cuda else "fp32")
     if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
-        return REFERENCE
-    reason = why_not_fused(config) or _why_not_on(tokens)
+        return reference
+    reason = (
+        (why_not_triton(config) or _why_not_in(tokens)) if on_cuda else why_not_fused(config) or _why_not_on(tokens)
+    )
     if reason is None and drop and config.attention_dropout:
         reason = f"net.attention_dropout={config.attention_dropout} has no kernels, and is active while learning"
     if reason is None:
+        if on_cuda:
+            return reference._replace(attention=_attention_on_cuda(config, len(tokens), frames))
         return Choice(trunk=not (drop and config.residual_dropout), attention="fused")
     if config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
-    if config.precision != "fp32":
+    if config.precision != "fp32" and not on_cuda:
         raise ValueError(f"net.precision={config.precision} cannot be: {reason}; allowed: fp32")
     _say_once(reason)
-    return REFERENCE
+    return reference
+
+
+def _attention_on_cuda(config: RogueNetConfig, num_tokens: int, frames: Frames | None) -> AttentionBackend:
+    if config.precision != "bf16" or config.relpos.kind != "none" or torch.are_deterministic_algorithms_enabled():
+        return "triton"
+    if (
+        frames is None or frames.padded or frames.visible is not None
+    ):  # what graphs record must not ask for the longest frame
+        return "triton"
+    width = min((each for each in VARLEN_FROM if each >= config.d_model // config.n_head), default=max(VARLEN_FROM))
+    return "varlen" if num_tokens >= VARLEN_FROM[width] * (len(frames.offsets) - 1) else "triton"
 
 
 def fuses_rows(backend: Backend, rows: Tensor) -> bool:
@@ -96,32 +126,64 @@ def _why_not_on(tokens: Tensor) -> str | None:
     return None
 
 
+def why_not_triton(config: RogueNetConfig) -> str | None:
+    """Why Triton cannot compute the attention of a network with these settings; None if it can."""
+    if config.pooling != "none":
+        return f"net.pooling={config.pooling} has no kernels"
+    if config.d_model // config.n_head > 128:
+        return f"the width of a head, net.d_model / net.n_head = {config.d_model // config.n_head}, is above 128"
+    if config.relpos.kind != "none" and torch.are_deterministic_algorithms_enabled():
+        return f"its gradients of net.relpos.kind={config.relpos.kind} add up in any order, and torch_deterministic forbids that"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed, which CUDA builds of torch bring along; pip install triton"
+    return None
+
+
+def _why_not_in(tokens: Tensor) -> str | None:
+    if tokens.dtype != torch.float32:
+        return f"it computes in float32, and the network in {str(tokens.dtype).removeprefix('torch.')}"
+    return None
+
+
 @cache
 def _say_once(reason: str) -> None:
     log.warning("net.backend=auto takes the reference, as the fused one cannot be: %s", reason)
 
 
-def check_backend(config: RogueNetConfig) -> None:
+def check_backend(config: RogueNetConfig, device: str) -> None:
     """Check that a network can be computed as `net.backend` and `net.precision` ask for, as far as its settings say.
+
+    Args:
+        config: of the network.
+        device: `cpu` or `cuda`.
 
     Raises:
         ValueError: there are no kernels for it, this CPU has no instructions for bf16, or nothing would use them.
     """
-    if config.precision == "bf16":
-        _check_bf16(config)
-    if config.backend == "fused" and config.n_layer > 0 and (missing := why_not_fused(config)) is not None:
+    if (problem := why_not_precision(config, device)) is not None:
+        raise ValueError(problem)
+    missing = why_not_triton(config) if device == "cuda" else why_not_fused(config)
+    if config.backend == "fused" and config.n_layer > 0 and missing is not None:
         raise ValueError(f"net.backend=fused cannot be: {missing}; allowed: reference, auto")
 
 
-def _check_bf16(config: RogueNetConfig) -> None:
+@cache
+def why_not_precision(config: RogueNetConfig, device: str) -> str | None:
+    """Why `net.precision` cannot be on a device, `cpu` or `cuda`, as a sentence; None if it can.
+
+    On CUDA every precision can: modules have it where kernels do not. On the CPU bf16 is the kernels' alone.
+    """
+    if device == "cuda" or config.precision == "fp32":
+        return None
+    if config.precision == "tf32":
+        return "net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"
     reason = why_not_fused(config) if config.backend != "reference" else "net.backend=reference computes in fp32"
     for dropout in ("residual_dropout", "attention_dropout"):
         if reason is None and getattr(config, dropout) > 0:
             reason = f"net.{dropout}={getattr(config, dropout)} leaves the products to modules, which compute in fp32"
     if reason is None and not has_bf16():
         reason = f"this CPU ({platform.machine()}) has no instructions for it"
-    if reason is not None:
-        raise ValueError(f"net.precision=bf16 cannot be: {reason}; allowed: fp32")
+    return None if reason is None else f"net.precision=bf16 cannot be: {reason}; allowed: fp32"
 
 
 @cache

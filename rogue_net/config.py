@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from rogue_net.checks import check_bool, check_choice, check_float, check_int, check_names, check_text
 
 Backend = Literal["auto", "reference", "fused"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16"]
 Pooling = Literal["none", "mean", "max", "meanmax"]
 RelposKind = Literal["none", "grid", "radial", "distance", "polar"]
 ValueGate = Literal["none", "linear", "relu", "gelu", "sigmoid"]
@@ -167,11 +167,12 @@ class RogueNetConfig:
     translation: TranslationConfig = field(default_factory=TranslationConfig)
     """Positions relative to one entity."""
     backend: Backend = "auto"
-    """How the transformer is computed: readable PyTorch on any device (`reference`), kernels for the CPU (`fused`), or the
-    faster one of those that can (`auto`). Both have the same weights and, but for rounding, results. Default `auto`."""
+    """How the transformer is computed: readable PyTorch on any device (`reference`), kernels for the CPU or CUDA (`fused`), or
+    the faster one of those that can (`auto`). Both have the same weights and, but for rounding, results. Default `auto`."""
     precision: Precision = "fp32"
-    """Numbers in the transformer's matrix products: `fp32`, or `bf16` where the CPU has instructions for it. Logits, losses
-    and everything else stay in fp32. Default `fp32`."""
+    """Numbers in the transformer's matrix products: `fp32`; `bf16` on CUDA, and on CPUs that have instructions for it; or on
+    CUDA `tf32`, which while training is that of all matrix products. Logits, losses and everything else stay in fp32. Default
+    `fp32`."""
 
     def __post_init__(self) -> None:
         check_int("net.d_model", self.d_model, 1)

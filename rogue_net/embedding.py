@@ -101,7 +101,8 @@ class EntityEmbedding(nn.Module):
     def update_normalization(self, features: Tensor) -> None:
         """Take (n, F + G) features into the running statistics; they are of plain numbers alone."""
         if self.columns.plain:
-            self.norm.update(features[:, list(self.columns.plain)])
+            plain = self.inputs(features)[:, : len(self.columns.plain)]
+            self.norm.update(plain)
 
     def _normalized(self, features: Tensor) -> Tensor:
         """(n, I) inputs."""
@@ -114,7 +115,7 @@ class EntityEmbedding(nn.Module):
     def _ids(self, features: Tensor, category: CategoryColumn) -> Tensor:
         """(n,) int64 ids of the entities."""
         ids, num = features[:, category.column], category.kind.num
-        if len(ids) and ids.device.type != "cuda":
+        if len(ids) and ids.device.type == "cpu":
             low, high = ids.aminmax()
             if not (low >= 0 and high < num):  # NaN is neither
                 wrong = float(ids[~((ids >= 0) & (ids < num))][0])

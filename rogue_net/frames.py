@@ -6,6 +6,7 @@ Shapes: E tokens, B frames, R rows of L packed tokens.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,22 +18,41 @@ from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import sequence_of_item
 
 
+class Bounds(NamedTuple):
+    """The tokens of its frame for every token: `first:last`. Neither ever falls from one token to the next."""
+
+    first: Tensor  # (E,) int32
+    last: Tensor  # (E,) int32
+
+
 class Frames:
     """The frames of a batch.
 
     Args:
         offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
         visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
+        num_tokens: E; None: looked up when it is needed, which synchronises.
+        padded: whether the last frame is none: see `rogue_net/padding.py`.
     """
 
-    def __init__(self, offsets: Tensor, visible: Tensor | None = None) -> None:
+    def __init__(
+        self, offsets: Tensor, visible: Tensor | None = None, num_tokens: int | None = None, padded: bool = False
+    ) -> None:
         self.offsets = offsets
         self.visible = visible
+        self.padded = padded
+        self._num_tokens = num_tokens
+        self._bounds: Bounds | None = None
 
     @staticmethod
     def of(batch: ObsBatch) -> Frames:
         """Those of a batch."""
-        return Frames(batch.layout.offsets, batch.token_visible)
+        return Frames(batch.layout.offsets, batch.token_visible, batch.num_tokens, batch.padded)
+
+    @property
+    def num_tokens(self) -> int:
+        """E."""
+        return int(self.offsets[-1]) if self._num_tokens is None else self._num_tokens
 
     @cached_property
     def host_offsets(self) -> NDArray[np.int64]:
@@ -53,7 +73,27 @@ class Frames:
     @cached_property
     def numbers(self) -> Tensor:
         """(E,) int64, the frame of each token."""
-        return sequence_of_item(self.offsets)
+        return sequence_of_item(self.offsets, self.num_tokens)
+
+    @cached_property
+    def num_pairs(self) -> int:
+        """Pairs of tokens of one frame, each token with itself among them. Synchronises with the device."""
+        return int(np.square(np.diff(self.host_offsets)).sum())
+
+    def bounds(self, num_tokens: int) -> Bounds:
+        """Where the frame of each token is. Never synchronises: the number of tokens is known to those who have them.
+
+        Args:
+            num_tokens: E. Tokens behind the last frame are allowed, and where the last one is none its tokens count as such;
+                their frame is empty.
+        """
+        if self._bounds is None or len(self._bounds.first) != num_tokens:
+            offsets = self.offsets[:-1] if self.padded else self.offsets
+            tokens = torch.arange(num_tokens, device=offsets.device)
+            frames = torch.searchsorted(offsets[1:].contiguous(), tokens, right=True)  # B behind the last frame
+            limits = offsets.to(torch.int32)
+            self._bounds = Bounds(limits[frames], torch.cat([limits[1:], limits[-1:]])[frames])
+        return self._bounds
 
     @cached_property
     def rows(self) -> PackedRows:

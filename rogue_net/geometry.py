@@ -6,7 +6,7 @@ Shapes: E tokens, n position features.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -42,18 +42,19 @@ class Geometry(NamedTuple):
                 positions.append(features.new_zeros(len(features), len(config.position_features)))
                 types.append(-1)
             else:
-                positions.append(features[:, own.position])
+                positions.append(pick(features, own.position))
                 types.append(list(columns).index(name))
             if turns(config):
                 facing.append(_facing(features, own))
         inverse = batch.layout.inverse
-        counts = torch.tensor([len(ragged.values) for ragged in batch.features.values()], device=batch.device)
+        counts = [len(ragged.values) for ragged in batch.features.values()]
+        numbers = [torch.full((count,), own, device=batch.device) for own, count in zip(types, counts, strict=True)]
         places, directions = torch.cat(positions)[inverse], torch.cat(facing)[inverse] if facing else None
         return Geometry(
             places,
             directions,
             _at_zero(places, directions if config.world_axis_at_zero else None),
-            torch.tensor(types, device=batch.device).repeat_interleave(counts, output_size=len(inverse))[inverse],
+            torch.cat(numbers)[inverse],
         )
 
 
@@ -73,7 +74,7 @@ def seen_from(difference: Tensor, facing: Tensor | None) -> Tensor:
 def directions_of(vectors: Tensor) -> Tensor:
     """(n, 2) vectors made 1 long; (1, 0) for those of length 0."""
     length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    return torch.where(length > 0, vectors / length, vectors.new_tensor([1.0, 0.0]))
+    return torch.where(length > 0, vectors / length, _first_axis(vectors))
 
 
 def angles_of(direction: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ def _at_zero(positions: Tensor, facing: Tensor | None) -> Tensor:
     """0; with `facing`, the angle at which the world's first axis is seen."""
     if facing is None:
         return positions.new_zeros(len(positions))
-    return angles_of(seen_from(facing.new_tensor([1.0, 0.0]).expand_as(facing), facing))
+    return angles_of(seen_from(_first_axis(facing).expand_as(facing), facing))
 
 
 def _facing(features: Tensor, columns: PositionColumns | None) -> Tensor:
@@ -100,5 +101,17 @@ def _facing(features: Tensor, columns: PositionColumns | None) -> Tensor:
         angle = features[:, columns.angle]
         return torch.stack([angle.cos(), angle.sin()], dim=1)
     if columns is None or columns.vector is None:
-        return features.new_tensor([1.0, 0.0]).expand(len(features), 2)
-    return directions_of(features[:, columns.vector])
+        return _first_axis(features).expand(len(features), 2)
+    return directions_of(pick(features, columns.vector))
+
+
+def _first_axis(like: Tensor) -> Tensor:
+    """(1, 0), made on the device of `like`: copying it there would wait for the device."""
+    axis = like.new_zeros(2)
+    axis[:1].fill_(1)
+    return axis
+
+
+def pick(features: Tensor, columns: Sequence[int]) -> Tensor:
+    """(n, how many) columns; a list as an index would be copied to the device."""
+    return torch.stack([features[:, column] for column in columns], dim=1)

@@ -5,14 +5,13 @@ Shapes: B frames (one environment at one step), E entities of all frames togethe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
@@ -23,73 +22,12 @@ from entity_gym.vec_obs import (
     VecObs,
     VecSelectEntityActionMask,
 )
-from rogue_net.ragged import RaggedTensor, cat_ragged, gather_items, offsets_of
+from rogue_net.crossing import to_device
+from rogue_net.layout import Layout
+from rogue_net.masks import ActionMask, CategoricalMask, Change, ContinuousMask, SelectEntityMask, cat_masks
+from rogue_net.ragged import Cuts, RaggedTensor, cat_ragged
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
-
-
-@dataclass(frozen=True)
-class CategoricalMask:
-    """Who takes a categorical action in each frame."""
-
-    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
-    mask: Tensor | None  # (A, C) bool over all frames' actors, true where open; None: everything is
-
-    def gather(self, frames: Tensor) -> CategoricalMask:
-        """The masks of some frames."""
-        offsets = offsets_of(self.actors.lengths[frames])
-        items = gather_items(self.actors.offsets, frames, offsets)
-        return CategoricalMask(
-            RaggedTensor(self.actors.values[items], offsets), None if self.mask is None else self.mask[items]
-        )
-
-    def split(self, sizes: Sequence[int]) -> list[CategoricalMask]:
-        """The masks of consecutive parts of so many frames each."""
-        actors = self.actors.split(sizes)
-        if self.mask is None:
-            return [CategoricalMask(part, None) for part in actors]
-        rows = torch.split(self.mask, [len(part.values) for part in actors])
-        return [CategoricalMask(part, mask) for part, mask in zip(actors, rows, strict=True)]
-
-
-@dataclass(frozen=True)
-class SelectEntityMask:
-    """Who selects an entity in each frame, and which."""
-
-    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
-    actees: RaggedTensor  # B sequences of (number of actees, 1) int64
-    pairs: (
-        RaggedTensor | None
-    )  # B sequences of (A * number of actees, 1) bool, actor by actor; None: every pair is open
-
-    def gather(self, frames: Tensor) -> SelectEntityMask:
-        """The masks of some frames."""
-        pairs = None if self.pairs is None else self.pairs.gather(frames)
-        return SelectEntityMask(self.actors.gather(frames), self.actees.gather(frames), pairs)
-
-    def split(self, sizes: Sequence[int]) -> list[SelectEntityMask]:
-        """The masks of consecutive parts of so many frames each."""
-        pairs = [None] * len(sizes) if self.pairs is None else self.pairs.split(sizes)
-        parts = zip(self.actors.split(sizes), self.actees.split(sizes), pairs, strict=True)
-        return [SelectEntityMask(*part) for part in parts]
-
-
-@dataclass(frozen=True)
-class ContinuousMask:
-    """Who picks numbers in each frame."""
-
-    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
-
-    def gather(self, frames: Tensor) -> ContinuousMask:
-        """The masks of some frames."""
-        return ContinuousMask(self.actors.gather(frames))
-
-    def split(self, sizes: Sequence[int]) -> list[ContinuousMask]:
-        """The masks of consecutive parts of so many frames each."""
-        return [ContinuousMask(part) for part in self.actors.split(sizes)]
-
-
-ActionMask = CategoricalMask | SelectEntityMask | ContinuousMask
 
 
 class ActionTokens(NamedTuple):
@@ -97,31 +35,6 @@ class ActionTokens(NamedTuple):
 
     actors: Tensor  # (A,) int64
     actees: Tensor | None  # (number of actees of all frames,) int64, for select-entity
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the entities of a batch stand among its tokens: by frame, then by entity index inside the frame."""
-
-    offsets: Tensor  # (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1]
-    lengths: Tensor  # (B,) int64, tokens in each frame
-    order: Tensor  # (E,) int64, the token of each row where all entities of the first type come first, and so on
-    positions: dict[str, Tensor]  # entity type -> (entities of the type,) int64, their tokens: the parts of `order`
-
-    @cached_property
-    def frames(self) -> Tensor:
-        """(E,) int64, the frame of each token."""
-        return self.spread(torch.arange(len(self.lengths), device=self.lengths.device))
-
-    @cached_property
-    def inverse(self) -> Tensor:
-        """(E,) int64, the row of each token where `order` has the token of each row."""
-        rows = torch.arange(len(self.order), device=self.order.device)
-        return torch.empty_like(rows).scatter_(0, self.order, rows)
-
-    def spread(self, rows: Tensor) -> Tensor:
-        """Give each token its frame's of B `rows`."""
-        return torch.repeat_interleave(rows, self.lengths, dim=0, output_size=len(self.order))
 
 
 @dataclass(frozen=True)
@@ -134,11 +47,16 @@ class ObsBatch:
     visible: dict[str, RaggedTensor] = field(
         default_factory=dict
     )  # types that hide something: B sequences of (n, 1) bool
+    #: Whether the last frame is none: it holds what fills up tensors of a fixed size; see `rogue_net/padding.py`.
+    padded: bool = False
 
     @staticmethod
     def from_vec_obs(obs: VecObs, device: torch.device | str = "cpu") -> ObsBatch:
-        """Copy a step of N environments to `device`; its frames are the N environments in order."""
-        move = _Mover(torch.device(device))
+        """A step of N environments on `device`; its frames are the N environments in order.
+
+        On the CPU it shares their memory; elsewhere all of it is one copy, for which nobody waits.
+        """
+        move = _Wrapper()
         masks: dict[str, ActionMask] = {}
         for name, mask in obs.action_masks.items():
             if isinstance(mask, VecCategoricalActionMask):
@@ -148,13 +66,15 @@ class ObsBatch:
             else:
                 assert isinstance(mask, VecSelectEntityActionMask)
                 pairs = None if mask.mask is None else move(mask.mask)
-                masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs)
-        return ObsBatch(
+                num_pairs = int(np.dot(np.diff(mask.actors.offsets), np.diff(mask.actees.offsets)))
+                masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs, num_pairs)
+        batch = ObsBatch(
             num_frames=len(obs),
             features={name: move(buffer) for name, buffer in obs.features.items()},
             action_masks=masks,
             visible={name: move(buffer) for name, buffer in obs.visible.items()},
         )
+        return batch.to(torch.device(device))
 
     @staticmethod
     def cat(batches: Sequence[ObsBatch]) -> ObsBatch:
@@ -166,7 +86,7 @@ class ObsBatch:
             num_frames=sum(batch.num_frames for batch in batches),
             features={name: cat_ragged([batch.features[name] for batch in batches]) for name in first.features},
             action_masks={
-                name: _cat_masks([batch.action_masks[name] for batch in batches]) for name in first.action_masks
+                name: cat_masks([batch.action_masks[name] for batch in batches]) for name in first.action_masks
             },
             visible=_cat_visible(batches),
         )
@@ -175,19 +95,72 @@ class ObsBatch:
         return self.num_frames
 
     def __getitem__(self, frames: Tensor) -> ObsBatch:
-        """Gather the frames numbered `frames` (int64), in that order; repeats are fine."""
+        """Gather the frames numbered `frames` (int64), in that order; repeats are fine. Synchronises with the device."""
+        return self.gather(frames)
+
+    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> ObsBatch:
+        """Some frames, or all in another order.
+
+        Args:
+            frames: int64, their numbers in the order that is wanted.
+            all_of_them: every frame is there once: then the device need not be asked how much there is of anything.
+        """
+
+        def gathered(ragged: RaggedTensor) -> RaggedTensor:
+            return ragged.gather(frames, len(ragged.values) if all_of_them else None)
+
         return ObsBatch(
             num_frames=len(frames),
-            features={name: ragged.gather(frames) for name, ragged in self.features.items()},
-            action_masks={name: mask.gather(frames) for name, mask in self.action_masks.items()},
-            visible={name: ragged.gather(frames) for name, ragged in self.visible.items()},
+            features={name: gathered(ragged) for name, ragged in self.features.items()},
+            action_masks={
+                name: mask.gather(frames, all_of_them=all_of_them) for name, mask in self.action_masks.items()
+            },
+            visible={name: gathered(ragged) for name, ragged in self.visible.items()},
         )
 
+    def map(self, change: Change) -> ObsBatch:
+        """The batch with every tensor replaced by what `change` makes of it; tensors that are there twice are changed once."""
+        changed: dict[int, Tensor] = {}
+
+        def once(tensor: Tensor) -> Tensor:
+            if id(tensor) not in changed:
+                changed[id(tensor)] = change(tensor)
+            return changed[id(tensor)]
+
+        return replace(
+            self,
+            features={name: ragged.map(once) for name, ragged in self.features.items()},
+            action_masks={name: mask.map(once) for name, mask in self.action_masks.items()},
+            visible={name: ragged.map(once) for name, ragged in self.visible.items()},
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor once, always in the same order."""
+        found: list[Tensor] = []
+        self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        return found
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> ObsBatch:
+        """The batch with others in the places of `tensors()`."""
+        others = iter(tensors)
+        return self.map(lambda _: next(others))
+
+    def to(self, device: torch.device) -> ObsBatch:
+        """The batch on a device: itself if it is there. From the CPU all of it is one copy, for which nobody waits."""
+        if device.type == self.device.type:
+            return self
+        if self.device.type == "cpu":
+            return self.with_tensors(to_device(self.tensors(), device))
+        return self.map(lambda tensor: tensor.to(device))
+
     def split(self, sizes: Sequence[int]) -> list[ObsBatch]:
-        """Consecutive parts of so many frames each, without copying them."""
-        features = {name: ragged.split(sizes) for name, ragged in self.features.items()}
-        masks = {name: mask.split(sizes) for name, mask in self.action_masks.items()}
-        visible = {name: ragged.split(sizes) for name, ragged in self.visible.items()}
+        """Consecutive parts of so many frames each, without copying them. Synchronises with the device, once."""
+        ragged = [*self.features.values(), *self.visible.values()]
+        masks_offsets = [offsets for mask in self.action_masks.values() for offsets in mask.offsets]
+        cuts = Cuts(sizes, [*(each.offsets for each in ragged), *masks_offsets])
+        features = {name: cuts(each) for name, each in self.features.items()}
+        masks = {name: mask.split(cuts) for name, mask in self.action_masks.items()}
+        visible = {name: cuts(each) for name, each in self.visible.items()}
         return [
             ObsBatch(
                 num_frames=size,
@@ -212,22 +185,7 @@ class ObsBatch:
     @cached_property
     def layout(self) -> Layout:
         """The tokens' order."""
-        # Indices are worked out in NumPy: for a step of few frames an operation of torch costs several times as much.
-        counts = [len(ragged.values) for ragged in self.features.values()]
-        by_type = _host_offsets(self.features.values(), self.num_frames)  # (types, B + 1)
-        # entities of one type in one frame, a run, are neighbours among the tokens too
-        runs = by_type[:, 1:] - by_type[:, :-1]  # (types, B), their lengths
-        offsets = by_type.sum(0)
-        first_token = offsets[:-1] + runs.cumsum(0) - runs
-        first_row = by_type[:, :-1] + np.cumsum([0, *counts])[:-1, None]
-        order = np.arange(sum(counts)) + np.repeat((first_token - first_row).ravel(), runs.ravel())
-        tokens = torch.from_numpy(order).to(self.device)
-        return Layout(
-            offsets=torch.from_numpy(offsets).to(self.device),
-            lengths=torch.from_numpy(offsets[1:] - offsets[:-1]).to(self.device),
-            order=tokens,
-            positions=dict(zip(self.features, torch.split(tokens, counts), strict=True)),
-        )
+        return Layout.of(self.features, self.num_frames, self.device)
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:
@@ -256,52 +214,17 @@ class ObsBatch:
         return flags
 
 
-def _host_offsets(ragged: Collection[RaggedTensor], num_frames: int) -> NDArray[np.int64]:
-    """(how many, num_frames + 1): offsets in the host's memory. Synchronises with the device, if that is another."""
-    if not ragged:
-        return np.zeros((0, num_frames + 1), np.int64)
-    offsets: NDArray[np.int64] = torch.stack([tensor.offsets for tensor in ragged]).cpu().numpy()
-    return offsets
+class _Wrapper:
+    """Ragged buffers as tensors that share their memory; offsets that several buffers share stay shared."""
 
-
-class _Mover:
-    """Moves ragged buffers to a device; offsets that several buffers share cross once."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self) -> None:
         self.offsets: dict[int, Tensor] = {}
 
     def __call__(self, buffer: Buffer) -> RaggedTensor:
         offsets = buffer.offsets
         if id(offsets) not in self.offsets:
-            self.offsets[id(offsets)] = torch.from_numpy(offsets).to(self.device)
-        return RaggedTensor(torch.from_numpy(buffer.values).to(self.device), self.offsets[id(offsets)])
-
-
-def _cat_masks(masks: Sequence[ActionMask]) -> ActionMask:
-    actors = cat_ragged([mask.actors for mask in masks])
-    if isinstance(masks[0], ContinuousMask):
-        return ContinuousMask(actors)
-    if isinstance(masks[0], CategoricalMask):
-        rows = [(mask.mask, len(mask.actors.values)) for mask in masks if isinstance(mask, CategoricalMask)]
-        given = next((mask for mask, _ in rows if mask is not None), None)
-        if given is None:
-            return CategoricalMask(actors, None)
-        filled = [given.new_ones(count, given.shape[1]) if mask is None else mask for mask, count in rows]
-        return CategoricalMask(actors, torch.cat(filled))
-    selects = [mask for mask in masks if isinstance(mask, SelectEntityMask)]
-    actees = cat_ragged([mask.actees for mask in selects])
-    if all(mask.pairs is None for mask in selects):
-        return SelectEntityMask(actors, actees, None)
-    return SelectEntityMask(actors, actees, cat_ragged([_all_pairs(mask) for mask in selects]))
-
-
-def _all_pairs(mask: SelectEntityMask) -> RaggedTensor:
-    if mask.pairs is not None:
-        return mask.pairs
-    offsets = offsets_of(mask.actors.lengths * mask.actees.lengths)
-    total = int(offsets[-1])  # synchronises; only where some steps mask pairs and this one does not
-    return RaggedTensor(torch.ones(total, 1, dtype=torch.bool, device=offsets.device), offsets)
+            self.offsets[id(offsets)] = torch.from_numpy(offsets)
+        return RaggedTensor(torch.from_numpy(buffer.values), self.offsets[id(offsets)])
 
 
 def _cat_visible(batches: Sequence[ObsBatch]) -> dict[str, RaggedTensor]:
@@ -318,5 +241,6 @@ def _cat_visible(batches: Sequence[ObsBatch]) -> dict[str, RaggedTensor]:
 
 def actions_to_tensors(actions: Mapping[str, VecAction], device: torch.device | str = "cpu") -> dict[str, RaggedTensor]:
     """Copy batched actions to `device`."""
-    move = _Mover(torch.device(device))
-    return {name: move(buffer) for name, buffer in actions.items()}
+    wrap = _Wrapper()
+    wrapped = {name: wrap(buffer) for name, buffer in actions.items()}
+    return {name: ragged.map(lambda tensor: tensor.to(device)) for name, ragged in wrapped.items()}

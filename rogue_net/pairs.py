@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.backend import fuses_rows
 from rogue_net.config import Backend
-from rogue_net.obs_batch import SelectEntityMask
-from rogue_net.ragged import offsets_of, sequence_of_item
+from rogue_net.masks import SelectEntityMask
+from rogue_net.ragged import offsets_of
 
 #: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache.
 NUMBERS_AT_ONCE = 2**17
@@ -28,17 +28,24 @@ class Pairs(NamedTuple):
     is_open: Tensor | None  # (P,) bool; None: all are
 
 
-def pairs_of(mask: SelectEntityMask, nobody: bool) -> Pairs:
-    """The pairs of all frames, with one more for each actor where `nobody` can be selected."""
-    num_actees = len(mask.actees.values)
-    frame_of_actor = sequence_of_item(mask.actors.offsets)
+def pairs_of(mask: SelectEntityMask, nobody: bool, padded: bool = False) -> Pairs:
+    """The pairs of all frames, with one more for each actor where `nobody` can be selected; `padded`: see `ObsBatch`."""
+    num_actees, num_actors = len(mask.actees.values), len(mask.actors.values)
+    num_pairs = None if mask.num_pairs is None else mask.num_pairs + nobody * num_actors
+    frame_of_actor = mask.actors.sequences
     choices = mask.actees.lengths.index_select(0, frame_of_actor) + nobody  # (A,)
     ends = choices.cumsum(0)
+    if padded and num_pairs is not None:
+        choices[-1:] += num_pairs - ends[-1:]  # the last actor is none, and takes what is left
+        ends = choices.cumsum(0)
     # from the number of a pair to that of its actee
     shift = mask.actees.offsets.index_select(0, frame_of_actor) - (ends - choices)
-    actors = torch.repeat_interleave(choices)
+    numbers = torch.arange(num_actors, device=choices.device)
+    actors = torch.repeat_interleave(numbers, choices, output_size=num_pairs)
     actees = shift.index_select(0, actors)
     actees += torch.arange(len(actors), device=actors.device)
+    if padded:
+        actees.clamp_(max=num_actees - 1)
     is_open = None if mask.pairs is None else mask.pairs.values[:, 0]
     if nobody:
         actees[ends - 1] = num_actees

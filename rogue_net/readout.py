@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.obs_batch import Layout, ObsBatch
+from rogue_net.layout import Layout
+from rogue_net.obs_batch import ObsBatch
 
 
 class Readout(NamedTuple):

@@ -36,6 +36,7 @@ from torch.nn import functional
 
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.config import RelposConfig
+from rogue_net.frames import Frames
 from rogue_net.geometry import Geometry, angles_of, components_of, seen_from
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
@@ -48,6 +49,9 @@ SLACK = 1e-4
 
 # Pairs looked at together by `update_normalization`.
 PAIRS_AT_ONCE = 2**18
+
+# Pairs whose terms are made together by `pairs`, with some hundred bytes for each: on a GPU, which is slow at small things.
+PAIRS_OF_TERMS_AT_ONCE = 2**21
 
 GATES = {
     "linear": lambda x: x,
@@ -90,6 +94,16 @@ class Relative(NamedTuple):
     gate: Tensor | None  # (E, K), of the layer; None: the values are not gated
     packed_keys: Tensor | None = None  # (R, L, L, K) of packed rows, query by key; only the reference has them
     packed_values: Tensor | None = None  # the same, not gated
+    pairs: Pairs | None = None  # of all frames; only kernels on GPUs have them
+
+
+class Pairs(NamedTuple):
+    """The P pairs of all frames, of each query with the keys of its frame, in order."""
+
+    first: Tensor  # (E,) int64, the first pair of each token
+    types: Tensor  # (E,) int32, of tokens as keys; 0 for excluded ones
+    rows: Tensor  # (bucket terms, P) int32, those of `Terms`; the projections' are the same for all pairs
+    coefficients: Tensor  # (M, P) float32
 
 
 class RelativePositions(nn.Module):
@@ -257,6 +271,40 @@ class RelativePositions(nn.Module):
             rows += [torch.full_like(weight, number) for number in numbers]
             coefficients += [weight * component for component in self.norm(components).unbind(-1)] + [weight]
         return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
+
+    @torch.no_grad()
+    def pairs(self, geometry: Geometry, frames: Frames, num_tokens: int) -> Pairs:
+        """The terms of all pairs, as memory that is linear in them. Synchronises only for `frames.num_pairs`.
+
+        Args:
+            geometry: of the batch.
+            frames: which tokens are a frame.
+            num_tokens: E, those behind the last frame included.
+        """
+        bounds = frames.bounds(num_tokens)
+        ends = (bounds.last - bounds.first).cumsum(0)
+        starts = ends - (bounds.last - bounds.first)
+        parts = []
+        for start in range(0, max(1, frames.num_pairs), PAIRS_OF_TERMS_AT_ONCE):
+            pairs = torch.arange(start, min(start + PAIRS_OF_TERMS_AT_ONCE, frames.num_pairs), device=ends.device)
+            last = (
+                len(geometry.types) - 1
+            )  # there may be numbers of more pairs than there are, and what they get is not used
+            i = torch.searchsorted(ends, pairs, right=True).clamp(max=last)
+            terms = self._terms_of(geometry, i, (bounds.first[i] + pairs - starts[i]).clamp(max=last))
+            # no row outside of the table, whatever is in the positions: kernels do not look
+            rows = terms.rows[:, : self.num_bucket_terms].clamp(0, self.num_buckets - 1)
+            parts.append((rows.t().to(torch.int32), terms.coefficients.t().float()))
+        rows, coefficients = (torch.cat(each, dim=1) for each in zip(*parts, strict=True))
+        return Pairs(starts, geometry.types.clamp(min=0).to(torch.int32), rows, coefficients)
+
+    def _terms_of(self, geometry: Geometry, i: Tensor, j: Tensor) -> Terms:
+        """The terms of the pairs of queries i and keys j."""
+        dtype = self.keys.dtype
+        facing = None if geometry.facing is None else geometry.facing[i].to(dtype)
+        difference = seen_from(geometry.positions[i].to(dtype) - geometry.positions[j].to(dtype), facing)
+        counts = (geometry.types[i] >= 0) & (geometry.types[j] >= 0)
+        return self.terms(difference, geometry.at_zero[i].to(dtype), counts.to(dtype))
 
     @property
     def rounding(self) -> float:

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
@@ -17,6 +19,7 @@ from entity_gym.spaces import ActionSpace, ObsSpace
 from entity_gym.vec_obs import VecAction
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
+from rogue_net.crossing import to_host
 from rogue_net.embedding import Embedding
 from rogue_net.heads import ActionHead, FrameHead, ValueHead, make_head
 from rogue_net.noise import FrameKeys
@@ -38,13 +41,22 @@ class ActResult(NamedTuple):
     #: then log standard deviations, before they are bounded.
     logits: dict[str, RaggedTensor] | None = None
 
-    def to_buffers(self) -> dict[str, VecAction]:
-        """The actions as a `VecEnv` takes them. Synchronises with the device."""
-        buffers: dict[str, VecAction] = {}
-        for name, (values, offsets) in self.actions.items():
-            kind = RaggedBufferF32 if values.is_floating_point() else RaggedBufferI64
-            buffers[name] = kind.from_offsets(values.cpu().numpy(), offsets.cpu().numpy())
-        return buffers
+    def to_buffers(self, offsets: Mapping[str, NDArray[np.int64]] | None = None) -> dict[str, VecAction]:
+        """The actions as a `VecEnv` takes them: one copy from the device, with which it synchronises.
+
+        Args:
+            offsets: of each action, where the host has them already; None: they are copied too.
+        """
+        chosen = [ragged.values for ragged in self.actions.values()]
+        if offsets is None:
+            both = to_host([*chosen, *(ragged.offsets for ragged in self.actions.values())])
+            values, of_each = both[: len(chosen)], both[len(chosen) :]
+        else:
+            values, of_each = to_host(chosen), [offsets[name] for name in self.actions]
+        return {
+            name: (RaggedBufferF32 if ragged.values.is_floating_point() else RaggedBufferI64).from_offsets(*each)
+            for (name, ragged), *each in zip(self.actions.items(), values, of_each, strict=True)
+        }
 
 
 class Evaluation(NamedTuple):

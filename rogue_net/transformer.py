@@ -6,6 +6,7 @@ These modules hold the weights for every backend, and are the reference for all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,12 @@ from torch.nn import functional
 
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.absent import with_absent
-from rogue_net.attention import AttentionBackend, ragged_attention
-from rogue_net.backend import check_backend, choose
-from rogue_net.config import Pooling, RogueNetConfig
+from rogue_net.attention import ragged_attention
+from rogue_net.backend import REFERENCE, Choice, choose
+from rogue_net.config import Pooling, Precision, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import segment_mean
+from rogue_net.ragged import segment_mean, segment_sum
 from rogue_net.relative_positions import Relative, RelativePositions
 
 
@@ -51,7 +52,7 @@ class Block(nn.Module):
         positions: RelativePositions | None = None,
         *,
         drop: bool = False,
-        attention: AttentionBackend = "packed",
+        choice: Choice = REFERENCE,
     ) -> Tensor:
         """(E, D) to (E, D).
 
@@ -61,7 +62,7 @@ class Block(nn.Module):
             relative: relative positions of the batch, if there are any; `positions` makes their gate.
             positions: see `relative`.
             drop: whether dropout is active.
-            attention: what computes attention.
+            choice: what computes attention, and in which numbers.
         """
         x = self.attention_norm(tokens)
         if self.pool is not None:
@@ -71,7 +72,9 @@ class Block(nn.Module):
                 relative = relative._replace(gate=positions.gate(x))
             q, k, v = self.query_key_value(x).view(len(x), 3, self.num_heads, -1).unbind(1)
             dropout = self.attention_dropout if drop else 0.0
-            attended = ragged_attention(q, k, v, frames, relative, dropout=dropout, backend=attention)
+            attended = ragged_attention(
+                q, k, v, frames, relative, dropout=dropout, backend=choice.attention, precision=choice.products
+            )
             mixed = self.project(attended.flatten(1))
         tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
         return tokens + functional.dropout(self.mlp(tokens), self.residual_dropout, drop)
@@ -93,24 +96,29 @@ class Pool(nn.Module):
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
         prepared = self.prepare(tokens)
-        segments, num_frames = frames.numbers, len(frames.offsets) - 1
-        pooled: Tensor = self.project(self._reduce(prepared, segments, num_frames))[segments]
+        pooled: Tensor = self.project(self._reduce(prepared, frames, None))[frames.numbers]
         if frames.visible is None:
             return pooled
-        seen = frames.visible.nonzero()[:, 0]  # synchronises with the device; only where something is hidden
-        of_visible = self.project(self._reduce(prepared[seen], segments[seen], num_frames))[segments]
-        return torch.where(frames.visible.unsqueeze(1), of_visible, pooled)
+        visible = frames.visible.unsqueeze(1)
+        of_visible = self.project(self._reduce(prepared, frames, visible))[frames.numbers]
+        return torch.where(visible, of_visible, pooled)
 
-    def _reduce(self, values: Tensor, segments: Tensor, num_frames: int) -> Tensor:
-        """(n, D) to (B, D) or (B, 2 D); 0 for a frame without tokens."""
+    def _reduce(self, values: Tensor, frames: Frames, counted: Tensor | None) -> Tensor:
+        """(E, D) to (B, D) or (B, 2 D); 0 for a frame without tokens that are `counted`, (E, 1) bool; None: all are."""
+        numbers, num_frames = frames.numbers, len(frames.offsets) - 1
         pooled = []
         if "mean" in self.pooling:
-            counts = torch.bincount(segments, minlength=num_frames)
-            pooled.append(segment_mean(values, segments, num_frames, counts))
+            added = values if counted is None else values * counted
+            counts = (
+                frames.offsets.diff() if counted is None else segment_sum(counted[:, 0].long(), numbers, num_frames)
+            )
+            pooled.append(segment_mean(added, numbers, num_frames, counts))
         if "max" in self.pooling:
+            compared = values if counted is None else values.masked_fill(~counted, -torch.inf)
+            places = numbers.unsqueeze(1).expand_as(values)
             zeros = values.new_zeros(num_frames, values.shape[1])
-            places = segments.unsqueeze(1).expand_as(values)
-            pooled.append(zeros.scatter_reduce(0, places, values, "amax", include_self=False))
+            largest = zeros.scatter_reduce(0, places, compared, "amax", include_self=False)
+            pooled.append(largest if counted is None else largest.masked_fill(largest == -torch.inf, 0.0))
         return torch.cat(pooled, dim=1)
 
 
@@ -123,13 +131,11 @@ class Transformer(nn.Module):
         action_space: likewise.
 
     Raises:
-        ValueError: relative positions that do not fit the spaces, a backend without kernels for the settings, or a precision
-            that this CPU does not have.
+        ValueError: relative positions that do not fit the spaces.
     """
 
     def __init__(self, config: RogueNetConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
         super().__init__()
-        check_backend(config)
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.relative_positions: RelativePositions | None = None
@@ -151,14 +157,14 @@ class Transformer(nn.Module):
             drop: whether dropout is active.
 
         Raises:
-            ValueError: the backend asked for cannot compute this.
+            ValueError: the backend or precision asked for cannot be.
         """
         if drop:
             tokens = functional.dropout(tokens, self.config.embedding_dropout)
-        choice = choose(self.config, tokens, drop=drop)
         if len(self.blocks) == 0 or len(tokens) == 0:
             return with_absent(tokens, self.parameters())
         frames = Frames.of(batch)
+        choice = choose(self.config, tokens, frames, drop=drop)
         positions = self.relative_positions
         if choice.trunk:
             from rogue_net.fused.transform import transform  # the compiler is needed by those who use it
@@ -169,6 +175,15 @@ class Transformer(nn.Module):
         relative = None
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
-        for block in self.blocks:
-            tokens = block(tokens, frames, relative, positions, drop=drop, attention=choice.attention)
+        with _products_in(choice.products, tokens.device):
+            for block in self.blocks:
+                tokens = block(tokens, frames, relative, positions, drop=drop, choice=choice)
         return tokens
+
+
+def _products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Matrix products of modules in bf16, or as they are: tf32 is a setting of torch that holds everywhere."""
+    if precision != "bf16":
+        return nullcontext()
+    # weights are rounded anew in every forward: what was kept of them would be old in a graph that is replayed
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

@@ -15,9 +15,9 @@ from torch import Tensor
 from entity_gym.errors import nearest
 from entity_gym.spaces import Angle, Entity, ObsSpace, with_kinds
 from rogue_net.config import TranslationConfig
-from rogue_net.geometry import directions_of, seen_from
+from rogue_net.geometry import directions_of, pick, seen_from
 from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor, sequence_of_item
+from rogue_net.ragged import RaggedTensor
 
 SETTINGS = "net.translation"
 
@@ -98,7 +98,7 @@ class Translation:
         return moved
 
     def _move(self, entities: RaggedTensor, columns: Sequence[int], pose: Pose) -> RaggedTensor:
-        frames = sequence_of_item(entities.offsets)
+        frames = entities.sequences
         features = list(entities.values.unbind(1))
         position = torch.stack([features[column] for column in columns], dim=1) - pose.position[frames]
         if pose.facing is not None:
@@ -114,24 +114,23 @@ class Translation:
         rows = _first_visible(batch, reference)
         # a row of zeros stands for the frames without a reference
         found = torch.cat([values, values.new_zeros(1, values.shape[1])])[rows]
-        position = found[:, self.reference]
+        position = pick(found, self.reference)
         if self.vector:
-            return Pose(position, directions_of(found[:, self.vector]))
+            return Pose(position, directions_of(pick(found, self.vector)))
         if self.angle:
-            angle = found[:, self.angle]
+            angle = pick(found, self.angle)
             return Pose(position, torch.cat([angle.cos(), angle.sin()], dim=1))
         return Pose(position, None)
 
 
 def _first_visible(batch: ObsBatch, name: str) -> Tensor:
     """(B,) rows of the first visible entity of type `name` in each frame; where there is none, r."""
-    values, offsets = batch.features[name]
-    frames = sequence_of_item(offsets)
+    values, frames = batch.features[name].values, batch.features[name].sequences
     rows = torch.arange(len(values), device=values.device)
     if name in batch.visible:
         rows = rows.masked_fill(~batch.visible[name].values[:, 0], len(values))
-    if not values.is_cuda:
-        shown = torch.bincount(frames[rows < len(values)], minlength=len(batch))
+    if values.device.type == "cpu":
+        shown = torch.bincount(frames[rows < len(values)], minlength=len(batch))[: len(batch) - batch.padded]
         if bool((shown > 1).any()):
             frame = int(shown.argmax())
             raise ValueError(

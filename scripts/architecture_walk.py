@@ -34,7 +34,6 @@ from entity_gym.frame import FrameReader
 from entity_gym.packing import pack
 from entity_gym.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.ragged import sequence_of_item
 
 
 class Walk:
@@ -156,7 +155,7 @@ class Walk:
     def move_head(self) -> str:
         mask = self.batch.action_masks[MOVE]
         flat = self.batch.action_tokens[MOVE].actors
-        starts = self.batch.layout.offsets[:-1][sequence_of_item(mask.actors.offsets)]
+        starts = self.batch.layout.offsets[:-1][mask.actors.sequences]
         chosen = self.result.actions[MOVE].values[:, 0].tolist()
         rows = []
         for i, token in enumerate(flat.tolist()):
@@ -283,7 +282,7 @@ class Walk:
         actions = {name: action.gather(frames) for name, action in p.actions.items()}
         evaluation = self.net.evaluate(p.obs[frames], actions)
         old = {name: ragged.gather(frames) for name, ragged in p.log_probs.items()}
-        frame_of_actor = torch.cat([sequence_of_item(ragged.offsets) for ragged in old.values()])
+        frame_of_actor = torch.cat([ragged.sequences for ragged in old.values()])
         old_log_probs = torch.cat([ragged.values for ragged in old.values()])
         log_probs = torch.cat(list(evaluation.log_probs.values()))
         entropies = torch.cat(list(evaluation.entropies.values()))

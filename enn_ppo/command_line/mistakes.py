@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from enn_ppo.config import Interrupted, TrainConfig
 from enn_ppo.distributed.errors import PartLost
+from enn_ppo.memory import DeviceMemoryFull
 from enn_ppo.ranks import RankDied
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from entity_gym.errors import nearest
@@ -100,7 +101,7 @@ def report(error: Exception, schema: type[Any], debug: bool) -> int:
     if paragraph is None:
         return 1
     print(f"error: {paragraph}", file=sys.stderr)
-    return 1 if isinstance(error, WorkerDied | PartLost | RankDied) else USER_ERROR
+    return 1 if isinstance(error, WorkerDied | PartLost | RankDied | DeviceMemoryFull) else USER_ERROR
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
@@ -139,7 +140,7 @@ def explain(error: Exception, schema: type[Any]) -> str | None:
         # A worker process adds its traceback, which debug=true shows.
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
-    if isinstance(error, RankDied):
+    if isinstance(error, RankDied | DeviceMemoryFull):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     if isinstance(error, WorkerDied):
         return f"{error}; go on from the last checkpoint with resume=<run directory>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import torch
 
@@ -57,10 +58,16 @@ def check_shares(config: TrainConfig, size: int) -> None:
             f"rollout.num_envs={rollout.num_envs} gives each of {size} ranks {share} environments, which must be a multiple of "
             f"rollout.block={rollout.block}"
         )
-    if rollout.num_processes > share:
+    if problem := rollout.halves_problem(share):
         raise ValueError(
-            f"rollout.num_processes={rollout.num_processes} is for each rank, and must be at most its {share} environments "
-            f"(rollout.num_envs={rollout.num_envs} shared by {size} ranks)"
+            f"rollout.num_envs={rollout.num_envs} gives each of {size} ranks {share} environments; {share} {problem}"
+        )
+    most = replace(rollout, num_envs=share, num_processes=0).block_size
+    if rollout.num_processes > most:
+        each = "each rank" if most == share else "each block of each rank"
+        raise ValueError(
+            f"rollout.num_processes={rollout.num_processes} is for {each}, and must be at most its {most} "
+            f"environment{'s' if most > 1 else ''} (rollout.num_envs={rollout.num_envs} shared by {size} ranks)"
         )
     if config.optim.batch_size < size:
         raise ValueError(

@@ -39,12 +39,15 @@ class RankSampler(LocalSampler):
         device: where the policy is.
         seed: of the run.
         ranks: who else plays, each in as many pools of the same size.
+        pipeline: blocks that each rank plays at a time.
     """
 
-    def __init__(self, pools: list[VecEnv], net: Actor, device: torch.device, seed: int, ranks: Ranks) -> None:
+    def __init__(
+        self, pools: list[VecEnv], net: Actor, device: torch.device, seed: int, ranks: Ranks, pipeline: int = 1
+    ) -> None:
         self._ranks = ranks
         self._share = sum(len(pool) for pool in pools)
-        super().__init__(pools, net, device, seed, ranks.rank * self._share)
+        super().__init__(pools, net, device, seed, ranks.rank * self._share, pipeline)
 
     def configure(self, parameters: Parameters) -> None:
         self._ranks.each(lambda: super(RankSampler, self).configure(self._own(parameters)))

@@ -21,7 +21,7 @@ import torch
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import set_determinism
-from enn_ppo.config import TrainConfig
+from enn_ppo.config import RolloutConfig, TrainConfig
 from enn_ppo.distributed.shipping import Shipped, Weights, load_weights, ship
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.evaluation.episodes import Pilot, play_episodes
@@ -49,14 +49,19 @@ class Plan(NamedTuple):
     num_envs: int  # of this runner
 
     @property
+    def rollout(self) -> RolloutConfig:
+        """What it plays."""
+        return replace(self.config.rollout, num_envs=self.num_envs)
+
+    @property
     def first_env(self) -> int:
         """The number of its first environment among all."""
         return self.number * self.num_envs
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of environments; see `rollout.block`."""
-        return self.num_envs // (self.config.rollout.block or self.num_envs)
+        """Blocks of environments; see `rollout.block` and `rollout.pipeline`."""
+        return self.num_envs // self.rollout.block_size
 
     def part(self, parameters: Parameters) -> dict[str, Sequence[Any]]:
         """Of one value for each environment of the run, those of this runner."""
@@ -123,14 +128,15 @@ class EnvRunner:
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         env = self._environment()
-        pools = make_pools(env, replace(config.rollout, num_envs=plan.num_envs), config.seed, plan.first_env)
+        pools = make_pools(env, plan.rollout, config.seed, plan.first_env)
+        seed, first_env, pipeline = config.seed, plan.first_env, plan.rollout.pipeline
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
         if config.policies:
             self._cast = cast_of(config.policies, env.source, env.config.id)
-            self._sampler = PlayersSampler(pools, self._models, self._cast, CPU, config.seed, plan.first_env)
+            self._sampler = PlayersSampler(pools, self._models, self._cast, CPU, seed, first_env, pipeline)
         else:
-            self._sampler = LocalSampler(pools, self._models[""], CPU, config.seed, plan.first_env)
+            self._sampler = LocalSampler(pools, self._models[""], CPU, seed, first_env, pipeline)
         if begin:
             self.reset(*begin)
         return Spaces(*spaces, self._sampler.threads_report())

@@ -39,7 +39,7 @@ from entity_gym.spaces import (
     has_global_entity,
 )
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.obs_batch import ActionMask, CategoricalMask, ContinuousMask, SelectEntityMask
+from rogue_net.masks import ActionMask, CategoricalMask, ContinuousMask, SelectEntityMask
 
 FORMAT = 1  # raise it when an old reader would misunderstand a new file
 #: Key of a chunk's own metadata.

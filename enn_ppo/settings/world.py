@@ -59,6 +59,12 @@ class RolloutConfig:
     """Environments that the policy acts in at a time; `num_envs` must be a multiple. What a block plays does not depend on the
     others, to the last bit, so runs whose blocks are the same are the same, however many processes or machines these are
     spread over. At least 1; null: all environments at once, which is fastest. Default null."""
+    pipeline: int = 1
+    """Blocks that are played at a time: with 2, one is stepped, in a thread of its own, while the policy acts in the other;
+    without `block` they are the two halves of `num_envs`. What is played is what one block after the other plays, to the last
+    bit. Helps where the policy is on a GPU, or environments wait or leave cores idle for about as long as it acts; where both
+    need every core, or environments are pure Python outside `num_processes`, nothing is gained. `num_threads` and
+    `num_processes` are for each block. At least 1, at most 2. Default 1."""
     freeze_normalization_after: int | None = None
     """Environment steps after which the statistics that normalize the policy's inputs stay as they are; 0: as they are
     after the first rollout, which is played and not learned from. At least 0; null: never. Default null."""
@@ -72,16 +78,45 @@ class RolloutConfig:
             check_int("rollout.num_threads", self.num_threads, 1)
         check_int("rollout.num_processes", self.num_processes, 0)
         check_int("rollout.block", self.block, 1, optional=True)
+        if type(self.pipeline) is not int or self.pipeline not in (1, 2):
+            raise ValueError(f"rollout.pipeline must be 1 or 2, got {self.pipeline!r}")
         check_int("rollout.freeze_normalization_after", self.freeze_normalization_after, 0, optional=True)
-        if self.block and self.num_envs % self.block:
-            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of rollout.block, got {self.block}")
-        if self.num_processes > (self.block or self.num_envs):
-            of = f"rollout.block={self.block}" if self.block else f"rollout.num_envs={self.num_envs}"
-            raise ValueError(f"rollout.num_processes must be at most {of}, got {self.num_processes}")
+        self._check_blocks()
         if self.num_processes and self.num_threads != 1:
             raise ValueError(
                 f"rollout.num_processes={self.num_processes} and rollout.num_threads={self.num_threads}: use one of them"
             )
+
+    def _check_blocks(self) -> None:
+        if self.block and self.num_envs % self.block:
+            raise ValueError(f"rollout.num_envs={self.num_envs} must be a multiple of rollout.block, got {self.block}")
+        if problem := self.halves_problem(self.num_envs):
+            raise ValueError(f"rollout.num_envs={self.num_envs} {problem}")
+        if self.num_processes > self.block_size:
+            of = f"rollout.num_envs={self.num_envs}"
+            if self.block or self.pipeline > 1:
+                of = f"rollout.block={self.block}" if self.block else f"half of {of}, with rollout.pipeline=2"
+            raise ValueError(f"rollout.num_processes must be at most {of}, got {self.num_processes}")
+
+    @property
+    def block_size(self) -> int:
+        """Environments that the policy acts in at a time."""
+        return self.block or self.num_envs // self.pipeline
+
+    def halves_problem(self, num_envs: int) -> str | None:
+        """Why `pipeline` cannot have so many environments, in the words that follow on their number; None if it can."""
+        if self.pipeline == 1:
+            return None
+        if self.block is None:
+            return "must be even with rollout.pipeline=2, whose blocks are its halves" if num_envs % 2 else None
+        number = num_envs // self.block
+        if number % 2 == 0:
+            return None
+        blocks = "1 block" if number == 1 else f"{number} blocks"
+        return (
+            f"makes {blocks} of rollout.block={self.block}, and rollout.pipeline=2 plays two at a time: their number must "
+            "be even"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from enn_ppo.rollout import Collector
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.list_env import ListEnv
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.obs_batch import SelectEntityMask
+from rogue_net.masks import SelectEntityMask
 from tests.worlds import Zoo
 
 

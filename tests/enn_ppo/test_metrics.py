@@ -25,7 +25,7 @@ from entity_gym import (
 from entity_gym.episodes import Episode
 from entity_gym.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.obs_batch import ContinuousMask
+from rogue_net.masks import ContinuousMask
 
 STATS = UpdateStats(*range(1, len(UpdateStats._fields) + 1))
 TIMING = Timing(run=60.0, total=2.0)

@@ -20,8 +20,8 @@ from enn_ppo.ranks import ALONE, Alone
 from enn_ppo.return_scale import RewardScale
 from entity_gym.spaces import CategoricalActionSpace, Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.masks import CategoricalMask
 from rogue_net.normalization import RunningNorm
-from rogue_net.obs_batch import CategoricalMask
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from entity_gym import Environment
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.ragged import segment_sum, sequence_of_item
+from rogue_net.ragged import segment_sum
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 
 TERMINATES = [
@@ -49,7 +49,7 @@ class SumOfItems:
 
 def worth(batch: ObsBatch) -> Tensor:
     items = batch.features["Item"]
-    return segment_sum(items.values[:, 0], sequence_of_item(items.offsets), len(batch))
+    return segment_sum(items.values[:, 0], items.sequences, len(batch))
 
 
 def scripted(*scripts: Sequence[Moment], net: Any = None) -> Collector:

@@ -20,7 +20,6 @@ from entity_gym import Environment
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.ragged import sequence_of_item
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 
 CPU = torch.device("cpu")
@@ -192,7 +191,7 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
         for found, expected in zip(tensors(part), tensors(gathered), strict=True):
             assert torch.equal(found, expected)
     assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
-    by_action = [sequence_of_item(action.offsets) for action in samples.actions.values()]
+    by_action = [action.sequences for action in samples.actions.values()]
     assert samples.frames_of_actors.tolist() == torch.cat(by_action).tolist()
 
 

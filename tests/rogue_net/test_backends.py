@@ -14,8 +14,9 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 
-from rogue_net import RogueNet, RogueNetConfig, backend
+from rogue_net import RogueNet, RogueNetConfig, backend, transformer
 from rogue_net.config import Backend, RelposConfig
+from rogue_net.frames import Frames
 from tests.rogue_net.backends import (
     ACTIONS,
     ALL_OF_RELPOS,
@@ -243,13 +244,72 @@ except ValueError as error:
     assert "net.backend=fused cannot be: Numba is switched off by NUMBA_DISABLE_JIT" in done.stdout, done.stderr
 
 
+# --- CUDA, as far as it can be told without
+
+
+@pytest.fixture
+def like_cuda(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """(3, 16) tokens on a device that counts as CUDA."""
+    monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
+    return torch.empty(3, 16, device="meta")
+
+
+def test_on_cuda_attention_is_tritons_and_of_long_frames_in_bf16_torchs(like_cuda: torch.Tensor) -> None:
+    for name in ("auto", "fused"):
+        choice = backend.choose(make_config(backend=name), like_cuda, drop=True)
+        assert choice == backend.Choice(trunk=False, attention="triton", products="fp32")
+    assert backend.choose(make_config(backend="reference"), like_cuda, drop=False) == backend.REFERENCE
+    rough = make_config(precision="bf16", backend="auto")
+    offsets = torch.tensor([0, 3], device="meta")
+    long = torch.empty(1000, 16, device="meta")
+    assert backend.choose(rough, long, Frames(offsets), drop=False).attention == "varlen"
+    assert backend.choose(rough, like_cuda, Frames(offsets), drop=False).attention == "triton"
+    assert backend.choose(rough, long, Frames(offsets, padded=True), drop=False).attention == "triton"
+    hides = Frames(offsets, visible=torch.ones(1000, dtype=torch.bool, device="meta"))
+    assert backend.choose(rough, long, hides, drop=False).attention == "triton"
+    assert backend.choose(make_config(precision="tf32", backend="auto"), like_cuda, drop=False).products == "tf32"
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("net.pooling=mean has no kernels", {"pooling": "mean"}),
+        ("the width of a head, net.d_model / net.n_head = 160, is above 128", {"d_model": 160, "n_head": 1}),
+        ("net.attention_dropout=0.5 has no kernels", {"attention_dropout": 0.5}),
+    ],
+)
+def test_what_triton_cannot_do_is_refused_by_name_and_auto_falls_back(
+    message: str, options: dict[str, Any], like_cuda: torch.Tensor, said: Callable[[], list[str]]
+) -> None:
+    with pytest.raises(ValueError, match=f"net.backend=fused cannot be: .*{message}.*; allowed: reference, auto"):
+        backend.choose(make_config(**options), like_cuda, drop=True)
+    choice = backend.choose(make_config(backend="auto", precision="bf16", **options), like_cuda, drop=True)
+    assert choice == backend.REFERENCE._replace(products="bf16")
+    assert len(said()) == 1
+
+
+def test_modules_round_products_to_bf16_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = even_scene(10, 8).batch
+    net = make_net(make_config((32, 2), backend="reference"), batch)
+    exact = blocks_of(net, batch)
+    rounding = backend.REFERENCE._replace(products="bf16")
+    monkeypatch.setattr(transformer, "choose", lambda *_, **__: rounding)
+    evaluation = net.evaluate(batch, net.act(batch).actions)
+    numbers = [evaluation.values, *evaluation.logits.values(), *evaluation.log_probs.values()]
+    assert all(each.dtype == torch.float32 for each in numbers)
+    rounded = blocks_of(net, batch)
+    assert_tensor_near(rounded.outputs["out"], exact.outputs["out"], "out", bound=0.01)
+    assert not torch.equal(rounded.outputs["out"], exact.outputs["out"])
+
+
 # --- bfloat16
 
 
 def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "has_bf16", lambda: False)
+    backend.why_not_precision.cache_clear()
     with pytest.raises(ValueError, match=r"net.precision=bf16 cannot be: this CPU \(.+\) has no instructions for it"):
-        make_net(make_config(precision="bf16"))
+        make_net(make_config(precision="bf16")).act(BATCH)
 
 
 @pytest.mark.parametrize(
@@ -265,19 +325,30 @@ def test_bf16_is_refused_where_nothing_would_compute_in_it(
     message: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "has_bf16", lambda: True)
+    backend.why_not_precision.cache_clear()
     with pytest.raises(ValueError, match=f"net.precision=bf16 cannot be: {message}.*; allowed: fp32"):
-        make_net(make_config(precision="bf16", **options))
+        make_net(make_config(precision="bf16", **options)).act(BATCH)
 
 
-def test_bf16_is_refused_on_tokens_that_nothing_would_compute_in_it() -> None:
+def test_bf16_is_refused_on_tokens_that_nothing_would_compute_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "has_bf16", lambda: True)
+    backend.why_not_precision.cache_clear()
     config, elsewhere = make_config(precision="bf16", backend="auto"), torch.empty(3, 16, device="meta")
     with pytest.raises(ValueError, match="net.precision=bf16 cannot be: .* the network is on meta; allowed: fp32"):
         backend.choose(config, elsewhere, drop=False)
 
 
+def test_tf32_is_for_cuda() -> None:
+    with pytest.raises(ValueError, match="net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"):
+        make_net(make_config(precision="tf32")).act(BATCH)
+    for precision in ("tf32", "bf16"):
+        backend.check_backend(make_config(precision=precision, backend="reference"), "cuda")
+
+
 @pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])
 def test_bf16_rounds_products_and_nothing_else(relpos: RelposConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "has_bf16", lambda: True)
+    backend.why_not_precision.cache_clear()
     batch = even_scene(10, 8).batch
     net = make_net(make_config((32, 2), relpos=relpos), batch)
     rough = RogueNet(replace(net.config, precision="bf16"), SPACE, ACTIONS, {"fuel": 2})

@@ -28,7 +28,7 @@ from torch import Tensor
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
-from rogue_net.obs_batch import SelectEntityMask
+from rogue_net.masks import SelectEntityMask
 from rogue_net.rogue_net import Evaluation
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "fixtures").glob("*.npz"))

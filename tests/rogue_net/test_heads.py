@@ -28,7 +28,7 @@ from entity_gym import (
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, pairs
 from rogue_net.distributions import RaggedCategorical
 from rogue_net.heads import SelectEntityHead
-from rogue_net.obs_batch import SelectEntityMask
+from rogue_net.masks import SelectEntityMask
 from rogue_net.pairs import Pairs, pair_offsets, pair_products, pairs_of
 from tests.rogue_net.worlds import World, make_net, to_batch
 

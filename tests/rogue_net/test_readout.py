@@ -6,7 +6,7 @@ import torch
 
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.absent import with_absent
-from rogue_net.obs_batch import CategoricalMask, SelectEntityMask
+from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.readout import Readout, mean_tokens
 
 

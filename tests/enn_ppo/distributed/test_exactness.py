@@ -57,15 +57,15 @@ def rich(config: TrainConfig) -> TrainConfig:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize(
-    ("num_env_runners", "block", "local_block"),
-    [(1, None, None), (2, 1, 1)],
-    ids=["one runner", "two runners of two blocks each"],
+    ("num_env_runners", "blocks", "local_block"),
+    [(1, {}, None), (2, {"block": 1}, 1), (2, {"pipeline": 2}, 1)],
+    ids=["one runner", "two runners of two blocks each", "two runners of two halves each"],
 )
 def test_metrics_weights_and_checkpoints_are_those_of_the_local_run(
-    tmp_path: Path, num_env_runners: int, block: int | None, local_block: int | None
+    tmp_path: Path, num_env_runners: int, blocks: dict[str, int], local_block: int | None
 ) -> None:
     here, there = Watch(), Watch()
-    rollouts = [RolloutConfig(num_envs=4, steps=8, block=each) for each in (local_block, block)]
+    rollouts = [RolloutConfig(num_envs=4, steps=8, **each) for each in ({"block": local_block}, blocks)]
     local = train(rich(tiny_config(tmp_path / "local", rollout=rollouts[0], num_threads=1)), callbacks=[here])
     config = rich(on_ray(tmp_path / "ray", num_env_runners, {"rollout": rollouts[1]}))
     remote = train(config, callbacks=[there])

@@ -1,0 +1,1 @@
+"""Acting and learning as CUDA graphs: recorded once, replayed with other numbers (`compile=graphs`)."""

@@ -1,0 +1,132 @@
+"""Optimizer steps as one graph: minibatches are filled up to a fixed size, and nothing of a step waits for the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.config import OptimConfig, PPOConfig
+from enn_ppo.graphs.recording import Recording, copy_all
+from enn_ppo.losses import Ratio, Weighting
+from enn_ppo.ranks import ALONE, Ranks
+from enn_ppo.update import Coefficients, Samples, learn_minibatch
+from rogue_net import RogueNet
+from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
+
+log = logging.getLogger(__name__)
+
+
+class _Recorded(NamedTuple):
+    """What one recording reads and does."""
+
+    samples: Samples  # in fixed places
+    coefficients: Tensor  # (3,) float32
+    step: Recording[Tensor]
+
+
+class _Constant(NamedTuple):
+    """What a recording depends on of the objective, besides the coefficients."""
+
+    ratio: Ratio
+    weighting: Weighting
+    normalize_advantages: bool
+    clip_value: bool
+
+
+class MinibatchGraph:
+    """`enn_ppo.update.learn_minibatch`, recorded.
+
+    One recording serves all minibatches of a run, until one of them is larger than it has room for, or a setting of the
+    objective is another: then there is a new one with more room, which is said.
+    """
+
+    def __init__(self) -> None:
+        self._capacity: Capacity | None = None
+        self._recorded: _Recorded | None = None
+        self._recorded_for: _Constant | None = None
+
+    def __call__(
+        self,
+        net: RogueNet | ActorCritic,
+        optimizer: torch.optim.Optimizer,
+        minibatch: Samples,
+        optim: OptimConfig,
+        ppo: PPOConfig,
+        ranks: Ranks = ALONE,
+    ) -> Tensor:
+        """As `learn_minibatch`; the result is valid until the next call."""
+        assert ranks.size == 1 and optim.micro_batch_size is None
+        coefficients = Coefficients.of(ppo)
+        constant = _Constant(ppo.ratio, ppo.weighting, ppo.normalize_advantages, ppo.clip_value)
+        if self._capacity is None or not self._capacity.fits(minibatch.obs) or self._recorded_for != constant:
+            self._make_room(minibatch)
+        assert self._capacity is not None
+        full = pad_samples(minibatch, self._capacity)
+        if self._recorded is None:
+            self._recorded_for = constant
+            self._recorded = _record(net, optimizer, full, optim, ppo, coefficients)
+        else:
+            copy_all(_tensors(self._recorded.samples), _tensors(full))
+        self._recorded.coefficients.copy_(torch.tensor(coefficients), non_blocking=True)
+        return self._recorded.step()
+
+    def _make_room(self, minibatch: Samples) -> None:
+        needed = Capacity.of(minibatch.obs)
+        if self._capacity is not None:
+            needed = self._capacity.covering(needed)
+            if needed != self._capacity:
+                log.warning("minibatches have outgrown their graph; it is recorded again with room for %s", needed.describe())
+        self._capacity, self._recorded = needed, None  # the old graph's memory goes first
+
+
+def _record(
+    net: RogueNet | ActorCritic,
+    optimizer: torch.optim.Optimizer,
+    samples: Samples,
+    optim: OptimConfig,
+    ppo: PPOConfig,
+    coefficients: Coefficients,
+) -> _Recorded:
+    device = samples.values.device
+    numbers = torch.tensor(coefficients).to(device)
+    on_device = Coefficients(*numbers.unbind())
+
+    def step() -> Tensor:
+        # built anew each time, so that what a batch works out once is worked out of what is there now
+        fresh = replace(samples, obs=samples.obs.map(lambda tensor: tensor))
+        return learn_minibatch(net, optimizer, fresh, optim, ppo, coefficients=on_device)
+
+    return _Recorded(samples, numbers, Recording(step, device))
+
+
+def pad_samples(samples: Samples, capacity: Capacity) -> Samples:
+    """Samples filled up to a capacity that their frames fit in. Nobody waits for the device."""
+    obs, frames = padded(samples.obs, capacity), capacity.frames
+    actors = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
+    actions, log_probs = (
+        {
+            name: pad_ragged(ragged, capacity.actors[name], frames)._replace(offsets=actors[name])
+            for name, ragged in column.items()
+        }
+        for column in (samples.actions, samples.log_probs)
+    )
+    values, advantages, returns = (
+        fill_up(column, frames) for column in (samples.values, samples.advantages, samples.returns)
+    )
+    real = torch.arange(frames, device=values.device) < len(samples.values)
+    return Samples(obs, actions, log_probs, values, advantages, returns, real)
+
+
+def _tensors(samples: Samples) -> Sequence[Tensor]:
+    """All of them that a minibatch brings along; offsets of actions are those of the actors."""
+    assert samples.real is not None
+    chosen = [ragged.values for column in (samples.actions, samples.log_probs) for ragged in column.values()]
+    return [
+        *samples.obs.tensors(), *chosen, samples.values, samples.advantages, samples.returns, samples.real
+    ]  # fmt: skip

@@ -1,0 +1,42 @@
+"""A device whose memory is full: what the user reads, and can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from enn_ppo.config import TrainConfig
+
+
+class DeviceMemoryFull(RuntimeError):  # noqa: N818 - says what happened
+    """There was not enough memory on the device; the message says which settings take less."""
+
+
+@contextmanager
+def explained_if_full(config: TrainConfig) -> Iterator[None]:
+    """Turn torch's error about a device's memory into one that names settings.
+
+    Raises:
+        DeviceMemoryFull: torch has run out of the device's memory.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceMemoryFull(_message(config, error)) from error
+
+
+def _message(config: TrainConfig, error: torch.OutOfMemoryError) -> str:
+    rollout, optim = config.rollout, config.optim
+    micro_batch = (optim.micro_batch_size or optim.batch_size) // 2
+    takes_less = [
+        f"optim.micro_batch_size={micro_batch} (a minibatch learned in parts, with the same result)",
+        f"rollout.num_envs or rollout.steps below {rollout.num_envs} and {rollout.steps} (a rollout stays on the device)",
+        f"optim.batch_size below {optim.batch_size}",
+    ]
+    if config.net.precision != "bf16":
+        takes_less.append("net.precision=bf16")
+    first_sentence = str(error).split(". ")[0].strip()
+    saved = f"; the last checkpoint is in {config.run_dir}: resume={config.run_dir}" if config.run_dir else ""
+    return f"the device's memory is full ({first_sentence}). What takes less: {'; '.join(takes_less)}{saved}"

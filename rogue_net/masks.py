@@ -1,0 +1,153 @@
+"""Who may act in a batch, and how.
+
+Shapes: B frames, A actors of all frames together, C choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from rogue_net.ragged import Cuts, RaggedTensor, cat_ragged, gather_items, offsets_of
+
+#: Makes one tensor out of another.
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class CategoricalMask:
+    """Who takes a categorical action in each frame."""
+
+    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
+    mask: Tensor | None  # (A, C) bool over all frames' actors, true where open; None: everything is
+
+    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> CategoricalMask:
+        """The masks of some frames; see `ObsBatch.gather`."""
+        offsets = offsets_of(self.actors.lengths[frames])
+        num_actors = len(self.actors.values) if all_of_them else None
+        items = gather_items(self.actors.offsets, frames, offsets, num_actors)
+        return CategoricalMask(
+            RaggedTensor(self.actors.values[items], offsets), None if self.mask is None else self.mask[items]
+        )
+
+    @property
+    def offsets(self) -> list[Tensor]:
+        """Where `split` has to look."""
+        return [self.actors.offsets]
+
+    def map(self, change: Change) -> CategoricalMask:
+        """See `ObsBatch.map`."""
+        return CategoricalMask(self.actors.map(change), None if self.mask is None else change(self.mask))
+
+    def split(self, cuts: Cuts) -> list[CategoricalMask]:
+        """The masks of consecutive parts."""
+        actors = cuts(self.actors)
+        if self.mask is None:
+            return [CategoricalMask(part, None) for part in actors]
+        rows = torch.split(self.mask, [len(part.values) for part in actors])
+        return [CategoricalMask(part, mask) for part, mask in zip(actors, rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class SelectEntityMask:
+    """Who selects an entity in each frame, and which."""
+
+    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
+    actees: RaggedTensor  # B sequences of (number of actees, 1) int64
+    pairs: (
+        RaggedTensor | None
+    )  # B sequences of (A * number of actees, 1) bool, actor by actor; None: every pair is open
+    #: Pairs of all frames, where the host knows; None: looked up when they are needed, which synchronises. In a padded batch
+    #: it may be more than there are, and the rest belongs to the last actor; see `rogue_net/padding.py`.
+    num_pairs: int | None = None
+
+    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> SelectEntityMask:
+        """The masks of some frames; see `ObsBatch.gather`."""
+        actors, actees, pairs = (
+            None if each is None else each.gather(frames, len(each.values) if all_of_them else None)
+            for each in (self.actors, self.actees, self.pairs)
+        )
+        assert actors is not None and actees is not None
+        return SelectEntityMask(actors, actees, pairs, self.num_pairs if all_of_them else None)
+
+    @property
+    def offsets(self) -> list[Tensor]:
+        """Where `split` has to look."""
+        return [self.actors.offsets, self.actees.offsets, self.pair_offsets]
+
+    @cached_property
+    def pair_offsets(self) -> Tensor:
+        """(B + 1,) int64: the pairs of frame b are offsets[b]:offsets[b + 1]."""
+        return offsets_of(self.actors.lengths * self.actees.lengths) if self.pairs is None else self.pairs.offsets
+
+    def map(self, change: Change) -> SelectEntityMask:
+        """See `ObsBatch.map`."""
+        pairs = None if self.pairs is None else self.pairs.map(change)
+        return SelectEntityMask(self.actors.map(change), self.actees.map(change), pairs, self.num_pairs)
+
+    def split(self, cuts: Cuts) -> list[SelectEntityMask]:
+        """The masks of consecutive parts."""
+        pairs = [None] * len(cuts.sizes) if self.pairs is None else cuts(self.pairs)
+        parts = zip(cuts(self.actors), cuts(self.actees), pairs, cuts.counts(self.pair_offsets), strict=True)
+        return [SelectEntityMask(*part) for part in parts]
+
+
+@dataclass(frozen=True)
+class ContinuousMask:
+    """Who picks numbers in each frame."""
+
+    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
+
+    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> ContinuousMask:
+        """The masks of some frames; see `ObsBatch.gather`."""
+        return ContinuousMask(self.actors.gather(frames, len(self.actors.values) if all_of_them else None))
+
+    @property
+    def offsets(self) -> list[Tensor]:
+        """Where `split` has to look."""
+        return [self.actors.offsets]
+
+    def map(self, change: Change) -> ContinuousMask:
+        """See `ObsBatch.map`."""
+        return ContinuousMask(self.actors.map(change))
+
+    def split(self, cuts: Cuts) -> list[ContinuousMask]:
+        """The masks of consecutive parts."""
+        return [ContinuousMask(part) for part in cuts(self.actors)]
+
+
+ActionMask = CategoricalMask | SelectEntityMask | ContinuousMask
+
+
+def cat_masks(masks: Sequence[ActionMask]) -> ActionMask:
+    """All frames of the first mask, then all of the second, and so on; all are of one action."""
+    actors = cat_ragged([mask.actors for mask in masks])
+    if isinstance(masks[0], ContinuousMask):
+        return ContinuousMask(actors)
+    if isinstance(masks[0], CategoricalMask):
+        rows = [(mask.mask, len(mask.actors.values)) for mask in masks if isinstance(mask, CategoricalMask)]
+        given = next((mask for mask, _ in rows if mask is not None), None)
+        if given is None:
+            return CategoricalMask(actors, None)
+        filled = [given.new_ones(count, given.shape[1]) if mask is None else mask for mask, count in rows]
+        return CategoricalMask(actors, torch.cat(filled))
+    selects = [mask for mask in masks if isinstance(mask, SelectEntityMask)]
+    actees = cat_ragged([mask.actees for mask in selects])
+    counts = [mask.num_pairs for mask in selects if mask.num_pairs is not None]
+    num_pairs = sum(counts) if len(counts) == len(selects) else None
+    if all(mask.pairs is None for mask in selects):
+        return SelectEntityMask(actors, actees, None, num_pairs)
+    return SelectEntityMask(actors, actees, cat_ragged([_all_pairs(mask) for mask in selects]), num_pairs)
+
+
+def _all_pairs(mask: SelectEntityMask) -> RaggedTensor:
+    if mask.pairs is not None:
+        return mask.pairs
+    offsets = mask.pair_offsets
+    # looking synchronises; only where some steps mask pairs and this one does not, and the host does not know
+    total = int(offsets[-1]) if mask.num_pairs is None else mask.num_pairs
+    return RaggedTensor(torch.ones(total, 1, dtype=torch.bool, device=offsets.device), offsets)

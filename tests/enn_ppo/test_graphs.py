@@ -1,0 +1,188 @@
+"""Acting and learning as graphs (`compile=graphs`), as far as the CPU goes.
+
+There a recording runs its function every time. All else is as on CUDA: what is filled up, the fixed places, who reads them.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from enn_ppo import RolloutConfig, TrainConfig, TrainResult, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.command_line.cli import run_train
+from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig
+from enn_ppo.graphs import support
+from enn_ppo.graphs.acting import ActGraph
+from enn_ppo.graphs.recording import copy_all
+from enn_ppo.memory import DeviceMemoryFull
+from enn_ppo.ranks import ALONE
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.list_env import ListEnv
+from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def graphs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(support, "GRAPH_DEVICES", {"cpu"})
+    yield
+
+
+def run(folder: Path, compile_: str, **settings: object) -> TrainResult:
+    settings = {
+        "env": EnvConfig(id="MineSweeper", kwargs={"orbital_cannon": True}),
+        "rollout": RolloutConfig(num_envs=16, steps=8),
+        "optim": OptimConfig(lr=0.005, anneal_lr=False, batch_size=48, epochs=2),
+        "ppo": PPOConfig(anneal_entropy=False),
+        "total_timesteps": 128 * 6,
+        "checkpoint_interval": 1,
+        "keep_last": 10,
+    } | settings
+    return train(TrainConfig(run_dir=str(folder), compile=compile_, device="cpu", **settings))  # type: ignore[arg-type]
+
+
+def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4) -> None:
+    for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"ppo": PPOConfig(ratio="joint", weighting="frame", clip_value=True, normalize="returns")},
+        {"ppo": PPOConfig(clip="0.3@0 -> 0.1@1", ent_coef="0.05@0 -> 0@1", target_kl=0.5)},
+        {"env": EnvConfig(id="CherryPick"), "total_timesteps": 128 * 2},
+        {"env": EnvConfig(id="MultiSnake"), "rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)},
+        {"net": RogueNetConfig(pooling="mean"), "value_net": RogueNetConfig(d_model=16)},
+    ],
+    ids=["plain", "joint", "schedules", "select-entity", "pipeline", "pooling and a value network"],
+)
+def test_a_run_with_graphs_learns_what_a_run_without_does(
+    settings: dict[str, object], tmp_path: Path, graphs_on_the_cpu: None
+) -> None:
+    graphs, plain = (run(tmp_path / name, name, **settings) for name in ("graphs", "off"))
+    assert graphs.metrics is not None and plain.metrics is not None
+    for name in ("episodic_reward", "policy_loss", "value_loss", "entropy", "approx_kl", "grad_norm", "explained_variance"):
+        expected = plain.metrics[name]
+        if expected is None:
+            assert graphs.metrics[name] is None
+        else:
+            assert graphs.metrics[name] == pytest.approx(expected, rel=1e-3, abs=1e-4), name
+    assert_same_weights(graphs.policy, plain.policy)
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_either_kind(tmp_path: Path, graphs_on_the_cpu: None) -> None:
+    whole = run(tmp_path / "whole", "graphs")
+    run(tmp_path / "part", "graphs", total_timesteps=128 * 3)
+    again = run(tmp_path / "part", "graphs", resume=str(tmp_path / "part"))
+    assert_same_weights(again.policy, whole.policy)
+    run(tmp_path / "other", "off", total_timesteps=128 * 3)
+    other = run(tmp_path / "other", "graphs", resume=str(tmp_path / "other"))
+    assert_same_weights(other.policy, whole.policy)
+    saved = load_checkpoint(tmp_path / "part").trainer["optimizer"]["param_groups"]
+    assert all(type(group["lr"]) is float and group["capturable"] is False for group in saved)
+
+
+# --- Growing
+
+
+def sweepers(num_envs: int, seed: int = 1) -> ListEnv:
+    return ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, cooldown_period=0), num_envs, seed=seed)
+
+
+def test_a_step_that_is_larger_than_all_before_grows_the_graph_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    small = sweepers(4)
+    obs = small.reset()
+    large_env = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, num_mines=20, num_robots=9, cooldown_period=0), 4, seed=2)
+    large = large_env.reset()
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(backend="reference"), small.obs_space(), small.action_space())
+    act = ActGraph(net, CPU)
+    keys = keyed(5, torch.arange(4))
+    for seen, said in [(obs, 0), (obs, 0), (large, 1), (obs, 1), (large, 1)]:
+        with caplog.at_level(logging.WARNING):
+            batch, result = act(seen, keys)
+        expected = net.act(ObsBatch.from_vec_obs(seen), generator=FrameKeys(keys))
+        for name, action in expected.actions.items():
+            assert torch.equal(result.actions[name].values, action.values)
+            assert torch.equal(result.actions[name].offsets, action.offsets)
+            torch.testing.assert_close(result.log_probs[name], expected.log_probs[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(result.values, expected.values, atol=1e-6, rtol=1e-5)
+        for one, other in zip(batch.tensors(), ObsBatch.from_vec_obs(seen).tensors(), strict=True):
+            assert torch.equal(one, other)
+        assert len([r for r in caplog.records if "recorded again with room for" in r.getMessage()]) == said
+
+
+def test_what_is_kept_of_a_step_is_not_overwritten_by_the_next() -> None:
+    env = sweepers(4)
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(backend="reference"), env.obs_space(), env.action_space())
+    act, obs = ActGraph(net, CPU), env.reset()
+    first, result = act(obs, keyed(5, torch.arange(4)))
+    before = [tensor.clone() for tensor in first.tensors()], result.values.clone()
+    act(env.act(result.to_buffers()), keyed(6, torch.arange(4)))
+    assert all(torch.equal(a, b) for a, b in zip(before[0], first.tensors(), strict=True))
+    assert torch.equal(before[1], result.values)
+
+
+# --- Where there are none
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "graphs are of CUDA, and the policy is on cpu"),
+        ({"optim": OptimConfig(micro_batch_size=16)}, "optim.micro_batch_size=16"),
+        ({"torch_deterministic": True}, "torch_deterministic=true"),
+        ({"net": RogueNetConfig(residual_dropout=0.1)}, "net.residual_dropout=0.1"),
+        ({"net": RogueNetConfig(backend="reference")}, "net.backend=reference packs frames on the host"),
+        ({"value_net": RogueNetConfig(d_model=160, n_head=1)}, "the width of a head"),
+    ],
+)
+def test_compile_graphs_is_refused_by_name_and_auto_goes_without(settings: dict[str, object], message: str) -> None:
+    device = CPU if not settings else torch.device("cuda")
+    config = TrainConfig(compile="graphs", **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"compile=graphs cannot be: .*{message}.*; allowed: auto, off"):
+        support.uses_graphs(config, device, ALONE)
+    assert not support.uses_graphs(TrainConfig(**settings), device, ALONE)  # type: ignore[arg-type]
+
+
+def test_auto_takes_graphs_on_cuda_and_off_does_not() -> None:
+    cuda = torch.device("cuda")
+    assert support.uses_graphs(TrainConfig(), cuda, ALONE)
+    assert not support.uses_graphs(TrainConfig(compile="off"), cuda, ALONE)
+
+
+def test_an_unknown_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="compile is 'fast'; allowed: 'auto', 'off', 'graphs'"):
+        TrainConfig(compile="fast")  # type: ignore[arg-type]
+
+
+# --- A full device
+
+
+def test_a_full_device_ends_the_run_with_the_settings_that_take_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of ...")
+
+    monkeypatch.setattr("enn_ppo.learner.update", full)
+    with pytest.raises(DeviceMemoryFull, match=r"the device's memory is full \(CUDA out of memory\).*micro_batch_size=24"):
+        run(tmp_path / "a", "off")
+    code = run_train(train, ["env=MineSweeper", f"run_dir={tmp_path / 'b'}", "device=cpu"])
+    told = capsys.readouterr().err
+    assert code == 1 and "Traceback" not in told
+    assert "optim.micro_batch_size=" in told and "rollout.num_envs" in told and f"resume={tmp_path / 'b'}" in told
+
+
+def test_copies_go_by_type() -> None:
+    sources = [torch.rand(3), torch.arange(4), torch.rand(2, 2), torch.tensor([True])]
+    places = [torch.zeros_like(each) for each in sources]
+    copy_all(places, sources)
+    assert all(torch.equal(a, b) for a, b in zip(places, sources, strict=True))

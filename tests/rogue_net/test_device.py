@@ -1,0 +1,189 @@
+"""What a policy asks of a device: nothing, but for the actions.
+
+torch's `meta` device has no memory: whatever would have to wait for a device's numbers fails there, as does what mixes devices.
+A watcher counts the copies between it and the host.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from entity_gym import CategoricalActionMask, GlobalCategoricalActionMask, Observation, SelectEntityActionMask
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, keyed, transformer
+from rogue_net.config import RelposConfig, TranslationConfig
+from rogue_net.crossing import num_bytes, to_device, to_host, views
+from rogue_net.frames import Frames
+from rogue_net.padding import Capacity, padded
+from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
+from tests.rogue_net.worlds import GLOBAL, MODE, MOVE, PICK, make_net, to_batch
+
+META = torch.device("meta")
+
+
+class Crossings(TorchDispatchMode):
+    """Counts the operations that have tensors here and on a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves((args, kwargs, result)) if isinstance(each, Tensor)]
+        if len({each.device.type for each in tensors}) > 1:
+            self.names.append(str(func))
+        return result
+
+
+@pytest.fixture(autouse=True)
+def device_like_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels are thought to run on `meta`, where attention is anything with the right gradients' shapes."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Any = None, **_: Any) -> Tensor:
+        frames.bounds(len(q))
+        if relative is None:
+            return q + k + v
+        gate = 0.0 if relative.gate is None else relative.gate.sum()
+        return q + k + v + relative.keys.rows.sum() + relative.values.rows.sum() + gate
+
+    monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
+    monkeypatch.setattr(transformer, "ragged_attention", attention)
+    yield
+
+
+def scene() -> ObsBatch:
+    """Ships, rocks and flags, some of them hidden; every kind of action."""
+    return Scene([(1, 3, 1), (0, 0, 0), (1, 4, 2)], seed=1, hide=True).batch
+
+
+NETS: dict[str, Callable[[], RogueNet]] = {
+    "plain": lambda: RogueNet(make_config(backend="auto"), SPACE, ACTIONS),
+    "pooling": lambda: RogueNet(make_config(backend="auto", pooling="meanmax"), SPACE, ACTIONS),
+    "relative": lambda: RogueNet(make_config(backend="auto", relpos=RelposConfig(**ALL_OF_RELPOS)), SPACE, ACTIONS),
+    "translated": lambda: RogueNet(
+        make_config(
+            backend="auto",
+            translation=TranslationConfig(
+                reference_entity="Ship",
+                position_features=["x", "y"],
+                rotation_vec_features=["dx", "dy"],
+                add_distance=True,
+            ),
+        ),
+        SPACE,
+        ACTIONS,
+    ),
+}
+
+
+def learn(net: RogueNet, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> None:
+    evaluation = net.evaluate(batch, actions)
+    loss = evaluation.values.sum()
+    for name, log_probs in evaluation.log_probs.items():
+        loss = loss + (log_probs + evaluation.entropies[name]).sum()
+    loss.backward()
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("full", [False, True], ids=["ragged", "padded"])
+def test_acting_evaluating_and_their_gradients_ask_nothing_of_the_device(name: str, full: bool) -> None:
+    net, batch = NETS[name](), scene()
+    actions = net.act(batch).actions
+    if full:
+        capacity = Capacity.of(batch)
+        actions = {n: a for n, a in net.act(padded(batch, capacity)).actions.items()}
+        batch = padded(batch, capacity)
+    net.to(META)
+    there = batch.to(META)
+    actions = {n: a.map(lambda tensor: tensor.to(META)) for n, a in actions.items()}
+    keys = keyed(7, torch.arange(len(batch), device=META))
+    with Crossings() as crossings:
+        net.act(there, generator=FrameKeys(keys))
+        net.value(there)
+        learn(net, there, actions)
+        if name != "relative":  # which looks at all pairs, some at a time
+            net.update_normalization(there)
+    assert crossings.names == []
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_global_features_and_actions_cross_with_the_rest_and_ask_nothing() -> None:
+    frame = Observation(
+        features={
+            "unit.scout": np.ones((2, 2), np.float32),
+            "forward": np.ones((1, 1), np.float32),
+            "flag": np.ones((1, 0), np.float32),
+        },
+        ids={"unit.scout": ["a", "b"], "forward": ["c"], "flag": ["d"]},
+        actions={
+            MOVE: CategoricalActionMask(actor_ids=["a"], mask=[[True, False, True]]),
+            PICK: SelectEntityActionMask(actor_ids=["a", "c"], actee_ids=["b", "d"]),
+            MODE: GlobalCategoricalActionMask(),
+        },
+        global_features=np.ones(2, np.float32),
+    )
+    net, batch = make_net(GLOBAL).to(META), to_batch([frame] * 3, GLOBAL)
+    with Crossings() as crossings:
+        there = batch.to(META)
+        result = net.act(there, generator=FrameKeys(keyed(7, torch.arange(3, device=META))))
+        learn(net, there, result.actions)
+    assert len(crossings.names) == 1
+
+
+def test_observations_cross_as_one_copy() -> None:
+    batch = scene()
+    with Crossings() as crossings:
+        there = batch.to(META)
+        padded(batch, Capacity.of(batch)).to(META)
+    assert crossings.names == ["aten.copy_.default"] * 2
+    assert [tensor.shape for tensor in there.tensors()] == [tensor.shape for tensor in batch.tensors()]
+
+
+def test_gathering_all_frames_and_filling_up_ask_nothing_of_the_device() -> None:
+    there = scene().to(META)
+    order = torch.arange(3, device=META)
+    with Crossings() as crossings:
+        there.gather(order, all_of_them=True)
+        padded(there, Capacity.of(there))
+    assert crossings.names == []
+
+
+def test_splitting_asks_once() -> None:
+    batch = scene()
+    asked: list[Tensor] = []
+    original = Tensor.tolist
+
+    def tolist(tensor: Tensor) -> Any:
+        asked.append(tensor)
+        return original(tensor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "tolist", tolist)
+        parts = batch.split([1, 2])
+    assert len(asked) == 1
+    whole = ObsBatch.cat(parts)
+    for name, ragged in batch.features.items():
+        assert all(torch.equal(before, after) for before, after in zip(ragged, whole.features[name], strict=True))
+    assert [part.action_masks["pick"].num_pairs for part in parts] == [  # type: ignore[union-attr]
+        int(part.action_masks["pick"].pair_offsets[-1])
+        for part in parts  # type: ignore[union-attr]
+    ]
+
+
+def test_what_crosses_is_what_was_there() -> None:
+    tensors = [torch.arange(5), torch.rand(3, 2), torch.tensor([True, False, True]), torch.zeros(0, 4)]
+    cpu = torch.device("cpu")
+    for memory in (None, torch.empty(num_bytes(tensors) + 100, dtype=torch.uint8)):
+        there = to_device(tensors, cpu, memory)
+        assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(tensors, there, strict=True))
+        assert len({tensor.untyped_storage().data_ptr() for tensor in there if tensor.numel()}) == 1
+    assert memory is not None
+    again = views(memory.clone(), tensors)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, again, strict=True))
+    assert all((a == b.numpy()).all() for a, b in zip(to_host(tensors), tensors, strict=True))

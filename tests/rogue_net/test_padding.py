@@ -1,0 +1,100 @@
+"""Batches of a fixed size: what fills them up changes nothing."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
+from rogue_net.padding import Capacity, fill_up, pad_ragged, padded, room
+from tests.rogue_net import backends
+from tests.rogue_net.worlds import WORLDS, batches, net_of, to_batch, worlds
+
+
+def filled_up(actions: dict[str, RaggedTensor], capacity: Capacity) -> dict[str, RaggedTensor]:
+    return {name: pad_ragged(action, capacity.actors[name], capacity.frames) for name, action in actions.items()}
+
+
+def check_same_evaluation(net: RogueNet, batch: ObsBatch, capacity: Capacity) -> None:
+    """Numbers and gradients of the real frames."""
+    actions = net.act(batch).actions
+    full = padded(batch, capacity)
+    plain, of_full = net.evaluate(batch, actions), net.evaluate(full, filled_up(actions, capacity))
+    torch.testing.assert_close(of_full.values[: len(batch)], plain.values, atol=1e-5, rtol=1e-5)
+    losses = [plain.values.sum(), of_full.values[: len(batch)].sum()]
+    for name, log_probs in plain.log_probs.items():
+        count = len(log_probs)
+        torch.testing.assert_close(of_full.log_probs[name][:count], log_probs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(of_full.entropies[name][:count], plain.entropies[name], atol=1e-5, rtol=1e-5)
+        losses[0] = losses[0] + (log_probs + plain.entropies[name]).sum()
+        # what is real is told by a factor, as in a loss: what fills up has to be finite
+        real = fill_up(torch.ones(count), capacity.actors[name])
+        losses[1] = losses[1] + ((of_full.log_probs[name] + of_full.entropies[name]) * real).sum()
+    gradients = [torch.autograd.grad(loss, list(net.parameters()), allow_unused=True) for loss in losses]
+    for expected, given_ in zip(*gradients, strict=True):
+        if expected is not None and given_ is not None:
+            torch.testing.assert_close(given_, expected, atol=1e-4, rtol=1e-4)
+
+
+@given(st.data(), worlds)
+def test_real_frames_get_the_numbers_and_gradients_that_they_had(data: st.DataObject, world) -> None:  # type: ignore[no-untyped-def]
+    batch = to_batch(data.draw(batches(world)), world)
+    check_same_evaluation(net_of(world, "reference"), batch, Capacity.of(batch))
+
+
+@given(st.data(), worlds)
+def test_the_room_that_is_left_changes_nothing(data: st.DataObject, world) -> None:  # type: ignore[no-untyped-def]
+    batch, larger = (to_batch(data.draw(batches(world)), world) for _ in range(2))
+    capacity = Capacity.of(batch).covering(Capacity.of(larger))
+    assert capacity.fits(batch) and capacity.fits(larger)
+    check_same_evaluation(net_of(world, "reference"), batch, capacity)
+
+
+@given(backends.scenes())
+def test_continuous_actions_and_selections_are_the_same(scene: backends.Scene) -> None:
+    net = RogueNet(backends.make_config(backend="reference"), backends.SPACE, backends.ACTIONS)
+    check_same_evaluation(net, scene.batch, Capacity.of(scene.batch))
+
+
+@pytest.mark.parametrize("options", [{"pooling": "mean"}, {"pooling": "meanmax"}, {"relpos": True}])
+def test_pooling_and_relative_positions_are_the_same(options: dict[str, object]) -> None:
+    if "relpos" in options:
+        options = {"relpos": backends.RelposConfig(**backends.ALL_OF_RELPOS)}
+    config = backends.make_config(backend="reference", **options)
+    net = RogueNet(config, backends.SPACE, backends.ACTIONS)
+    batch = backends.even_scene(frames=5, entities=4).batch
+    check_same_evaluation(net, batch, Capacity.of(batch))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_keyed_noise_draws_the_same_actions(world) -> None:  # type: ignore[no-untyped-def]
+    net = net_of(world, "reference")
+
+    @given(batches(world))
+    def check(observations) -> None:  # type: ignore[no-untyped-def]
+        batch = to_batch(observations, world)
+        capacity = Capacity.of(batch)
+        keys = keyed(7, torch.arange(len(batch)))
+        plain = net.act(batch, generator=FrameKeys(keys))
+        full = net.act(padded(batch, capacity), generator=FrameKeys(fill_up(keys, capacity.frames)))
+        for name, action in plain.actions.items():
+            assert torch.equal(full.actions[name].values[: len(action.values)], action.values)
+
+    check()
+
+
+def test_a_batch_that_is_too_large_does_not_fit_and_nothing_is_dropped() -> None:
+    small, large = (backends.even_scene(frames=4, entities=n).batch for n in (3, 9))
+    capacity = Capacity.of(small)
+    assert not capacity.fits(large)
+    grown = capacity.covering(Capacity.of(large))
+    assert grown.fits(small) and grown.fits(large)
+    full = padded(large, grown)
+    for name, ragged in large.features.items():
+        assert torch.equal(full.features[name].values[: len(ragged.values)], ragged.values)
+
+
+@given(st.integers(0, 10**7))
+def test_there_is_always_a_row_to_spare_and_at_most_an_eighth_or_64_more(count: int) -> None:
+    assert count < room(count) <= max(count + 64, (count + 1) * 1.125)
+    assert room(room(count) - 1) == room(count)
