@@ -24,7 +24,7 @@ from enn_ppo.run import Run
 from gpu.cases import WORLDS, World, begin, start_knobs, train_config
 from gpu.results import Section
 from gpu.timing import synchronize
-from rogue_net import ObsBatch, RogueNetConfig
+from rogue_net import ObsBatch, RaggedTensor, RogueNetConfig
 
 UPDATES = 20
 CHERRIES = World(
@@ -86,7 +86,7 @@ def _of_observations(obs: ObsBatch) -> Iterator[tuple[str, Any]]:
             value = getattr(mask, field.name)
             if isinstance(value, torch.Tensor):
                 yield "masks", value
-            elif value is not None:
+            elif isinstance(value, RaggedTensor):
                 yield "masks" if field.name == "pairs" else "actors and choices", value.values
                 yield "offsets", value.offsets
 

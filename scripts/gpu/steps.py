@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from enn_ppo.config import TrainConfig
+from enn_ppo.graphs.acting import ActGraph
+from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.rollout import Rollout
 from enn_ppo.run import Run
 from gpu.cases import WORLDS, Knobs, World, begin, start_knobs, train_config
@@ -135,6 +137,8 @@ class Phases:
                 (ObsBatch, "from_vec_obs", "copies to the device"),
                 (ActResult, "to_buffers", "copies to the host"),
                 (state.model, "act", "act"),
+                (ActGraph, "__call__", "act as a graph, with its copies"),
+                (MinibatchGraph, "__call__", "minibatches as graphs"),
                 (state.sampler, "collect", "rollout, else"),
                 (state.learner, "estimate_advantages", "advantages"),
                 (state.learner, "measure", "input statistics"),

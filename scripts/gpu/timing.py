@@ -14,8 +14,8 @@ MOST_CALLS = 1000  # a round
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done."""
-    if device.type == "cuda":
+    """Wait until everything that was asked of the device is done; not while a graph is recorded, when nothing may wait."""
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize(device)
 
 
