@@ -110,9 +110,7 @@ class TrainState:
         self.sampler = (
             RankSampler(pools, self.model, device, config.seed, ranks, pipeline)
             if ranks.size > 1
-            else LocalSampler(
-                pools, self.model, device, config.seed, pipeline=pipeline, graphs=learner.uses_graphs
-            )
+            else LocalSampler(pools, self.model, device, config.seed, pipeline=pipeline, graphs=learner.uses_graphs)
         )
 
     @property

@@ -71,6 +71,25 @@ def ragged_attention(
     return packed_attention(q, k, v, frames, relative, dropout)
 
 
+def attention_of_joined(
+    qkv: Tensor,
+    frames: Frames,
+    relative: Relative | None = None,
+    *,
+    dropout: float = 0.0,
+    backend: AttentionBackend = "packed",
+    precision: Precision = "fp32",
+) -> Tensor:
+    """`ragged_attention` of (E, 3, H, K) queries, keys and values in one tensor, as a linear layer makes them."""
+    if backend == "triton":
+        from rogue_net.cuda.attention import triton_attention_of_joined
+
+        assert dropout == 0
+        return triton_attention_of_joined(qkv, frames, relative, precision=precision)
+    q, k, v = qkv.unbind(1)
+    return ragged_attention(q, k, v, frames, relative, dropout=dropout, backend=backend, precision=precision)
+
+
 def packed_attention(
     q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative | None, dropout: float
 ) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rogue_net.attention import AttentionBackend
 from rogue_net.config import Backend, Precision, RogueNetConfig
+from rogue_net.cuda.relative_attention import refusal
 from rogue_net.frames import Frames
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,9 @@ REFERENCE = Choice(trunk=False, attention="packed")
 #: Devices that Triton's kernels run on.
 TRITON_DEVICES = {"cuda"}
 
-#: Head width -> tokens of a frame on average from which torch's attention of 16 bits is taken in place of ours, which looks at
-#: tiles of tokens whatever the lengths of frames. Not measured yet: `scripts/gpu_checks.sh` has the table that tells.
-VARLEN_FROM = {16: 128, 32: 128, 64: 128, 128: 128}
+#: Tokens of a frame on average from which torch's attention of 16 bits is taken in place of ours, which looks at tiles of
+#: tokens whatever the lengths of frames. Not measured yet: `scripts/gpu_checks.sh` makes the table that tells.
+VARLEN_FROM = 128
 
 
 def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None, *, drop: bool) -> Choice:
@@ -79,8 +80,10 @@ def _attention_on_cuda(config: RogueNetConfig, num_tokens: int, frames: Frames |
         frames is None or frames.padded or frames.visible is not None
     ):  # what graphs record must not ask for the longest frame
         return "triton"
-    width = min((each for each in VARLEN_FROM if each >= config.d_model // config.n_head), default=max(VARLEN_FROM))
-    return "varlen" if num_tokens >= VARLEN_FROM[width] * (len(frames.offsets) - 1) else "triton"
+    width = config.d_model // config.n_head
+    if width % 8 != 0 or num_tokens < VARLEN_FROM * (len(frames.offsets) - 1):
+        return "triton"
+    return "varlen"
 
 
 def fuses_rows(backend: Backend, rows: Tensor) -> bool:
@@ -132,8 +135,8 @@ def why_not_triton(config: RogueNetConfig) -> str | None:
         return f"net.pooling={config.pooling} has no kernels"
     if config.d_model // config.n_head > 128:
         return f"the width of a head, net.d_model / net.n_head = {config.d_model // config.n_head}, is above 128"
-    if config.relpos.kind != "none" and torch.are_deterministic_algorithms_enabled():
-        return f"its gradients of net.relpos.kind={config.relpos.kind} add up in any order, and torch_deterministic forbids that"
+    if config.relpos.kind != "none" and (reason := refusal()) is not None:
+        return f"{reason} (net.relpos.kind={config.relpos.kind}, torch_deterministic=true)"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed, which CUDA builds of torch bring along; pip install triton"
     return None

@@ -33,21 +33,29 @@ class Frames:
         visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
         num_tokens: E; None: looked up when it is needed, which synchronises.
         padded: whether the last frame is none: see `rogue_net/padding.py`.
+        num_pairs: as many pairs as there are, or more, of tokens of one frame, each token with itself among them; None: looked
+            up when it is needed, which synchronises.
     """
 
     def __init__(
-        self, offsets: Tensor, visible: Tensor | None = None, num_tokens: int | None = None, padded: bool = False
+        self,
+        offsets: Tensor,
+        visible: Tensor | None = None,
+        num_tokens: int | None = None,
+        padded: bool = False,
+        num_pairs: int | None = None,
     ) -> None:
         self.offsets = offsets
         self.visible = visible
         self.padded = padded
+        self._num_pairs = num_pairs
         self._num_tokens = num_tokens
         self._bounds: Bounds | None = None
 
     @staticmethod
     def of(batch: ObsBatch) -> Frames:
         """Those of a batch."""
-        return Frames(batch.layout.offsets, batch.token_visible, batch.num_tokens, batch.padded)
+        return Frames(batch.layout.offsets, batch.token_visible, batch.num_tokens, batch.padded, batch.num_token_pairs)
 
     @property
     def num_tokens(self) -> int:
@@ -75,10 +83,12 @@ class Frames:
         """(E,) int64, the frame of each token."""
         return sequence_of_item(self.offsets, self.num_tokens)
 
-    @cached_property
+    @property
     def num_pairs(self) -> int:
-        """Pairs of tokens of one frame, each token with itself among them. Synchronises with the device."""
-        return int(np.square(np.diff(self.host_offsets)).sum())
+        """See the argument."""
+        if self._num_pairs is None:
+            self._num_pairs = int(np.square(np.diff(self.host_offsets)).sum())
+        return self._num_pairs
 
     def bounds(self, num_tokens: int) -> Bounds:
         """Where the frame of each token is. Never synchronises: the number of tokens is known to those who have them.

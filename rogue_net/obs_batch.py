@@ -49,6 +49,8 @@ class ObsBatch:
     )  # types that hide something: B sequences of (n, 1) bool
     #: Whether the last frame is none: it holds what fills up tensors of a fixed size; see `rogue_net/padding.py`.
     padded: bool = False
+    #: Pairs of entities of one frame that there are, or in a padded batch room for; None: the host does not know.
+    num_token_pairs: int | None = None
 
     @staticmethod
     def from_vec_obs(obs: VecObs, device: torch.device | str = "cpu") -> ObsBatch:

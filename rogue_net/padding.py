@@ -42,10 +42,16 @@ class Capacity:
     pairs: Mapping[str, int]  # select-entity action -> pairs of actors and actees, that of nobody not counted
     masked: Mapping[str, int]  # actions whose masks are given -> choices of a categorical one, 0 of a select-entity one
     hiding: frozenset[str]  # types of which some entities are hidden
+    token_pairs: int | None  # of entities of one frame; None: nobody asks for it
 
     @staticmethod
-    def of(batch: ObsBatch) -> Capacity:
-        """Room for a batch, and for others a little larger."""
+    def of(batch: ObsBatch, *, token_pairs: bool = False) -> Capacity:
+        """Room for a batch, and for others a little larger.
+
+        Args:
+            batch: of which as much is real as has to fit.
+            token_pairs: whether pairs of entities have room, too, as relative positions need it. To count them synchronises.
+        """
         selects = {name: mask for name, mask in batch.action_masks.items() if isinstance(mask, SelectEntityMask)}
         return Capacity(
             frames=len(batch) + 2,
@@ -59,6 +65,7 @@ class Capacity:
             pairs={name: room(pairs_in(mask)) for name, mask in selects.items()},
             masked={name: _choices(mask) for name, mask in batch.action_masks.items() if _is_masked(mask)},
             hiding=frozenset(batch.visible),
+            token_pairs=room(token_pairs_in(batch)) if token_pairs else None,
         )
 
     def covering(self, other: Capacity) -> Capacity:
@@ -75,6 +82,7 @@ class Capacity:
             pairs=larger(self.pairs, other.pairs),
             masked={**self.masked, **other.masked},
             hiding=self.hiding | other.hiding,
+            token_pairs=None if self.token_pairs is None else max(self.token_pairs, other.token_pairs or 0),
         )
 
     def fits(self, batch: ObsBatch) -> bool:
@@ -89,6 +97,7 @@ class Capacity:
             and all(pairs_in(mask) < self.pairs[name] for name, mask in selects.items())
             and all(name in self.masked for name, mask in masks.items() if _is_masked(mask))
             and self.hiding.issuperset(batch.visible)
+            and (self.token_pairs is None or token_pairs_in(batch) < self.token_pairs)
         )
 
     def describe(self) -> str:
@@ -107,6 +116,11 @@ def pairs_in(mask: SelectEntityMask) -> int:
     return int(mask.pair_offsets[-1]) if mask.num_pairs is None else mask.num_pairs
 
 
+def token_pairs_in(batch: ObsBatch) -> int:
+    """Pairs of entities of one frame, each with itself among them. Synchronises with the device, if that is not the CPU."""
+    return int(batch.layout.lengths.square().sum())
+
+
 def padded(batch: ObsBatch, capacity: Capacity) -> ObsBatch:
     """A batch filled up to a capacity that it fits in. Nobody waits for the device."""
     features = {
@@ -119,6 +133,8 @@ def padded(batch: ObsBatch, capacity: Capacity) -> ObsBatch:
         action_masks={name: _padded_mask(name, mask, capacity) for name, mask in batch.action_masks.items()},
         visible={name: _padded_flags(batch, name, features[name]) for name in sorted(capacity.hiding)},
         padded=True,
+        # empty frames have their `__global__` entity, if there is one
+        num_token_pairs=None if capacity.token_pairs is None else capacity.token_pairs + capacity.frames,
     )
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from entity_gym.spaces import ActionSpace, ObsSpace
 from rogue_net.absent import with_absent
-from rogue_net.attention import ragged_attention
+from rogue_net.attention import attention_of_joined
 from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, Precision, RogueNetConfig
 from rogue_net.frames import Frames
@@ -70,10 +70,13 @@ class Block(nn.Module):
         else:
             if relative is not None and positions is not None:
                 relative = relative._replace(gate=positions.gate(x))
-            q, k, v = self.query_key_value(x).view(len(x), 3, self.num_heads, -1).unbind(1)
-            dropout = self.attention_dropout if drop else 0.0
-            attended = ragged_attention(
-                q, k, v, frames, relative, dropout=dropout, backend=choice.attention, precision=choice.products
+            attended = attention_of_joined(
+                self.query_key_value(x).view(len(x), 3, self.num_heads, -1),
+                frames,
+                relative,
+                dropout=self.attention_dropout if drop else 0.0,
+                backend=choice.attention,
+                precision=choice.products,
             )
             mixed = self.project(attended.flatten(1))
         tokens = tokens + functional.dropout(mixed, self.residual_dropout, drop)
@@ -175,6 +178,8 @@ class Transformer(nn.Module):
         relative = None
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
+            if choice.attention == "triton":
+                relative = relative._replace(pairs=positions.pairs(relative.geometry, frames, len(tokens)))
         with _products_in(choice.products, tokens.device):
             for block in self.blocks:
                 tokens = block(tokens, frames, relative, positions, drop=drop, choice=choice)

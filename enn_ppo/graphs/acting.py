@@ -10,6 +10,7 @@ from torch import Tensor
 
 from enn_ppo.actor_critic import Actor
 from enn_ppo.graphs.recording import Recording
+from enn_ppo.graphs.support import counts_pairs
 from entity_gym.vec_obs import VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.crossing import num_bytes, to_device, views
@@ -46,6 +47,7 @@ class ActGraph:
 
     def __init__(self, net: Actor, device: torch.device) -> None:
         self._net, self._device = net, device
+        self._token_pairs = counts_pairs(net)
         self._capacity: Capacity | None = None
         self._recorded: _Recorded | None = None
 
@@ -73,7 +75,7 @@ class ActGraph:
         return Acted(seen, _real_results(result, seen))
 
     def _make_room(self, batch: ObsBatch) -> None:
-        needed = Capacity.of(batch)
+        needed = Capacity.of(batch, token_pairs=self._token_pairs)
         if self._capacity is not None:
             needed = self._capacity.covering(needed)
             log.warning("a step has outgrown its graph; it is recorded again with room for %s", needed.describe())

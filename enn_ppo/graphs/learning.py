@@ -13,6 +13,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.graphs.recording import Recording, copy_all
+from enn_ppo.graphs.support import counts_pairs
 from enn_ppo.losses import Ratio, Weighting
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.update import Coefficients, Samples, learn_minibatch
@@ -65,7 +66,7 @@ class MinibatchGraph:
         coefficients = Coefficients.of(ppo)
         constant = _Constant(ppo.ratio, ppo.weighting, ppo.normalize_advantages, ppo.clip_value)
         if self._capacity is None or not self._capacity.fits(minibatch.obs) or self._recorded_for != constant:
-            self._make_room(minibatch)
+            self._make_room(minibatch, counts_pairs(net))
         assert self._capacity is not None
         full = pad_samples(minibatch, self._capacity)
         if self._recorded is None:
@@ -76,12 +77,14 @@ class MinibatchGraph:
         self._recorded.coefficients.copy_(torch.tensor(coefficients), non_blocking=True)
         return self._recorded.step()
 
-    def _make_room(self, minibatch: Samples) -> None:
-        needed = Capacity.of(minibatch.obs)
+    def _make_room(self, minibatch: Samples, token_pairs: bool) -> None:
+        needed = Capacity.of(minibatch.obs, token_pairs=token_pairs)
         if self._capacity is not None:
             needed = self._capacity.covering(needed)
             if needed != self._capacity:
-                log.warning("minibatches have outgrown their graph; it is recorded again with room for %s", needed.describe())
+                log.warning(
+                    "minibatches have outgrown their graph; it is recorded again with room for %s", needed.describe()
+                )
         self._capacity, self._recorded = needed, None  # the old graph's memory goes first
 
 

@@ -22,6 +22,7 @@ from enn_ppo.ranks import ALONE
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
+from rogue_net.config import RelposConfig
 
 CPU = torch.device("cpu")
 
@@ -59,15 +60,38 @@ def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4)
         {"env": EnvConfig(id="CherryPick"), "total_timesteps": 128 * 2},
         {"env": EnvConfig(id="MultiSnake"), "rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)},
         {"net": RogueNetConfig(pooling="mean"), "value_net": RogueNetConfig(d_model=16)},
+        {
+            "net": RogueNetConfig(
+                relpos=RelposConfig(
+                    kind="grid", extent=[5, 5], position_features=["x", "y"], exclude_entities=["Orbital Cannon"]
+                )
+            )
+        },
     ],
-    ids=["plain", "joint", "schedules", "select-entity", "pipeline", "pooling and a value network"],
+    ids=[
+        "plain",
+        "joint",
+        "schedules",
+        "select-entity",
+        "pipeline",
+        "pooling and a value network",
+        "relative positions",
+    ],
 )
 def test_a_run_with_graphs_learns_what_a_run_without_does(
     settings: dict[str, object], tmp_path: Path, graphs_on_the_cpu: None
 ) -> None:
     graphs, plain = (run(tmp_path / name, name, **settings) for name in ("graphs", "off"))
     assert graphs.metrics is not None and plain.metrics is not None
-    for name in ("episodic_reward", "policy_loss", "value_loss", "entropy", "approx_kl", "grad_norm", "explained_variance"):
+    for name in (
+        "episodic_reward",
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "approx_kl",
+        "grad_norm",
+        "explained_variance",
+    ):
         expected = plain.metrics[name]
         if expected is None:
             assert graphs.metrics[name] is None
@@ -98,7 +122,9 @@ def sweepers(num_envs: int, seed: int = 1) -> ListEnv:
 def test_a_step_that_is_larger_than_all_before_grows_the_graph_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     small = sweepers(4)
     obs = small.reset()
-    large_env = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, num_mines=20, num_robots=9, cooldown_period=0), 4, seed=2)
+    large_env = ListEnv(
+        lambda: PythonMineSweeper(orbital_cannon=True, num_mines=20, num_robots=9, cooldown_period=0), 4, seed=2
+    )
     large = large_env.reset()
     torch.manual_seed(0)
     net = RogueNet(RogueNetConfig(backend="reference"), small.obs_space(), small.action_space())
@@ -170,10 +196,14 @@ def test_a_full_device_ends_the_run_with_the_settings_that_take_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of ...")
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of ..."
+        )
 
     monkeypatch.setattr("enn_ppo.learner.update", full)
-    with pytest.raises(DeviceMemoryFull, match=r"the device's memory is full \(CUDA out of memory\).*micro_batch_size=24"):
+    with pytest.raises(
+        DeviceMemoryFull, match=r"the device's memory is full \(CUDA out of memory\).*micro_batch_size=24"
+    ):
         run(tmp_path / "a", "off")
     code = run_train(train, ["env=MineSweeper", f"run_dir={tmp_path / 'b'}", "device=cpu"])
     told = capsys.readouterr().err

@@ -5,6 +5,7 @@ A watcher counts the copies between it and the host.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, keye
 from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.crossing import num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
-from rogue_net.padding import Capacity, padded
+from rogue_net.padding import Capacity, padded, token_pairs_in
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
 from tests.rogue_net.worlds import GLOBAL, MODE, MOVE, PICK, make_net, to_batch
 
@@ -45,15 +46,15 @@ class Crossings(TorchDispatchMode):
 def device_like_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are thought to run on `meta`, where attention is anything with the right gradients' shapes."""
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Any = None, **_: Any) -> Tensor:
-        frames.bounds(len(q))
+    def attention(qkv: Tensor, frames: Frames, relative: Any = None, **_: Any) -> Tensor:
+        frames.bounds(len(qkv))
         if relative is None:
-            return q + k + v
+            return qkv.sum(1)
         gate = 0.0 if relative.gate is None else relative.gate.sum()
-        return q + k + v + relative.keys.rows.sum() + relative.values.rows.sum() + gate
+        return qkv.sum(1) + relative.keys.rows.sum() + relative.values.rows.sum() + gate
 
     monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
-    monkeypatch.setattr(transformer, "ragged_attention", attention)
+    monkeypatch.setattr(transformer, "attention_of_joined", attention)
     yield
 
 
@@ -96,10 +97,12 @@ def test_acting_evaluating_and_their_gradients_ask_nothing_of_the_device(name: s
     net, batch = NETS[name](), scene()
     actions = net.act(batch).actions
     if full:
-        capacity = Capacity.of(batch)
+        capacity = Capacity.of(batch, token_pairs=True)
         actions = {n: a for n, a in net.act(padded(batch, capacity)).actions.items()}
         batch = padded(batch, capacity)
     net.to(META)
+    # of relative positions alone, and where nothing is filled up, the host has to know how many pairs there are
+    batch = batch if full else replace(batch, num_token_pairs=token_pairs_in(batch))
     there = batch.to(META)
     actions = {n: a.map(lambda tensor: tensor.to(META)) for n, a in actions.items()}
     keys = keyed(7, torch.arange(len(batch), device=META))
