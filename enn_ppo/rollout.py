@@ -25,6 +25,7 @@ from entity_gym.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecAction, VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
+from rogue_net.crossing import to_device
 from rogue_net.ragged import cat_ragged
 
 
@@ -240,10 +241,11 @@ class Trajectory:
         """All of it, with what else there is to tell."""
         results, outcomes = self._results, self._seen[1:]
 
-        def stack(name: str) -> Tensor:
-            return torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes]).to(self._device)
-
-        truncated = stack("truncated")
+        columns = [
+            torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes])
+            for name in ("reward", "done", "truncated")
+        ]
+        rewards, done, truncated = columns if self._device.type == "cpu" else to_device(columns, self._device)
         obs = ObsBatch.cat(self._frames)
         offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}  # every actor chooses once
         return Rollout(
@@ -257,8 +259,8 @@ class Trajectory:
                 for name in results[0].log_probs
             },
             values=torch.stack([result.values for result in results]),
-            rewards=stack("reward"),
-            terminated=stack("done") & ~truncated,
+            rewards=rewards,
+            terminated=done & ~truncated,
             truncated=truncated,
             final_values=self._final_values(outcomes),
             last_values=self._net.value(ObsBatch.from_vec_obs(self._seen[-1], self._device)),

@@ -51,9 +51,9 @@ def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None,
         ValueError: `fused` was asked for, or a precision, and cannot be.
     """
     on_cuda = tokens.device.type in TRITON_DEVICES
-    if (problem := why_not_precision(config, "cuda" if on_cuda else "cpu")) is not None:
+    if config.precision != "fp32" and (problem := why_not_precision(config, "cuda" if on_cuda else "cpu")) is not None:
         raise ValueError(problem)
-    reference = REFERENCE._replace(products=config.precision if on_cuda else "fp32")
+    reference = REFERENCE._replace(products=config.precision) if on_cuda else REFERENCE
     if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
         return reference
     reason = (

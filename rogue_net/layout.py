@@ -34,8 +34,8 @@ class Layout:
         if not by_type:
             none = torch.zeros(num_frames + 1, dtype=torch.int64, device=device)
             return Layout(none, none[1:], none[:0], {})
-        offsets, order = (_in_numpy if device.type == "cpu" else _in_torch)(by_type, counts)
-        return Layout(offsets, offsets.diff(), order, dict(zip(features, torch.split(order, counts), strict=True)))
+        offsets, lengths, order = (_in_numpy if device.type == "cpu" else _in_torch)(by_type, counts)
+        return Layout(offsets, lengths, order, dict(zip(features, torch.split(order, counts), strict=True)))
 
     @cached_property
     def frames(self) -> Tensor:
@@ -53,15 +53,15 @@ class Layout:
         return torch.repeat_interleave(rows, self.lengths, dim=0, output_size=len(self.order))
 
 
-def _in_torch(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Where frames begin among the tokens, and the token of each row; the device is asked for nothing.
+def _in_torch(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Where frames begin among the tokens, how many each has, and the token of each row; the device is asked for nothing.
 
     Args:
         by_type: (B + 1,) of each type, its offsets; at least one type.
         counts: entities of each type.
 
     Returns:
-        (B + 1,) and (E,) int64.
+        (B + 1,), (B,) and (E,) int64.
     """
     starts = torch.stack(list(by_type))  # (types, B + 1)
     runs = starts.diff(
@@ -72,15 +72,15 @@ def _in_torch(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor,
     rows_before = torch.stack([offsets.new_full((1,), rows) for rows in accumulate(counts[:-1], initial=0)])
     shift = first_token - (starts[:, :-1] + rows_before)
     shifts = torch.repeat_interleave(shift.flatten(), runs.flatten(), output_size=sum(counts))
-    return offsets, torch.arange(sum(counts), device=offsets.device) + shifts
+    return offsets, offsets.diff(), torch.arange(sum(counts), device=offsets.device) + shifts
 
 
-def _in_numpy(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _in_numpy(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """The same on the CPU: for a step of few frames an operation of torch costs several times as much."""
-    starts = np.stack([each.numpy() for each in by_type])
+    starts = torch.stack(list(by_type)).numpy()
     runs = starts[:, 1:] - starts[:, :-1]
     offsets = starts.sum(0)
     first_token = offsets[:-1] + runs.cumsum(0) - runs
     first_row = starts[:, :-1] + np.cumsum([0, *counts])[:-1, None]
     order = np.arange(sum(counts)) + np.repeat((first_token - first_row).ravel(), runs.ravel())
-    return torch.from_numpy(offsets), torch.from_numpy(order)
+    return torch.from_numpy(offsets), torch.from_numpy(offsets[1:] - offsets[:-1]), torch.from_numpy(order)
