@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from enn_ppo import RolloutConfig, TrainConfig, TrainResult, train
+from enn_ppo import Callback, RolloutConfig, TrainConfig, TrainResult, train
+from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.command_line.cli import run_train
 from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig
 from enn_ppo.graphs import support
 from enn_ppo.graphs.acting import ActGraph
-from enn_ppo.graphs.recording import copy_all
+from enn_ppo.graphs.recording import Recording, copy_all
 from enn_ppo.memory import DeviceMemoryFull
 from enn_ppo.ranks import ALONE
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -43,7 +44,7 @@ def run(folder: Path, compile_: str, **settings: object) -> TrainResult:
         "checkpoint_interval": 1,
         "keep_last": 10,
     } | settings
-    return train(TrainConfig(run_dir=str(folder), compile=compile_, device="cpu", **settings))  # type: ignore[arg-type]
+    return train(TrainConfig(run_dir=str(folder), compile=compile_, **({"device": "cpu"} | settings)))  # type: ignore[arg-type]
 
 
 def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4) -> None:
@@ -216,3 +217,60 @@ def test_copies_go_by_type() -> None:
     places = [torch.zeros_like(each) for each in sources]
     copy_all(places, sources)
     assert all(torch.equal(a, b) for a, b in zip(places, sources, strict=True))
+
+
+# --- On CUDA
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "settings", [{}, {"rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)}], ids=["plain", "pipeline"]
+)
+def test_on_cuda_a_recorded_run_learns_what_a_run_without_graphs_does(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
+    graphs, plain = (run(tmp_path / name, name, device="cuda", **settings) for name in ("graphs", "off"))
+    assert graphs.metrics is not None and plain.metrics is not None
+    for name in ("policy_loss", "value_loss", "entropy", "grad_norm"):
+        assert graphs.metrics[name] == pytest.approx(plain.metrics[name], rel=1e-2, abs=1e-3), name
+    assert_same_weights(graphs.policy, plain.policy, tolerance=5e-3)
+
+
+@pytest.mark.gpu
+def test_on_cuda_a_recording_replays_on_other_numbers_and_changes_the_same_parameters() -> None:
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    weight, given = torch.ones(4, device=device, requires_grad=True), torch.zeros(4, device=device)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = (weight * given).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    recording = Recording(step, device)
+    expected = torch.ones(4)
+    for number in range(1, 6):  # as it is, recorded, and replayed
+        given.fill_(number)
+        assert float(recording()) == pytest.approx(float((expected * number).sum()), rel=1e-5)
+        expected -= 0.1 * number
+        torch.testing.assert_close(weight.detach().cpu(), expected)
+
+
+@pytest.mark.gpu
+def test_on_cuda_a_run_with_graphs_takes_no_more_memory_after_many_updates(tmp_path: Path) -> None:
+    allocated: list[int] = []
+
+    class Watch(Callback):
+        def on_update(self, update: Update) -> None:
+            torch.cuda.synchronize()
+            allocated.append(torch.cuda.memory_allocated())
+
+    config = TrainConfig(
+        env=EnvConfig(id="MineSweeper"), rollout=RolloutConfig(num_envs=64, steps=8), optim=OptimConfig(batch_size=128),
+        total_timesteps=512 * 30, device="cuda", compile="graphs", run_dir=str(tmp_path / "a"),
+    )  # fmt: skip
+    train(config, callbacks=[Watch()])
+    assert max(allocated[15:]) <= max(allocated[:15]) * 1.05
