@@ -50,7 +50,8 @@ def fit_policy(
     Raises:
         ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
     """
-    return fit_net(load_net(checkpoint, network), obs_space, action_space, device, f"checkpoint {checkpoint.path}", env)
+    saved = load_net(checkpoint, network, device)
+    return fit_net(saved, obs_space, action_space, device, f"checkpoint {checkpoint.path}", env)
 
 
 def fit_net(

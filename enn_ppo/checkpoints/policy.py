@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,7 +14,12 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.saving import spaces_from_dict
-from rogue_net import RogueNet
+from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.backend import why_not_precision
+
+log = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
 
 
 def select_device(name: str) -> torch.device:
@@ -54,15 +61,16 @@ def set_determinism(on: bool) -> None:
 
 def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:
     """The policy that a checkpoint holds, with its normalization, for an environment as it was trained in."""
-    return load_net(checkpoint).to(device)
+    return load_net(checkpoint, device=device).to(device)
 
 
-def load_net(checkpoint: Checkpoint, network: str = "policy") -> RogueNet:
-    """A network that a checkpoint holds, as it was, on the CPU.
+def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
+    """A network that a checkpoint holds, on the CPU.
 
     Args:
         checkpoint: whose.
         network: `policy`, or one of `more_weights`, of which the settings have a section of the same name.
+        device: where it is to compute. If its precision cannot be there, it is fp32: what was trained on a GPU plays anywhere.
 
     Raises:
         ValueError: its settings, or its weights, are not those of a network that this version has.
@@ -72,9 +80,16 @@ def load_net(checkpoint: Checkpoint, network: str = "policy") -> RogueNet:
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
     obs_space, action_space = spaces_from_dict(checkpoint.spaces)
     with torch.random.fork_rng(devices=[]):  # what it starts as is replaced
-        net = RogueNet(net_config, obs_space, action_space)
+        net = RogueNet(_computable(net_config, device), obs_space, action_space)
     _load_weights(net, weights, checkpoint)
     return net
+
+
+def _computable(config: RogueNetConfig, device: torch.device) -> RogueNetConfig:
+    if (reason := why_not_precision(config, device.type)) is None:
+        return config
+    log.warning("the policy is played in fp32: %s", reason)
+    return replace(config, precision="fp32")
 
 
 def _load_weights(net: RogueNet, weights: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:

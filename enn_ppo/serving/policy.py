@@ -163,7 +163,7 @@ class PolicyShelf:
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, max_entities: int) -> None:
         self._name = f"checkpoint {checkpoint.path}"
-        self._saved = load_net(checkpoint)
+        self._saved = load_net(checkpoint, device=device)
         self._own = Spaces(self._saved.obs_space, dict(self._saved.action_space))
         self._device, self._max_entities = device, max_entities
         # One that no client uses any more goes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.config import EnvConfig
 from enn_ppo.tracking.logger import read_metrics
 from tests.enn_ppo.players_worlds import SNAKES
@@ -109,3 +111,19 @@ def test_a_process_evaluates_while_training_goes_on_on_cuda(tmp_path: Path) -> N
     train(tiny_config(tmp_path / "run", net=NET, device="cuda", eval=evaluation))
     steps = [row["eval/step"] for row in read_metrics(tmp_path / "run/metrics.jsonl") if "eval/step" in row]
     assert steps[-1] == 160  # the last policy is always evaluated
+
+
+def test_what_was_trained_in_numbers_of_a_gpu_is_played_on_the_cpu_in_fp32_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = train(config(tmp_path / "run", 1, "cpu"))
+    path = load_checkpoint(tmp_path / "run").path
+    settings = path / "config.yaml"
+    settings.write_text(settings.read_text().replace("precision: fp32", "precision: tf32"))
+    policy = load_policy(load_checkpoint(path), torch.device("cpu"))
+    assert policy.config.precision == "fp32"
+    assert "played in fp32: net.precision=tf32 cannot be: it is for device=cuda" in caplog.text
+    for own, weight in zip(policy.parameters(), trained.policy.parameters(), strict=True):
+        assert torch.equal(own, weight)
+    with pytest.raises(ValueError, match="net.precision=tf32 cannot be: it is for device=cuda"):
+        train(replace(config(tmp_path / "other", 1, "cpu"), net=replace(NET, precision="tf32")))
