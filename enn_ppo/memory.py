@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
+from enn_ppo.checkpoints.layout import step_folders
 from enn_ppo.config import TrainConfig
 
 
@@ -29,14 +31,16 @@ def explained_if_full(config: TrainConfig) -> Iterator[None]:
 
 def _message(config: TrainConfig, error: torch.OutOfMemoryError) -> str:
     rollout, optim = config.rollout, config.optim
-    micro_batch = (optim.micro_batch_size or optim.batch_size) // 2
+    micro_batch = max(1, (optim.micro_batch_size or optim.batch_size) // 2)
+    without_graphs = " and compile=auto" if config.compile == "graphs" else ""
     takes_less = [
-        f"optim.micro_batch_size={micro_batch} (a minibatch learned in parts, with the same result)",
+        f"optim.micro_batch_size={micro_batch}{without_graphs} (a minibatch learned in parts, with the same result)",
         f"rollout.num_envs or rollout.steps below {rollout.num_envs} and {rollout.steps} (a rollout stays on the device)",
         f"optim.batch_size below {optim.batch_size}",
     ]
     if config.net.precision != "bf16":
         takes_less.append("net.precision=bf16")
     first_sentence = str(error).split(". ")[0].strip()
-    saved = f"; the last checkpoint is in {config.run_dir}: resume={config.run_dir}" if config.run_dir else ""
+    has_saved = config.run_dir is not None and step_folders(Path(config.run_dir) / "checkpoints")
+    saved = f"; go on from the last checkpoint with resume={config.run_dir}" if has_saved else ""
     return f"the device's memory is full ({first_sentence}). What takes less: {'; '.join(takes_less)}{saved}"

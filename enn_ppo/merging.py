@@ -14,6 +14,7 @@ from torch import Tensor
 from enn_ppo.rollout import Rollout
 from entity_gym.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
+from rogue_net.crossing import moved
 from rogue_net.ragged import cat_ragged, gather_items
 
 
@@ -25,8 +26,8 @@ def merge_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     """
     if len(rollouts) == 1:
         return rollouts[0]
-    order = _by_step([rollout.rewards.shape for rollout in rollouts]).to(rollouts[0].rewards.device)
-    obs = ObsBatch.cat([rollout.obs for rollout in rollouts])[order]
+    order = moved(_by_step([rollout.rewards.shape for rollout in rollouts]), rollouts[0].rewards.device)
+    obs = ObsBatch.cat([rollout.obs for rollout in rollouts]).gather(order, all_of_them=True)
     metrics: dict[str, Metric] = {}
     for rollout in rollouts:
         for name, metric in rollout.metrics.items():
@@ -39,7 +40,7 @@ def merge_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         merged = {}
         for action, mask in obs.action_masks.items():
             parts = cat_ragged([getattr(rollout, name)[action] for rollout in rollouts])
-            items = gather_items(parts.offsets, order, mask.actors.offsets)
+            items = gather_items(parts.offsets, order, mask.actors.offsets, len(parts.values))
             merged[action] = RaggedTensor(parts.values[items], mask.actors.offsets)
         return merged
 

@@ -48,11 +48,14 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
         DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """
-    if config.policies:
-        return _train_policies(config, env, Callbacks(callbacks))
-    run = start_run(config, env, Callbacks(callbacks))
+    with explained_if_full(config):
+        return (_train_policies if config.policies else _train)(config, env, Callbacks(callbacks))
+
+
+def _train(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> TrainResult:
+    run = start_run(config, env, callback)
     state = run.state
-    with run, explained_if_full(state.config), finish_on_interrupt(run.output.say) as interrupted:
+    with run, finish_on_interrupt(run.output.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
             settings = state.begin_update()
@@ -68,7 +71,7 @@ def _train_policies(config: TrainConfig, env: EnvFactory | None, callback: Callb
     """The same with several policies: they play together, and each learns from what its players have seen."""
     runs = start_runs(config, env, callback)
     first = runs.first
-    with first, explained_if_full(config), finish_on_interrupt(first.output.say_of_all) as interrupted:
+    with first, finish_on_interrupt(first.output.say_of_all) as interrupted:
         while not first.stopped and (steps := first.state.next_steps()) > 0:
             started = time.perf_counter()
             settings = runs.begin_update()

@@ -22,6 +22,7 @@ from enn_ppo.moments import moments_of_all, moments_of_some
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.rollout import Rollout
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from rogue_net.crossing import moved
 from rogue_net.ragged import gather_items
 
 _KL = 3  # where a minibatch's numbers hold the KL divergence; see `learn_minibatch`
@@ -175,7 +176,7 @@ def update(
     epochs = 0
     with dropout_seed(generator.initial_seed() ^ 1, samples.values.device):
         while epochs < optim.epochs:
-            order = torch.randperm(num_frames, generator=generator).to(samples.values.device)
+            order = moved(torch.randperm(num_frames, generator=generator), samples.values.device)
             kl_before = totals[_KL].clone()
             # one gather an epoch, and one synchronisation: its minibatches are slices
             for minibatch in samples.gather(order, all_of_them=True).split(sizes):
@@ -312,11 +313,16 @@ def _backward(net: RogueNet | ActorCritic, samples: Samples, weights: Tensor, ob
     """
     ppo, coefficients, num_frames = objective
     evaluation = net.evaluate(samples.obs, samples.actions)
+    log_probs, entropies, frames = _cat(evaluation.log_probs), _cat(evaluation.entropies), samples.frames_of_actors
+    old_log_probs = _cat({name: ragged.values for name, ragged in samples.log_probs.items()})
+    if samples.real is not None:  # what fills up is as likely as it was: a weight of 0 would not make up for infinities
+        is_real = samples.real.index_select(0, frames)
+        log_probs, entropies = torch.where(is_real, log_probs, old_log_probs), torch.where(is_real, entropies, 0.0)
     policy = policy_terms(
-        _cat(evaluation.log_probs),
-        _cat({name: ragged.values for name, ragged in samples.log_probs.items()}),
-        _cat(evaluation.entropies),
-        samples.frames_of_actors,
+        log_probs,
+        old_log_probs,
+        entropies,
+        frames,
         samples.advantages,
         weights,
         clip=coefficients.clip,

@@ -39,6 +39,11 @@ def to_device(tensors: Sequence[Tensor], device: torch.device, into: Tensor | No
     return views(there, tensors)
 
 
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without waiting for it; on the CPU itself."""
+    return tensor if device.type == "cpu" else to_device([tensor], device)[0]
+
+
 def num_bytes(tensors: Sequence[Tensor]) -> int:
     """What `to_device` needs for them."""
     return _places(tensors)[1]
@@ -60,6 +65,11 @@ def to_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
     """
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return [tensor.numpy() for tensor in tensors]
+    return in_one_copy(tensors)
+
+
+def in_one_copy(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
+    """The numbers of tensors of one device, at least one, in new memory of the host."""
     # the largest elements first: then all are aligned
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     flat = torch.cat([tensors[i].contiguous().view(-1).view(torch.uint8) for i in order])

@@ -25,17 +25,21 @@ class Layout:
     lengths: Tensor  # (B,) int64, tokens in each frame
     order: Tensor  # (E,) int64, the token of each row where all entities of the first type come first, and so on
     positions: dict[str, Tensor]  # entity type -> (entities of the type,) int64, their tokens: the parts of `order`
+    padded: bool = False  # whether the last frame is none; see `rogue_net/padding.py`
 
     @staticmethod
-    def of(features: Mapping[str, RaggedTensor], num_frames: int, device: torch.device) -> Layout:
+    def of(
+        features: Mapping[str, RaggedTensor], num_frames: int, device: torch.device, *, padded: bool = False
+    ) -> Layout:
         """Of entity type -> B sequences, an item for each entity."""
         counts = [len(ragged.values) for ragged in features.values()]
         by_type = [ragged.offsets for ragged in features.values()]
         if not by_type:
             none = torch.zeros(num_frames + 1, dtype=torch.int64, device=device)
-            return Layout(none, none[1:], none[:0], {})
+            return Layout(none, none[1:], none[:0], {}, padded)
         offsets, lengths, order = (_in_numpy if device.type == "cpu" else _in_torch)(by_type, counts)
-        return Layout(offsets, lengths, order, dict(zip(features, torch.split(order, counts), strict=True)))
+        positions = dict(zip(features, torch.split(order, counts), strict=True))
+        return Layout(offsets, lengths, order, positions, padded)
 
     @cached_property
     def frames(self) -> Tensor:

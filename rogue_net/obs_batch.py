@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
@@ -68,7 +69,7 @@ class ObsBatch:
             else:
                 assert isinstance(mask, VecSelectEntityActionMask)
                 pairs = None if mask.mask is None else move(mask.mask)
-                num_pairs = int(np.dot(np.diff(mask.actors.offsets), np.diff(mask.actees.offsets)))
+                num_pairs = _num_pairs(mask.actors.offsets, mask.actees.offsets) if pairs is None else len(pairs.values)
                 masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs, num_pairs)
         batch = ObsBatch(
             num_frames=len(obs),
@@ -187,7 +188,7 @@ class ObsBatch:
     @cached_property
     def layout(self) -> Layout:
         """The tokens' order."""
-        return Layout.of(self.features, self.num_frames, self.device)
+        return Layout.of(self.features, self.num_frames, self.device, padded=self.padded)
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:
@@ -214,6 +215,10 @@ class ObsBatch:
         for name, ragged in self.visible.items():
             flags[self.layout.positions[name]] = ragged.values[:, 0]
         return flags
+
+
+def _num_pairs(actors: NDArray[np.int64], actees: NDArray[np.int64]) -> int:
+    return int(np.dot(actors[1:] - actors[:-1], actees[1:] - actees[:-1]))
 
 
 class _Wrapper:

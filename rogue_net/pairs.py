@@ -16,8 +16,10 @@ from rogue_net.config import Backend
 from rogue_net.masks import SelectEntityMask
 from rogue_net.ragged import offsets_of
 
-#: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache.
+#: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache, and on other devices enough
+#: to keep them busy.
 NUMBERS_AT_ONCE = 2**17
+NUMBERS_AT_ONCE_ELSEWHERE = 2**25
 
 
 class Pairs(NamedTuple):
@@ -48,7 +50,7 @@ def pairs_of(mask: SelectEntityMask, nobody: bool, padded: bool = False) -> Pair
         actees.clamp_(max=num_actees - 1)
     is_open = None if mask.pairs is None else mask.pairs.values[:, 0]
     if nobody:
-        actees[ends - 1] = num_actees
+        actees.index_fill_(0, ends - 1, num_actees)
         if is_open is not None:
             is_open = torch.ones_like(actees, dtype=torch.bool).masked_scatter(actees < num_actees, is_open)
     return Pairs(actors, actees, is_open)
@@ -85,7 +87,7 @@ class _PairProducts(torch.autograd.Function):
     def forward(ctx: Any, queries: Tensor, keys: Tensor, i: Tensor, j: Tensor) -> Tensor:
         ctx.save_for_backward(queries, keys, i, j)
         products = queries.new_empty(len(i))
-        for part in _parts(len(i), queries.shape[1]):
+        for part in _parts(len(i), queries):
             torch.sum(queries.index_select(0, i[part]) * keys.index_select(0, j[part]), dim=1, out=products[part])
         return products
 
@@ -94,13 +96,14 @@ class _PairProducts(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         queries, keys, i, j = ctx.saved_tensors
         of_queries, of_keys = torch.zeros_like(queries), torch.zeros_like(keys)
-        for part in _parts(len(i), queries.shape[1]):
+        for part in _parts(len(i), queries):
             weights = gradient[part].unsqueeze(1)
             of_queries.index_add_(0, i[part], keys.index_select(0, j[part]).mul_(weights))
             of_keys.index_add_(0, j[part], queries.index_select(0, i[part]).mul_(weights))
         return of_queries, of_keys, None, None
 
 
-def _parts(num_pairs: int, width: int) -> list[slice]:
-    size = max(1, NUMBERS_AT_ONCE // width)
+def _parts(num_pairs: int, queries: Tensor) -> list[slice]:
+    at_once = NUMBERS_AT_ONCE if queries.device.type == "cpu" else NUMBERS_AT_ONCE_ELSEWHERE
+    size = max(1, at_once // queries.shape[1])
     return [slice(start, start + size) for start in range(0, num_pairs, size)]

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rogue_net.crossing import moved
+
 
 class RaggedTensor(NamedTuple):
     """B sequences: sequence b is `values[offsets[b]:offsets[b + 1]]`."""
@@ -53,8 +55,7 @@ class Cuts:
     def __init__(self, sizes: Sequence[int], offsets: Sequence[Tensor]) -> None:
         self.sizes = list(sizes)
         self._offsets = {id(each): each for each in offsets}  # also keeps them, so that no other gets their number
-        cuts = torch.tensor([0, *accumulate(sizes)])
-        cuts = cuts.to(offsets[0].device)
+        cuts = moved(torch.tensor([0, *accumulate(sizes)]), offsets[0].device)
         found = torch.stack([each.index_select(0, cuts) for each in self._offsets.values()]).tolist()
         self._items = dict(zip(self._offsets, found, strict=True))
 

@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from rogue_net.layout import Layout
 from rogue_net.obs_batch import ObsBatch
 
+_FILLERS_AT_ONCE = 64  # tokens
+
 
 class Readout(NamedTuple):
     """What the heads take from the tokens."""
@@ -48,8 +50,17 @@ def _read(tokens: Tensor, layout: Layout, *indices: Tensor) -> tuple[Tensor, ...
         read: tuple[Tensor, ...] = _Read.apply(tokens, layout, *indices)  # type: ignore[no-untyped-call]
         return read
     everything = torch.arange(len(tokens), device=tokens.device)
-    sums = torch.embedding_bag(tokens, everything, layout.offsets[:-1])[0]  # several times as fast as index_add
+    # several times as fast as index_add
+    sums = torch.embedding_bag(tokens, everything, _bags(layout, len(tokens)))[0][: len(layout.lengths)]
     return sums / _counts(layout), *(tokens.index_select(0, each) for each in indices)
+
+
+def _bags(layout: Layout, num_tokens: int) -> Tensor:
+    """Where the tokens of each frame begin. What only fills up is added by parts, as a GPU adds up a bag in one thread."""
+    if not layout.padded:
+        return layout.offsets[:-1]
+    ends = torch.arange(_FILLERS_AT_ONCE, num_tokens, _FILLERS_AT_ONCE, device=layout.offsets.device)
+    return torch.cat([layout.offsets[:-1], (layout.offsets[-2] + ends).clamp(max=num_tokens)])
 
 
 def _counts(layout: Layout) -> Tensor:

@@ -284,12 +284,10 @@ class RelativePositions(nn.Module):
         bounds = frames.bounds(num_tokens)
         ends = (bounds.last - bounds.first).cumsum(0)
         starts = ends - (bounds.last - bounds.first)
-        parts = []
+        parts, last = [], len(geometry.types) - 1
         for start in range(0, max(1, frames.num_pairs), PAIRS_OF_TERMS_AT_ONCE):
             pairs = torch.arange(start, min(start + PAIRS_OF_TERMS_AT_ONCE, frames.num_pairs), device=ends.device)
-            last = (
-                len(geometry.types) - 1
-            )  # there may be numbers of more pairs than there are, and what they get is not used
+            # there may be numbers of more pairs than there are, and what they get is not used
             i = torch.searchsorted(ends, pairs, right=True).clamp(max=last)
             terms = self._terms_of(geometry, i, (bounds.first[i] + pairs - starts[i]).clamp(max=last))
             # no row outside of the table, whatever is in the positions: kernels do not look

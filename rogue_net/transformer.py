@@ -98,12 +98,12 @@ class Pool(nn.Module):
 
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
-        prepared = self.prepare(tokens)
-        pooled: Tensor = self.project(self._reduce(prepared, frames, None))[frames.numbers]
+        prepared = self.prepare(tokens).float()  # sums of bf16 would lose what is added to hundreds
+        pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.numbers)
         if frames.visible is None:
             return pooled
         visible = frames.visible.unsqueeze(1)
-        of_visible = self.project(self._reduce(prepared, frames, visible))[frames.numbers]
+        of_visible = self.project(self._reduce(prepared, frames, visible)).index_select(0, frames.numbers)
         return torch.where(visible, of_visible, pooled)
 
     def _reduce(self, values: Tensor, frames: Frames, counted: Tensor | None) -> Tensor:

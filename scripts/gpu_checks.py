@@ -20,7 +20,7 @@ from typing import TextIO
 
 #: Sections in their order, which is that of importance; how much of the time is for each; and the module.
 SECTIONS = {
-    "tests": (7.0, "gpu.suite"),
+    "tests": (14.0, "gpu.suite"),
     "machine": (1.0, "gpu.machine"),
     "parity": (1.5, "gpu.parity"),
     "headline": (9.0, "gpu.headline"),

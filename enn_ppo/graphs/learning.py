@@ -27,7 +27,7 @@ class _Recorded(NamedTuple):
     """What one recording reads and does."""
 
     samples: Samples  # in fixed places
-    coefficients: Tensor  # (3,) float32
+    numbers: Tensor  # (3,) float32, the coefficients
     step: Recording[Tensor]
 
 
@@ -51,6 +51,7 @@ class MinibatchGraph:
         self._capacity: Capacity | None = None
         self._recorded: _Recorded | None = None
         self._recorded_for: _Constant | None = None
+        self._coefficients: Coefficients | None = None  # that the recording reads
 
     def __call__(
         self,
@@ -71,10 +72,13 @@ class MinibatchGraph:
         full = pad_samples(minibatch, self._capacity)
         if self._recorded is None:
             self._recorded_for = constant
-            self._recorded = _record(net, optimizer, full, optim, ppo, coefficients)
+            self._recorded = _record(net, optimizer, full, optim, ppo)
+            self._coefficients = None
         else:
             copy_all(_tensors(self._recorded.samples), _tensors(full))
-        self._recorded.coefficients.copy_(torch.tensor(coefficients), non_blocking=True)
+        if coefficients != self._coefficients:  # they change from update to update
+            self._coefficients = coefficients
+            self._recorded.numbers.copy_(torch.tensor(coefficients))
         return self._recorded.step()
 
     def _make_room(self, minibatch: Samples, token_pairs: bool) -> None:
@@ -94,10 +98,9 @@ def _record(
     samples: Samples,
     optim: OptimConfig,
     ppo: PPOConfig,
-    coefficients: Coefficients,
 ) -> _Recorded:
     device = samples.values.device
-    numbers = torch.tensor(coefficients).to(device)
+    numbers = torch.zeros(len(Coefficients._fields), device=device)
     on_device = Coefficients(*numbers.unbind())
 
     def step() -> Tensor:

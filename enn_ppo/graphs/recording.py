@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Generic, TypeVar
 
 import torch
@@ -34,24 +35,30 @@ class Recording(Generic[T]):
             return self._function()
         if not self._has_run:
             self._has_run = True
-            return self._on_another_stream()
+            return self._as_it_is()
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):  # records, and does nothing yet
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=_stream(self._device)):  # records, and does nothing yet
                 self._result = self._function()
+            self._graph = graph
         self._graph.replay()
         assert self._result is not None
         return self._result
 
-    def _on_another_stream(self) -> T:
-        """As recording will run it: torch keeps workspaces and gradient accumulators by stream."""
-        current = torch.cuda.current_stream(self._device)
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+    def _as_it_is(self) -> T:
+        """Where it will be recorded: torch keeps workspaces and gradient accumulators by stream."""
+        stream, current = _stream(self._device), torch.cuda.current_stream(self._device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             result = self._function()
         current.wait_stream(stream)
         return result
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The one that everything is recorded on: each would keep workspaces of its own."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def copy_all(into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:

@@ -42,7 +42,7 @@ BACKWARD = {
 RELATIVE = {
     16: Tiles(queries=16, keys=16, warps=8, stages=1),
     32: Tiles(queries=16, keys=16, warps=8, stages=1),
-    64: Tiles(queries=16, keys=16, warps=16, stages=1),
+    64: Tiles(queries=16, keys=16, warps=8, stages=1),
     128: Tiles(queries=16, keys=16, warps=16, stages=1),
 }
 

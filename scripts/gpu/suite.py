@@ -56,7 +56,8 @@ def files_with_marks() -> list[str]:
         return any(f"from {helper} import" in text for helper in helpers)
 
     files = [path for path in ROOT.glob("tests/**/test_*.py") if path in marked or imports_one(path)]
-    return sorted(str(path.relative_to(ROOT)) for path in files)
+    # those that compile kernels for each of many cases come last: time may be over before they are done
+    return sorted((str(path.relative_to(ROOT)) for path in files), key=lambda path: ("/cuda/" in path, path))
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, Any]:

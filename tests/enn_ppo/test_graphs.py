@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,15 +18,23 @@ from enn_ppo.command_line.cli import run_train
 from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig
 from enn_ppo.graphs import support
 from enn_ppo.graphs.acting import ActGraph
+from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.graphs.recording import Recording, copy_all
+from enn_ppo.losses import Ratio
 from enn_ppo.memory import DeviceMemoryFull
 from enn_ppo.ranks import ALONE
+from enn_ppo.update import Samples, learn_minibatch
+from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
+from entity_gym.batching import batch_observations
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.list_env import ListEnv
-from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.config import RelposConfig
 
 CPU = torch.device("cpu")
+GRID = RelposConfig(
+    kind="grid", extent=[5, 5], position_features=["x", "y"], exclude_entities=["Orbital Cannon"], interpolate=True
+)
 
 
 @pytest.fixture
@@ -61,13 +70,8 @@ def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4)
         {"env": EnvConfig(id="CherryPick"), "total_timesteps": 128 * 2},
         {"env": EnvConfig(id="MultiSnake"), "rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)},
         {"net": RogueNetConfig(pooling="mean"), "value_net": RogueNetConfig(d_model=16)},
-        {
-            "net": RogueNetConfig(
-                relpos=RelposConfig(
-                    kind="grid", extent=[5, 5], position_features=["x", "y"], exclude_entities=["Orbital Cannon"]
-                )
-            )
-        },
+        {"env": EnvConfig(id="MoveToOrigin"), "ppo": PPOConfig(ratio="joint", anneal_entropy=False)},
+        {"net": RogueNetConfig(relpos=GRID)},
     ],
     ids=[
         "plain",
@@ -76,6 +80,7 @@ def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4)
         "select-entity",
         "pipeline",
         "pooling and a value network",
+        "continuous",
         "relative positions",
     ],
 )
@@ -111,6 +116,40 @@ def test_a_run_goes_on_from_a_checkpoint_of_either_kind(tmp_path: Path, graphs_o
     assert_same_weights(other.policy, whole.policy)
     saved = load_checkpoint(tmp_path / "part").trainer["optimizer"]["param_groups"]
     assert all(type(group["lr"]) is float and group["capturable"] is False for group in saved)
+
+
+@pytest.mark.parametrize("ratio", ["joint", "per_actor"])
+def test_a_policy_that_is_sure_of_its_numbers_learns_as_without_what_fills_up(ratio: Ratio) -> None:
+    """What fills up is then so unlikely that its probability ratio is infinite."""
+    actions: dict[str, ActionSpace] = {"bend": ContinuousActionSpace([-1.0] * 10, [1.0] * 10)}
+    obs_space = ObsSpace({"Arm": Entity(["x"])})
+    frame = Observation(
+        features={"Arm": np.linspace(-1, 1, 8, dtype=np.float32).reshape(8, 1)},
+        ids={"Arm": list(range(8))},
+        actions={"bend": ContinuousActionMask(actor_ids=list(range(8)))},
+    )
+    obs = ObsBatch.from_vec_obs(batch_observations([frame] * 40, obs_space, actions))
+    after = []
+    for learn in (learn_minibatch, MinibatchGraph()):
+        torch.manual_seed(0)
+        net = RogueNet(RogueNetConfig(backend="reference"), obs_space, actions)
+        with torch.no_grad():
+            dict(net.named_parameters())["heads.0.log_std"].fill_(-5)
+            dict(net.named_parameters())["heads.0.project.bias"].fill_(3)
+        result = net.act(obs, generator=torch.Generator().manual_seed(1))
+        samples = Samples(
+            obs,
+            result.actions,
+            {"bend": RaggedTensor(result.log_probs["bend"], result.actions["bend"].offsets)},
+            result.values,
+            advantages=torch.linspace(-1, 1, 40),
+            returns=torch.linspace(0, 1, 40),
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        terms = learn(net, optimizer, samples, OptimConfig(batch_size=40), PPOConfig(ratio=ratio))
+        assert terms[:6].isfinite().all()
+        after.append(net)
+    assert_same_weights(after[1], after[0])
 
 
 # --- Growing
@@ -212,6 +251,22 @@ def test_a_full_device_ends_the_run_with_the_settings_that_take_less(
     assert "optim.micro_batch_size=" in told and "rollout.num_envs" in told and f"resume={tmp_path / 'b'}" in told
 
 
+def test_a_device_that_is_full_from_the_start_or_after_a_checkpoint_is_told_likewise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    run(tmp_path / "a", "off", total_timesteps=128)
+    with monkeypatch.context() as patch:
+        patch.setattr("enn_ppo.rollout.Trajectory.act", full)
+        with pytest.raises(DeviceMemoryFull, match="rollout.num_envs"):
+            run(tmp_path / "b", "off")
+    monkeypatch.setattr("enn_ppo.learner.update", full)
+    with pytest.raises(DeviceMemoryFull, match=f"go on from the last checkpoint with resume={tmp_path / 'a'}"):
+        run(tmp_path / "a", "off", resume=str(tmp_path / "a"))
+
+
 def test_copies_go_by_type() -> None:
     sources = [torch.rand(3), torch.arange(4), torch.rand(2, 2), torch.tensor([True])]
     places = [torch.zeros_like(each) for each in sources]
@@ -224,7 +279,17 @@ def test_copies_go_by_type() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "settings", [{}, {"rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)}], ids=["plain", "pipeline"]
+    "settings",
+    [
+        {},
+        {"rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)},
+        {"net": RogueNetConfig(relpos=GRID)},
+        {"value_net": RogueNetConfig(d_model=16), "ppo": PPOConfig(normalize="returns", target_kl=0.5)},
+        {"env": EnvConfig(id="MoveToOrigin"), "ppo": PPOConfig(ratio="joint")},
+        {"env": EnvConfig(id="CherryPick"), "total_timesteps": 128 * 2},
+        {"net": RogueNetConfig(pooling="meanmax")},
+    ],
+    ids=["plain", "pipeline", "relative positions", "a value network", "continuous", "select-entity", "pooling"],
 )
 def test_on_cuda_a_recorded_run_learns_what_a_run_without_graphs_does(
     settings: dict[str, object], tmp_path: Path
@@ -274,3 +339,30 @@ def test_on_cuda_a_run_with_graphs_takes_no_more_memory_after_many_updates(tmp_p
     )  # fmt: skip
     train(config, callbacks=[Watch()])
     assert max(allocated[15:]) <= max(allocated[:15]) * 1.05
+
+
+@pytest.mark.gpu
+def test_on_cuda_a_graph_grows_and_nothing_of_it_waits() -> None:
+    small = sweepers(4)
+    large = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, num_mines=20, num_robots=9), 4, seed=2)
+    device = torch.device("cuda")
+    net = RogueNet(RogueNetConfig(), small.obs_space(), small.action_space()).to(device)
+    act, keys = ActGraph(net, device), keyed(5, torch.arange(4)).to(device)
+    for obs in [small.reset()] * 3 + [large.reset()] * 3 + [small.reset()]:
+        expected = net.act(ObsBatch.from_vec_obs(obs, device), generator=FrameKeys(keys)).to_buffers()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            result = act(obs, keys).result
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        for name, actions in result.to_buffers().items():
+            assert (actions.values == expected[name].values).mean() > 0.99
+
+
+@pytest.mark.gpu
+def test_on_cuda_a_run_with_graphs_goes_on_on_the_cpu_and_back(tmp_path: Path) -> None:
+    run(tmp_path / "a", "graphs", device="cuda", total_timesteps=128 * 2)
+    run(tmp_path / "a", "auto", device="cpu", total_timesteps=128 * 4, resume=str(tmp_path / "a"))
+    back = run(tmp_path / "a", "graphs", device="cuda", resume=str(tmp_path / "a"))
+    whole = run(tmp_path / "b", "off")
+    assert_same_weights(back.policy.cpu(), whole.policy, tolerance=5e-3)

@@ -15,10 +15,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from entity_gym import CategoricalActionMask, GlobalCategoricalActionMask, Observation, SelectEntityActionMask
+from entity_gym import (
+    CategoricalActionMask,
+    GlobalCategoricalActionMask,
+    Observation,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, keyed, transformer
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.crossing import num_bytes, to_device, to_host, views
+from rogue_net.crossing import in_one_copy, num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
 from rogue_net.padding import Capacity, padded, token_pairs_in
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
@@ -65,6 +71,9 @@ def scene() -> ObsBatch:
 
 NETS: dict[str, Callable[[], RogueNet]] = {
     "plain": lambda: RogueNet(make_config(backend="auto"), SPACE, ACTIONS),
+    "nobody": lambda: RogueNet(
+        make_config(backend="auto"), SPACE, {**ACTIONS, "pick": SelectEntityActionSpace(nobody=True)}
+    ),
     "pooling": lambda: RogueNet(make_config(backend="auto", pooling="meanmax"), SPACE, ACTIONS),
     "relative": lambda: RogueNet(make_config(backend="auto", relpos=RelposConfig(**ALL_OF_RELPOS)), SPACE, ACTIONS),
     "translated": lambda: RogueNet(
@@ -190,3 +199,7 @@ def test_what_crosses_is_what_was_there() -> None:
     again = views(memory.clone(), tensors)
     assert all(torch.equal(a, b) for a, b in zip(tensors, again, strict=True))
     assert all((a == b.numpy()).all() for a, b in zip(to_host(tensors), tensors, strict=True))
+    mixed = [*tensors, torch.tensor(7), torch.rand(4, 3).t(), torch.tensor([True])]
+    for array, tensor in zip(in_one_copy(mixed), mixed, strict=True):
+        assert array.dtype == tensor.numpy().dtype and array.shape == tensor.shape and (array == tensor.numpy()).all()
+        assert array.flags.aligned

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entity_gym import SelectEntityActionSpace
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded, room
 from tests.rogue_net import backends
@@ -53,6 +54,13 @@ def test_the_room_that_is_left_changes_nothing(data: st.DataObject, world) -> No
 @given(backends.scenes())
 def test_continuous_actions_and_selections_are_the_same(scene: backends.Scene) -> None:
     net = RogueNet(backends.make_config(backend="reference"), backends.SPACE, backends.ACTIONS)
+    check_same_evaluation(net, scene.batch, Capacity.of(scene.batch))
+
+
+@given(backends.scenes())
+def test_selecting_nobody_is_the_same(scene: backends.Scene) -> None:
+    actions = {**backends.ACTIONS, backends.PICK: SelectEntityActionSpace(nobody=True)}
+    net = RogueNet(backends.make_config(backend="reference"), backends.SPACE, actions)
     check_same_evaluation(net, scene.batch, Capacity.of(scene.batch))
 
 
