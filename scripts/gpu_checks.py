@@ -27,6 +27,7 @@ SECTIONS = {
     "policy": (4.0, "gpu.policy"),
     "steps": (2.0, "gpu.steps"),
     "attention": (3.0, "gpu.attention"),
+    "glue": (3.0, "gpu.glue"),
     "memory": (1.5, "gpu.memory"),
 }
 GRACE = 15.0  # seconds over its time after which a section's process is ended

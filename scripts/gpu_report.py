@@ -142,6 +142,17 @@ def of_attention(found: Found) -> list[str]:
     return parts
 
 
+def of_glue(found: Found) -> list[str]:
+    names = ["forward_us", "compiled_forward_us", "both_us", "compiled_both_us"]
+    rows = [
+        [row["part"], row["width"], row["precision"], *(row.get(name) for name in names)]
+        for row in found.get("glue", [])
+    ]
+    header = ["part", "width", "precision", "forward", "compiled", "forward and backward", "compiled"]
+    told = f"Microseconds for {cell(found['tokens'])} tokens, as it is and by torch.compile:"
+    return [told, table(header, rows)] if rows else []
+
+
 def of_policy(found: Found) -> list[str]:
     parts = []
     for row_name, title in (("act", "Acting"), ("update", "Learning")):
@@ -231,6 +242,7 @@ SECTIONS = {
     "steps": of_steps,
     "policy": of_policy,
     "attention": of_attention,
+    "glue": of_glue,
     "memory": of_memory,
     "parity": of_parity,
 }
@@ -241,6 +253,7 @@ TITLES = {
     "steps": "Where an update's time goes",
     "policy": "The policy",
     "attention": "Attention alone",
+    "glue": "Between attention and matrix products",
     "memory": "Memory",
     "parity": "The device against the CPU",
 }

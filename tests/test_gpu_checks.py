@@ -24,6 +24,7 @@ WRITTEN = {
     "policy": ("policy", "best"),
     "steps": ("steps",),
     "attention": ("attention",),
+    "glue": ("glue",),
     "memory": ("memory",),
 }
 
