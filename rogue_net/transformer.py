@@ -98,7 +98,7 @@ class Pool(nn.Module):
 
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
-        prepared = self.prepare(tokens).float()  # sums of bf16 would lose what is added to hundreds
+        prepared = self.prepare(tokens).to(tokens.dtype)  # sums of bf16 would lose what is added to hundreds
         pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.numbers)
         if frames.visible is None:
             return pooled

@@ -79,7 +79,7 @@ class RolloutConfig:
         check_int("rollout.num_processes", self.num_processes, 0)
         check_int("rollout.block", self.block, 1, optional=True)
         if type(self.pipeline) is not int or self.pipeline not in (1, 2):
-            raise ValueError(f"rollout.pipeline must be 1 or 2, got {self.pipeline!r}")
+            raise ValueError(f"rollout.pipeline must be an integer, 1 or 2, got {self.pipeline!r}")
         check_int("rollout.freeze_normalization_after", self.freeze_normalization_after, 0, optional=True)
         self._check_blocks()
         if self.num_processes and self.num_threads != 1:

@@ -230,7 +230,8 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(tmp_path: Path, ray_here:
     assert f"interrupted after {saved.step} steps; saved {saved.path}; go on with resume={tmp_path / 'a'}" in said
     assert "Traceback" not in said
     assert rows_of(tmp_path / "a")[-1]["step"] == saved.step >= 64
-    assert actors("EnvRunner") + actors("LearnerActor") == []
+    _, alive = psutil.wait_procs(actors("EnvRunner") + actors("LearnerActor"), timeout=GOES_ON_WITHIN)
+    assert alive == []
 
 
 def test_when_the_command_is_killed_nothing_that_it_has_started_plays_or_learns_on(tmp_path: Path) -> None:
