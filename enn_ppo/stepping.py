@@ -20,6 +20,8 @@ from entity_gym.vec_env import VecEnv
 from entity_gym.vec_obs import VecAction, VecObs
 from entity_gym.workers import PATIENCE
 
+LOOKS_EVERY = 0.5  # seconds, whether there was a Ctrl-C while an environment takes its time
+
 Actions: TypeAlias = Mapping[str, VecAction]
 Played = TypeVar("Played", covariant=True)
 
@@ -105,7 +107,9 @@ class StepThread(Stepper):
     def wait(self) -> VecObs:
         step = self._step
         assert step is not None, "start first"
-        step.done.wait()  # Ctrl-C may interrupt this, and `settle` then waits again
+        # Ctrl-C may interrupt this, and `settle` then waits again. One that comes just before a wait begins does not end it.
+        while not step.done.wait(LOOKS_EVERY):
+            pass
         self._step = None
         if step.error is None:
             assert step.obs is not None
