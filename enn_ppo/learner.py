@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -172,11 +172,7 @@ class Learner:
         """Set the learning rates of an update, and key its random numbers."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
-        for group, rate in zip(self.optimizer.param_groups, settings.learning_rates, strict=False):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)  # in its place, where a graph reads it
-            else:
-                group["lr"] = rate
+        set_learning_rates(self.optimizer, settings.learning_rates)
 
     def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig, log_ratios: Tensor | None = None) -> Advantages:
         """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says.
@@ -311,6 +307,15 @@ def make_optimizer(
     for group in groups:
         group["lr"] = torch.zeros((), device=recorded_on)
     return torch.optim.AdamW(groups, lr=0.0, eps=1e-5, fused=True, capturable=recorded_on.type == "cuda")
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float]) -> None:
+    """Of the groups, in their order; there may be more rates than groups."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=False):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # in its place, where a graph reads it
+        else:
+            group["lr"] = rate
 
 
 def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from entity_gym.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.vec_env import EnvInfo, VecEnv
 from entity_gym.vec_obs import Metric, VecAction, VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
-from rogue_net.crossing import to_device
+from rogue_net.crossing import moved, to_device
 from rogue_net.ragged import cat_ragged
 
 
@@ -273,10 +273,11 @@ class Trajectory:
         values = torch.zeros(len(outcomes), len(outcomes[0]), device=self._device)
         ended = [(t, obs.final) for t, obs in enumerate(outcomes) if obs.final is not None]
         if ended:
-            steps = torch.cat([torch.full((len(final),), t) for t, final in ended]).to(self._device)
-            envs = torch.cat([torch.from_numpy(final.env_id) for _, final in ended]).to(self._device)
-            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final, self._device) for _, final in ended])
-            values[steps, envs] = self._net.value(batch)
+            steps = torch.cat([torch.full((len(final),), t) for t, final in ended])
+            envs = torch.cat([torch.from_numpy(final.env_id) for _, final in ended])
+            places = moved(steps * values.shape[1] + envs, self._device)
+            batch = ObsBatch.cat([ObsBatch.from_vec_obs(final) for _, final in ended]).to(self._device)
+            values.view(-1).index_copy_(0, places, self._net.value(batch))
         return values
 
     def frames_of(self, rollout: Rollout, value_unit: float) -> Frames:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rogue_net.attention import AttentionBackend
 from rogue_net.config import Backend, Precision, RogueNetConfig
+from rogue_net.cuda.launching import MOST_COLUMNS
 from rogue_net.cuda.relative_attention import refusal
 from rogue_net.frames import Frames
 
@@ -133,8 +134,8 @@ def why_not_triton(config: RogueNetConfig) -> str | None:
     """Why Triton cannot compute the attention of a network with these settings; None if it can."""
     if config.pooling != "none":
         return f"net.pooling={config.pooling} has no kernels"
-    if config.d_model // config.n_head > 128:
-        return f"the width of a head, net.d_model / net.n_head = {config.d_model // config.n_head}, is above 128"
+    if (width := config.d_model // config.n_head) > MOST_COLUMNS:
+        return f"the width of a head, net.d_model / net.n_head = {width}, is above {MOST_COLUMNS}"
     if config.relpos.kind != "none" and (reason := refusal()) is not None:
         return f"{reason} (net.relpos.kind={config.relpos.kind}, torch_deterministic=true)"
     if importlib.util.find_spec("triton") is None:

@@ -36,11 +36,9 @@ class ActionHead(nn.Module):
         if name not in readout.actors:
             nobody = self.nobody_acts(batch.device)
             return NoActors(nobody.actions, with_absent(nobody.logits, self.parameters()))
-        return self.decide(readout.actors[name], batch.action_masks[name], readout.actees.get(name), batch.padded)
+        return self.decide(readout.actors[name], batch.action_masks[name], readout.actees.get(name))
 
-    def decide(
-        self, actors: Tensor, mask: ActionMask, actees: Tensor | None, padded: bool = False
-    ) -> ActionDistribution:
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         """The same from the actors' and, for select-entity, the actees' tokens; there are some actors."""
         raise NotImplementedError
 
@@ -60,9 +58,7 @@ class CategoricalHead(ActionHead):
         super().__init__()
         self.project = _nearly_zero(d_model, num_choices)
 
-    def decide(
-        self, actors: Tensor, mask: ActionMask, actees: Tensor | None, padded: bool = False
-    ) -> ActionDistribution:
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, CategoricalMask)
         weight, bias = self.project.weight, self.project.bias
         by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
@@ -90,16 +86,14 @@ class SelectEntityHead(ActionHead):
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
 
-    def decide(
-        self, actors: Tensor, mask: ActionMask, actees: Tensor | None, padded: bool = False
-    ) -> ActionDistribution:
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, SelectEntityMask) and actees is not None
         queries, keys = self.query(actors), self.key(actees)
         values = mask.actees.values[:, 0]
         if self.nobody is not None:
             keys = torch.cat([keys, self.nobody])
             values = torch.cat([values, values.new_full((1,), -1)])
-        pairs = pairs_of(mask, self.nobody is not None, padded)
+        pairs = pairs_of(mask, self.nobody is not None)
         logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs, self.backend)
         values = values.index_select(0, pairs.actees)
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
@@ -126,9 +120,7 @@ class ContinuousHead(ActionHead):
         self.log_std = nn.Parameter(torch.zeros(space.size))
         self.bounds = Bounds(space)
 
-    def decide(
-        self, actors: Tensor, mask: ActionMask, actees: Tensor | None, padded: bool = False
-    ) -> ActionDistribution:
+    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
 
     def nobody_acts(self, device: torch.device) -> NoActors:

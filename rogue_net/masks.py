@@ -6,7 +6,7 @@ Shapes: B frames, A actors of all frames together, C choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -64,6 +64,7 @@ class SelectEntityMask:
     #: Pairs of all frames, where the host knows; None: looked up when they are needed, which synchronises. In a padded batch
     #: it may be more than there are, and the rest belongs to the last actor; see `rogue_net/padding.py`.
     num_pairs: int | None = None
+    padded: bool = False  # whether the last actor is none; see `ObsBatch.padded`
 
     def gather(self, frames: Tensor, *, all_of_them: bool = False) -> SelectEntityMask:
         """The masks of some frames; see `ObsBatch.gather`."""
@@ -87,7 +88,7 @@ class SelectEntityMask:
     def map(self, change: Change) -> SelectEntityMask:
         """See `ObsBatch.map`."""
         pairs = None if self.pairs is None else self.pairs.map(change)
-        return SelectEntityMask(self.actors.map(change), self.actees.map(change), pairs, self.num_pairs)
+        return replace(self, actors=self.actors.map(change), actees=self.actees.map(change), pairs=pairs)
 
     def split(self, cuts: Cuts) -> list[SelectEntityMask]:
         """The masks of consecutive parts."""

@@ -206,7 +206,7 @@ def _padded_mask(name: str, mask: ActionMask, capacity: Capacity) -> ActionMask:
         no_pairs = mask.actors.values.new_ones(0, 1, dtype=torch.bool)
         given_pairs = RaggedTensor(no_pairs if mask.pairs is None else mask.pairs.values, mask.pair_offsets)
         pairs = pad_ragged(given_pairs, capacity.pairs[name], frames, fill=True)
-    return SelectEntityMask(actors, actees, pairs, capacity.pairs[name])
+    return SelectEntityMask(actors, actees, pairs, capacity.pairs[name], padded=True)
 
 
 def _choices(mask: ActionMask) -> int:

@@ -30,14 +30,14 @@ class Pairs(NamedTuple):
     is_open: Tensor | None  # (P,) bool; None: all are
 
 
-def pairs_of(mask: SelectEntityMask, nobody: bool, padded: bool = False) -> Pairs:
-    """The pairs of all frames, with one more for each actor where `nobody` can be selected; `padded`: see `ObsBatch`."""
+def pairs_of(mask: SelectEntityMask, nobody: bool) -> Pairs:
+    """The pairs of all frames, with one more for each actor where `nobody` can be selected."""
     num_actees, num_actors = len(mask.actees.values), len(mask.actors.values)
     num_pairs = None if mask.num_pairs is None else mask.num_pairs + nobody * num_actors
     frame_of_actor = mask.actors.sequences
     choices = mask.actees.lengths.index_select(0, frame_of_actor) + nobody  # (A,)
     ends = choices.cumsum(0)
-    if padded and num_pairs is not None:
+    if mask.padded and num_pairs is not None:
         choices[-1:] += num_pairs - ends[-1:]  # the last actor is none, and takes what is left
         ends = choices.cumsum(0)
     # from the number of a pair to that of its actee
@@ -46,7 +46,7 @@ def pairs_of(mask: SelectEntityMask, nobody: bool, padded: bool = False) -> Pair
     actors = torch.repeat_interleave(numbers, choices, output_size=num_pairs)
     actees = shift.index_select(0, actors)
     actees += torch.arange(len(actors), device=actors.device)
-    if padded:
+    if mask.padded:
         actees.clamp_(max=num_actees - 1)
     is_open = None if mask.pairs is None else mask.pairs.values[:, 0]
     if nobody:

@@ -17,6 +17,7 @@ from rogue_net.absent import with_absent
 from rogue_net.attention import attention_of_joined
 from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, Precision, RogueNetConfig
+from rogue_net.cuda.relative_attention import with_pairs
 from rogue_net.frames import Frames
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import segment_mean, segment_sum
@@ -179,7 +180,7 @@ class Transformer(nn.Module):
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
             if choice.attention == "triton":
-                relative = relative._replace(pairs=positions.pairs(relative.geometry, frames, len(tokens)))
+                relative = with_pairs(relative, frames, len(tokens))
         with _products_in(choice.products, tokens.device):
             for block in self.blocks:
                 tokens = block(tokens, frames, relative, positions, drop=drop, choice=choice)

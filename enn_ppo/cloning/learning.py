@@ -9,6 +9,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.cloning.examples import Examples, Split
 from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
-from enn_ppo.learner import Learner
+from enn_ppo.learner import Learner, set_learning_rates
 from enn_ppo.losses import Weighting, unit_weights
 from enn_ppo.return_scale import RewardScale
 from enn_ppo.settings.schedule import parse_schedule
@@ -142,8 +143,7 @@ def _learn_once(
     totals = torch.zeros(4, device=device)  # stays on the device until the end
     for number, rows in enumerate(minibatches):
         rate = schedule((epoch - 1 + number / len(minibatches)) / cloning.epochs)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rates(optimizer, repeat(rate))
         minibatch = examples.gather(rows).to(device)
         losses = _losses(model, minibatch, Weights.of(minibatch, weighting), cloning.loss)
         optimizer.zero_grad(set_to_none=True)

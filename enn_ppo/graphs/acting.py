@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 import torch
@@ -10,13 +9,11 @@ from torch import Tensor
 
 from enn_ppo.actor_critic import Actor
 from enn_ppo.graphs.recording import Recording
-from enn_ppo.graphs.support import counts_pairs
+from enn_ppo.graphs.room import Room
 from entity_gym.vec_obs import VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.crossing import num_bytes, to_device, views
-from rogue_net.padding import Capacity, padded, unpadded
-
-log = logging.getLogger(__name__)
+from rogue_net.padding import padded, unpadded
 
 
 class Acted(NamedTuple):
@@ -47,8 +44,7 @@ class ActGraph:
 
     def __init__(self, net: Actor, device: torch.device) -> None:
         self._net, self._device = net, device
-        self._token_pairs = counts_pairs(net)
-        self._capacity: Capacity | None = None
+        self._room = Room("a step has outgrown its graph")
         self._recorded: _Recorded | None = None
 
     @torch.no_grad()
@@ -60,10 +56,9 @@ class ActGraph:
             keys: (N,) of their noise.
         """
         batch = ObsBatch.from_vec_obs(obs)
-        if self._capacity is None or not self._capacity.fits(batch):
-            self._make_room(batch)
-        assert self._capacity is not None
-        full = padded(batch, self._capacity)  # on the host, before it crosses
+        if not self._room.fits(batch, self._net):
+            self._recorded = None
+        full = padded(batch, self._room.capacity)  # on the host, before it crosses
         tensors = full.tensors()
         if self._recorded is None:
             self._recorded = self._record(full, num_bytes(tensors))
@@ -73,13 +68,6 @@ class ActGraph:
         # what is in fixed places is overwritten by the next step
         seen = unpadded(full.with_tensors(views(self._recorded.memory.clone(), tensors)), batch)
         return Acted(seen, _real_results(result, seen))
-
-    def _make_room(self, batch: ObsBatch) -> None:
-        needed = Capacity.of(batch, token_pairs=self._token_pairs)
-        if self._capacity is not None:
-            needed = self._capacity.covering(needed)
-            log.warning("a step has outgrown its graph; it is recorded again with room for %s", needed.describe())
-        self._capacity, self._recorded = needed, None
 
     def _record(self, full: ObsBatch, size: int) -> _Recorded:
         memory = torch.empty(size, dtype=torch.uint8, device=self._device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,14 +12,11 @@ from torch import Tensor
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.graphs.recording import Recording, copy_all
-from enn_ppo.graphs.support import counts_pairs
-from enn_ppo.losses import Ratio, Weighting
+from enn_ppo.graphs.room import Room
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.update import Coefficients, Samples, learn_minibatch
 from rogue_net import RogueNet
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
-
-log = logging.getLogger(__name__)
 
 
 class _Recorded(NamedTuple):
@@ -31,26 +27,16 @@ class _Recorded(NamedTuple):
     step: Recording[Tensor]
 
 
-class _Constant(NamedTuple):
-    """What a recording depends on of the objective, besides the coefficients."""
-
-    ratio: Ratio
-    weighting: Weighting
-    normalize_advantages: bool
-    clip_value: bool
-
-
 class MinibatchGraph:
     """`enn_ppo.update.learn_minibatch`, recorded.
 
-    One recording serves all minibatches of a run, until one of them is larger than it has room for, or a setting of the
-    objective is another: then there is a new one with more room, which is said.
+    One recording serves all minibatches of a run, whose settings are the same but for the coefficients of the objective, until
+    one of them is larger than it has room for: then there is a new one with more room, which is said.
     """
 
     def __init__(self) -> None:
-        self._capacity: Capacity | None = None
+        self._room = Room("minibatches have outgrown their graph")
         self._recorded: _Recorded | None = None
-        self._recorded_for: _Constant | None = None
         self._coefficients: Coefficients | None = None  # that the recording reads
 
     def __call__(
@@ -65,13 +51,10 @@ class MinibatchGraph:
         """As `learn_minibatch`; the result is valid until the next call."""
         assert ranks.size == 1 and optim.micro_batch_size is None
         coefficients = Coefficients.of(ppo)
-        constant = _Constant(ppo.ratio, ppo.weighting, ppo.normalize_advantages, ppo.clip_value)
-        if self._capacity is None or not self._capacity.fits(minibatch.obs) or self._recorded_for != constant:
-            self._make_room(minibatch, counts_pairs(net))
-        assert self._capacity is not None
-        full = pad_samples(minibatch, self._capacity)
+        if not self._room.fits(minibatch.obs, net):
+            self._recorded = None  # the old graph's memory goes first
+        full = pad_samples(minibatch, self._room.capacity)
         if self._recorded is None:
-            self._recorded_for = constant
             self._recorded = _record(net, optimizer, full, optim, ppo)
             self._coefficients = None
         else:
@@ -80,16 +63,6 @@ class MinibatchGraph:
             self._coefficients = coefficients
             self._recorded.numbers.copy_(torch.tensor(coefficients))
         return self._recorded.step()
-
-    def _make_room(self, minibatch: Samples, token_pairs: bool) -> None:
-        needed = Capacity.of(minibatch.obs, token_pairs=token_pairs)
-        if self._capacity is not None:
-            needed = self._capacity.covering(needed)
-            if needed != self._capacity:
-                log.warning(
-                    "minibatches have outgrown their graph; it is recorded again with room for %s", needed.describe()
-                )
-        self._capacity, self._recorded = needed, None  # the old graph's memory goes first
 
 
 def _record(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from enn_ppo.config import TrainConfig
 from enn_ppo.ranks import Ranks
 from rogue_net import RogueNetConfig
 from rogue_net.backend import why_not_triton
-from rogue_net.relative_positions import RelativePositions
 
 #: Devices that record graphs.
 GRAPH_DEVICES = {"cuda"}
@@ -60,11 +58,3 @@ def _why_not(section: str, net: RogueNetConfig) -> str | None:
     if net.backend == "reference":
         return f"{section}.backend=reference packs frames on the host"
     return why_not_triton(net)
-
-
-def counts_pairs(net: object) -> bool:
-    """Whether a network has relative positions, which need to know how many pairs of entities a batch has room for.
-
-    To count those of a batch on the device synchronises with it.
-    """
-    return isinstance(net, nn.Module) and any(isinstance(module, RelativePositions) for module in net.modules())

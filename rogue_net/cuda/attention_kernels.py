@@ -75,6 +75,36 @@ def may_attend(first, last, i_visible, j, j_visible, HIDES: tl.constexpr):
 
 
 @triton.jit
+def neighbours(first, last, begin, num_tokens, SIZE: tl.constexpr):
+    """low:high, the tokens of all frames that the SIZE tokens from `begin` on belong to."""
+    low = tl.load(first + begin)
+    high = tl.load(last + tl.minimum(begin + SIZE, num_tokens) - 1)
+    return low, high
+
+
+@triton.jit
+def fold(scores, top, total):
+    """A tile more of the softmax: its weights, by how much what was added up before fades, the new maximum and total."""
+    higher = tl.maximum(top, tl.max(scores, axis=1))
+    shift = tl.where(higher == NOTHING, 0.0, higher)  # nothing allowed yet: exp2(-inf - 0) is 0
+    weights = tl.exp2(scores - shift[:, None])
+    fade = tl.exp2(top - shift)
+    return weights, fade, higher, total * fade + tl.sum(weights, axis=1)
+
+
+@triton.jit
+def normalized(mean, total):
+    """What was added up with the weights, divided by their total; 0 where nothing is seen. NaN is not 0, and stays."""
+    return mean / tl.where(total != 0.0, total, 1.0)[:, None]
+
+
+@triton.jit
+def normalizer(top, total):
+    """log2 sum_j exp s_ij; 0 where nothing is seen."""
+    return tl.where(total != 0.0, top + tl.log2(tl.where(total != 0.0, total, 1.0)), 0.0)
+
+
+@triton.jit
 def mean_change(out, grad):
     """dy_i · y_i of each row."""
     return tl.sum(out.to(tl.float32) * grad.to(tl.float32), axis=1)
@@ -123,8 +153,7 @@ def attend(
     i_first = tl.load(first + i, mask=real, other=0)
     i_last = tl.load(last + i, mask=real, other=0)
     i_visible = are_visible(visible, i, real, HIDES)
-    low = tl.load(first + tile * QUERIES)
-    high = tl.load(last + tl.minimum(tile * QUERIES + QUERIES, num_tokens) - 1)
+    low, high = neighbours(first, last, tile * QUERIES, num_tokens, QUERIES)
     query = rows(q + head * q_head, i, q_token, real, COLUMNS, WIDTH)
 
     top = tl.full([QUERIES], NOTHING, tl.float32)
@@ -139,19 +168,11 @@ def attend(
         allowed = may_attend(i_first, i_last, i_visible, j, j_visible, HIDES)
         scores = product(query, tl.trans(key), PRECISION) * (scale * LOG2_E)
         scores = tl.where(allowed, scores, NOTHING)
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        shift = tl.where(higher == NOTHING, 0.0, higher)  # nothing allowed yet: exp2(-inf - 0) is 0
-        weights = tl.exp2(scores - shift[:, None])
-        fade = tl.exp2(top - shift)
-        total = total * fade + tl.sum(weights, axis=1)
+        weights, fade, top, total = fold(scores, top, total)
         mean = mean * fade[:, None] + product(weights, value, PRECISION)
-        top = higher
 
-    sees = total != 0.0  # NaN is not 0
-    mean = mean / tl.where(sees, total, 1.0)[:, None]
-    put_rows(out + head * WIDTH, i, num_heads * WIDTH, real, mean, COLUMNS, WIDTH)
-    norm = tl.where(sees, top + tl.log2(tl.where(sees, total, 1.0)), 0.0)
-    tl.store(norms + head * num_tokens + i, norm, mask=real)
+    put_rows(out + head * WIDTH, i, num_heads * WIDTH, real, normalized(mean, total), COLUMNS, WIDTH)
+    tl.store(norms + head * num_tokens + i, normalizer(top, total), mask=real)
 
 
 @triton.jit
@@ -297,8 +318,7 @@ def attend_backward(
     tile, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     own = tile * QUERIES + tl.arange(0, QUERIES)
     real = own < num_tokens
-    low = tl.load(first + tile * QUERIES)
-    high = tl.load(last + tl.minimum(tile * QUERIES + QUERIES, num_tokens) - 1)
+    low, high = neighbours(first, last, tile * QUERIES, num_tokens, QUERIES)
     size = num_heads * WIDTH
     q, k, v = q + head * q_head, k + head * k_head, v + head * v_head
     out, dout, norms = out + head * WIDTH, dout + head * WIDTH, norms + head * num_tokens

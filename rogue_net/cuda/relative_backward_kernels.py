@@ -18,6 +18,7 @@ from rogue_net.cuda.attention_kernels import (
     are_visible,
     may_attend,
     mean_change,
+    neighbours,
     product,
     put_rows,
     rows,
@@ -304,8 +305,7 @@ def attend_backward(
     num_pairs = num_pairs.to(tl.int64)
     own = tile * QUERIES + tl.arange(0, QUERIES)
     real = own < num_tokens
-    low = tl.load(first + tile * QUERIES)
-    high = tl.load(last + tl.minimum(tile * QUERIES + QUERIES, num_tokens) - 1)
+    low, high = neighbours(first, last, tile * QUERIES, num_tokens, QUERIES)
     size = num_heads * WIDTH
     q, k, v = q + head * q_head, k + head * k_head, v + head * v_head
     out, dout, norms = out + head * WIDTH, dout + head * WIDTH, norms + head * num_tokens

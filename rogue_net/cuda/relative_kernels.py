@@ -21,7 +21,11 @@ from rogue_net.cuda.attention_kernels import (
     LOG2_E,
     NOTHING,
     are_visible,
+    fold,
     may_attend,
+    neighbours,
+    normalized,
+    normalizer,
     product,
     put_rows,
     rows,
@@ -137,8 +141,7 @@ def attend(
     i_first = tl.load(first + i, mask=real, other=0)
     i_last = tl.load(last + i, mask=real, other=0)
     i_visible = are_visible(visible, i, real, HIDES)
-    low = tl.load(first + tile * QUERIES)
-    high = tl.load(last + tl.minimum(tile * QUERIES + QUERIES, num_tokens) - 1)
+    low, high = neighbours(first, last, tile * QUERIES, num_tokens, QUERIES)
     query = rows(q + head * q_head, i, q_token, real, COLUMNS, WIDTH)
 
     top = tl.full([QUERIES], NOTHING, tl.float32)
@@ -158,11 +161,7 @@ def attend(
         )  # fmt: skip
         scores = product(query, tl.trans(key), PRECISION) + tl.sum(query.to(tl.float32)[:, None, :] * relkey, axis=2)
         scores = tl.where(allowed, scores * (scale * LOG2_E), NOTHING)
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        shift = tl.where(higher == NOTHING, 0.0, higher)  # nothing allowed yet: exp2(-inf - 0) is 0
-        weights = tl.exp2(scores - shift[:, None])
-        fade = tl.exp2(top - shift)
-        total = total * fade + tl.sum(weights, axis=1)
+        weights, fade, top, total = fold(scores, top, total)
         relvalue = related(
             values, places, coefficients, num_pairs, pair, allowed, j_type,
             VALUE_BLOCK, BUCKETS, VALUE_PROJECTED, NUM_BUCKETS, COLUMNS, WIDTH,
@@ -171,10 +170,6 @@ def attend(
         mean = (
             mean * fade[:, None] + product(weights, value, PRECISION) + tl.sum(weights[:, :, None] * relvalue, axis=1)
         )
-        top = higher
 
-    sees = total != 0.0  # NaN is not 0
-    mean = mean / tl.where(sees, total, 1.0)[:, None]
-    put_rows(out + head * WIDTH, i, num_heads * WIDTH, real, mean, COLUMNS, WIDTH)
-    norm = tl.where(sees, top + tl.log2(tl.where(sees, total, 1.0)), 0.0)
-    tl.store(norms + head * num_tokens + i, norm, mask=real)
+    put_rows(out + head * WIDTH, i, num_heads * WIDTH, real, normalized(mean, total), COLUMNS, WIDTH)
+    tl.store(norms + head * num_tokens + i, normalizer(top, total), mask=real)

@@ -12,15 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo import Callback, train
-from enn_ppo.callbacks import Update
+from enn_ppo import train
 from enn_ppo.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
 from enn_ppo.environment import bind_environment
 from enn_ppo.learner import make_model
 from enn_ppo.rollout import Rollout
 from enn_ppo.sampling import LocalSampler, make_pools
 from tests.enn_ppo.rows import rows_without_times
-from tests.enn_ppo.worlds import tiny_config
+from tests.enn_ppo.worlds import StopAfter, tiny_config
 
 CPU = torch.device("cpu")
 WORLDS = [
@@ -130,15 +129,6 @@ def test_one_block_of_all_environments_is_the_run_without_blocks(tmp_path: Path)
     train(tiny_config(tmp_path / "a"))
     train(tiny_config(tmp_path / "b", rollout=RolloutConfig(num_envs=4, steps=8, block=4)))
     assert rows_without_times(tmp_path / "a") == rows_without_times(tmp_path / "b")
-
-
-class StopAfter(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_update(self, update: Update) -> None:
-        if update.step == self.step:
-            update.stop()
 
 
 def test_a_run_in_blocks_resumes_exactly(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
-from enn_ppo.callbacks import Callback, Update
 from enn_ppo.config import DistributedConfig, SelfPlayConfig
 from enn_ppo.ddp.joining import check_shares
 from enn_ppo.environment import BoundEnvironment, bind_environment
@@ -28,7 +27,7 @@ from tests.enn_ppo.test_blocks import CPU, WORLDS, assert_equal, parts
 from tests.enn_ppo.test_exact_resume import same
 from tests.enn_ppo.test_players import make_nets, mapping_of
 from tests.enn_ppo.test_resume import assert_same_end
-from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
+from tests.enn_ppo.worlds import SMALL_BOARD, StopAfter, tiny_config
 
 RAY = DistributedConfig(mode="ray", num_env_runners=2)
 
@@ -204,15 +203,6 @@ def test_without_a_pipeline_there_are_no_threads() -> None:
 
 
 # --- Going on ---
-
-
-class StopAfter(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_update(self, update: Update) -> None:
-        if update.step == self.step:
-            update.stop()
 
 
 def test_a_run_goes_on_exactly_with_and_without_where_the_blocks_are_the_same(tmp_path: Path) -> None:

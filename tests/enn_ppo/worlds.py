@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig
+from enn_ppo import Callback, EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig
+from enn_ppo.callbacks import Update
 from entity_gym import (
     Action,
     ActionMask,
@@ -29,6 +30,17 @@ from entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 SMALL_BOARD = {"width": 4, "height": 4, "num_mines": 2, "num_robots": 2, "max_steps": 10}
 CHOICES = ("red", "green", "blue")
+
+
+class StopAfter(Callback):
+    """Ends a run in order when it has trained so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update(self, update: Update) -> None:
+        if update.step >= self.step:
+            update.stop()
 
 
 def tiny_config(run_dir: Path | str, **changes: Any) -> TrainConfig:

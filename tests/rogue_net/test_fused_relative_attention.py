@@ -6,16 +6,12 @@ import copy
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from entity_gym import ActionSpace, CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batching import batch_observations
-from rogue_net import ObsBatch
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
@@ -25,18 +21,10 @@ from rogue_net.fused.gates import KINDS, open_gates
 from rogue_net.fused.relative_attention import OwnScratch
 from rogue_net.fused.relative_terms import Pairs
 from rogue_net.geometry import components_of, seen_from
-from rogue_net.relative_positions import GATES, RelativePositions
+from rogue_net.relative_positions import GATES
+from tests.rogue_net.relative_cases import Case, make_case
 
-WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 AXES = ["x", "y", "z"]
-
-
-class Case(NamedTuple):
-    config: RelposConfig
-    module: RelativePositions
-    batch: ObsBatch
-    num_heads: int
-    head_width: int
 
 
 @st.composite
@@ -77,26 +65,6 @@ def cases(draw: st.DrawFn) -> Case:
     num_heads, head_width = draw(st.sampled_from([1, 3])), 8  # every width is compiled anew
     seed = draw(st.integers(0, 2**20))
     return make_case(config, lengths, num_heads, head_width, seed, hide=draw(st.booleans()))
-
-
-def make_case(
-    config: RelposConfig, lengths: list[tuple[int, int]], num_heads: int, head_width: int, seed: int, *, hide: bool
-) -> Case:
-    names = list(config.position_features)
-    space = ObsSpace({"Ship": Entity([*names, "heading", "dx", "dy"]), "Rock": Entity(["age", *names])})
-    rng = np.random.default_rng(seed)
-    widths = {name: len(entity.features) for name, entity in space.entities.items()}
-    observations = []
-    for counts in lengths:
-        shapes = {name: (count, widths[name]) for name, count in zip(widths, counts, strict=True)}
-        features = {name: (rng.normal(size=shape) * 2).astype(np.float32) for name, shape in shapes.items()}
-        visible = {"Ship": rng.random(counts[0]) < 0.6} if hide else {}
-        observations.append(Observation(features=features, visible=visible))
-    batch = ObsBatch.from_vec_obs(batch_observations(observations, space, WAIT))
-    torch.manual_seed(seed)
-    module = RelativePositions(config, space, WAIT, num_heads * head_width, num_heads)
-    module.update_normalization(batch)
-    return Case(config, module, batch, num_heads, head_width)
 
 
 def far_from_borders(case: Case) -> bool:

@@ -8,8 +8,7 @@ from typing import Any
 
 import psutil
 
-from enn_ppo import Callback, TrainConfig
-from enn_ppo.callbacks import Update
+from enn_ppo import TrainConfig
 from enn_ppo.config import DistributedConfig
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import tiny_config
@@ -47,12 +46,3 @@ def actors(kind: str, pid: int | None = None) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return sorted(found, key=lambda process: process.pid)
-
-
-class StopAfter(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_update(self, update: Update) -> None:
-        if update.step >= self.step:
-            update.stop()

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from entity_gym import ActionSpace, CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batching import batch_observations
-from rogue_net import ObsBatch, RaggedTensor
+from rogue_net import ObsBatch
 from rogue_net.attention import AttentionBackend, ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.cuda import launching
 from rogue_net.cuda.attention import triton_attention, triton_attention_of_joined
 from rogue_net.cuda.relative_attention import refusal, with_pairs
 from rogue_net.frames import Frames
-from rogue_net.obs_batch import CategoricalMask
 from rogue_net.relative_positions import Relative, RelativePositions
 from tests.rogue_net.cuda.devices import EACH_DEVICE
+from tests.rogue_net.relative_cases import Case, make_case
 
 pytest.importorskip("triton")
 
-WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 LENGTHS = [(3, 4), (0, 0), (1, 0), (4, 3), (0, 0)]
 ALL: dict[str, Any] = dict(
     kind="polar",
@@ -58,58 +53,16 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Case(NamedTuple):
-    module: RelativePositions
-    batch: ObsBatch
-    num_heads: int
-    width: int
-
-
 class Results(NamedTuple):
     out: Tensor
     gradients: dict[str, Tensor]
 
 
-def make_case(
-    config: RelposConfig,
-    lengths: list[tuple[int, int]],
-    num_heads: int = 2,
-    width: int = 8,
-    seed: int = 0,
-    *,
-    hide: bool = True,
-) -> Case:
-    """Frames of so many ships and rocks, ships partly hidden."""
-    names = list(config.position_features)
-    space = ObsSpace({"Ship": Entity([*names, "heading", "dx", "dy"]), "Rock": Entity(["age", *names])})
-    rng = np.random.default_rng(seed)
-    widths = {name: len(entity.features) for name, entity in space.entities.items()}
-    observations = []
-    for counts in lengths:
-        shapes = {name: (count, widths[name]) for name, count in zip(widths, counts, strict=True)}
-        features = {name: (rng.normal(size=shape) * 2).astype(np.float32) for name, shape in shapes.items()}
-        visible = {"Ship": rng.random(counts[0]) < 0.6} if hide else {}
-        observations.append(Observation(features=features, visible=visible))
-    batch = ObsBatch.from_vec_obs(batch_observations(observations, space, WAIT))
-    torch.manual_seed(seed)
-    module = RelativePositions(config, space, WAIT, num_heads * width, num_heads)
-    module.update_normalization(batch)
-    return Case(module, batch, num_heads, width)
-
-
-def moved(batch: ObsBatch, device: str) -> ObsBatch:
-    def move(sequences: dict[str, RaggedTensor]) -> dict[str, RaggedTensor]:
-        return {name: RaggedTensor(each.values.to(device), each.offsets.to(device)) for name, each in sequences.items()}
-
-    masks = {"wait": CategoricalMask(move({"wait": batch.action_masks["wait"].actors})["wait"], None)}
-    return replace(batch, features=move(batch.features), visible=move(batch.visible), action_masks=masks)
-
-
 def attend(case: Case, backend: AttentionBackend, device: str, dtype: torch.dtype, padding: int = 0) -> Results:
-    module, batch = copy.deepcopy(case.module).to(device, dtype), moved(case.batch, device)
+    module, batch = copy.deepcopy(case.module).to(device, dtype), case.batch.to(torch.device(device))
     frames, num_tokens = Frames.of(batch), batch.num_tokens
     generator = torch.Generator().manual_seed(num_tokens)
-    shape = (3, num_tokens + padding, case.num_heads, case.width)
+    shape = (3, num_tokens + padding, case.num_heads, case.head_width)
     numbers = torch.randn((4, *shape[1:]), generator=generator)
     qkv = numbers[:3].to(device, dtype).requires_grad_()
     x = torch.randn(shape[1], shape[2] * shape[3], generator=generator).to(device, dtype).requires_grad_()
@@ -167,7 +120,7 @@ def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
     heads, gate = torch.randn(3, 7, 1, 8, generator=torch.Generator().manual_seed(0)), torch.rand(7, 8)
     packed = case.module.double()(case.batch, frames.rows.index)._replace(gate=gate.double())
     exact = ragged_attention(*heads.double().unbind(0), frames, packed, backend="packed")
-    batch, module = moved(case.batch, device), case.module.float().to(device)
+    batch, module = case.batch.to(torch.device(device)), case.module.float().to(device)
     relative = module(batch)._replace(gate=gate.to(device, torch.bfloat16))
     narrow = ragged_attention(*heads.to(device, torch.bfloat16).unbind(0), Frames.of(batch), relative, backend="triton")
     assert narrow.dtype == torch.bfloat16
@@ -177,7 +130,7 @@ def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
 @EACH_DEVICE
 def test_joined_heads_get_the_same(device: str) -> None:
     case = make_case(RelposConfig(**KINDS["radial"]), [(3, 4)])
-    batch, module = moved(case.batch, device), case.module.to(device)
+    batch, module = case.batch.to(torch.device(device)), case.module.to(device)
     frames, relative = Frames.of(batch), module(batch)
     qkv = torch.randn(7, 3, 2, 8, device=device, requires_grad=True)
     joined = triton_attention_of_joined(qkv, frames, relative)
@@ -212,7 +165,7 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
     qkv = torch.randn((3, whole.batch.num_tokens, 1, 8), generator=torch.Generator().manual_seed(0))
 
     def attend_in(batch: ObsBatch, qkv: Tensor) -> Tensor:
-        batch, module = moved(batch, device), copy.deepcopy(whole.module).to(device)
+        batch, module = batch.to(torch.device(device)), copy.deepcopy(whole.module).to(device)
         return ragged_attention(*qkv.to(device).unbind(0), Frames.of(batch), module(batch), backend="triton").detach()
 
     together = attend_in(whole.batch, qkv)
@@ -240,7 +193,7 @@ def test_where_a_hidden_entity_is_changes_no_bit_of_what_visible_ones_get(device
 @EACH_DEVICE
 def test_layers_share_what_depends_on_positions_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(RelposConfig(**KINDS["grid"]), [(3, 4)])
-    case = case._replace(batch=moved(case.batch, device), module=case.module.to(device))
+    case = case._replace(batch=case.batch.to(torch.device(device)), module=case.module.to(device))
     frames, relative = relative_of(case)
     shared = with_pairs(relative, frames, 7)
     heads = torch.randn(7, 2, 8, device=device)
