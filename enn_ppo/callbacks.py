@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from enn_ppo.tracking.logger import Row
-from entity_gym.episodes import Episode
+from entity_gym.pools.episodes import Episode
 from rogue_net import RogueNet
 
 

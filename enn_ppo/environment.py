@@ -12,17 +12,17 @@ from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
 from entity_gym.agents import TrainEnv
-from entity_gym.batch_env import BatchEnvironment
+from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.makers import check_arguments
 from entity_gym.compiled import CompiledEnvironment
-from entity_gym.list_env import ListEnv
-from entity_gym.process_env import ProcessVecEnv
+from entity_gym.pools.batch_env import BatchEnvironment
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.slots import SlotsFactory
+from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import look_up
-from entity_gym.saving import spaces_from_dict
-from entity_gym.slots import SlotsFactory
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Entity, ObsSpace, has_global_entity
-from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
-from entity_gym.vec_env import VecEnv
 from rogue_net.adaptor import ObsAdaptor
 
 #: A compiled environment's class, an environment class, or a function that makes an environment.
@@ -34,7 +34,7 @@ BRIDGES = {
     "gymnasium": "entity_gym.bridges.gymnasium_in:gymnasium_worlds",
     "dm_env": "entity_gym.bridges.dm_in:dm_worlds",
     "pettingzoo": "entity_gym.bridges.pettingzoo_in:pettingzoo_worlds",
-    "program": "entity_gym.remote:program_worlds",
+    "program": "entity_gym.bridges.remote:program_worlds",
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.rollout import Rollout
-from entity_gym.vec_obs import Metric
+from entity_gym.batch.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.crossing import moved
 from rogue_net.ragged import cat_ragged, gather_items

@@ -24,10 +24,10 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.environment import BRIDGES, bind_environment
-from entity_gym.checking.find import Found, find_source, make_plain, parse_settings
-from entity_gym.play import add_options, broken, run, style_of, usage_error
-from entity_gym.playing.loop import Advice, Decision
-from entity_gym.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.check.find import Found, find_source, make_plain, parse_settings
+from entity_gym.play.command import add_options, broken, run, style_of, usage_error
+from entity_gym.play.loop import Advice, Decision
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.adaptor import ObsAdaptor
 

@@ -17,11 +17,11 @@ from enn_ppo.merging import merge_rollouts
 from enn_ppo.rollout import Besides, EnvBlock, Rollout, Trajectory, merge_metrics
 from enn_ppo.sampling import BlockSampler, Parameters
 from enn_ppo.stepping import Actions, StepHere, Stepped, play
-from entity_gym.episodes import Episode
-from entity_gym.player_episodes import PlayersTracker
-from entity_gym.players import PlayerMapping, Seating, players_of
-from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import Metric
+from entity_gym.batch.vec_obs import Metric
+from entity_gym.pools.episodes import Episode
+from entity_gym.pools.player_episodes import PlayersTracker
+from entity_gym.pools.players import PlayerMapping, Seating, players_of
+from entity_gym.pools.vec_env import VecEnv
 from rogue_net import keyed
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
@@ -67,7 +67,7 @@ def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -
     if mapping is None:
         raise ValueError(
             f"policies={dict(policies)} needs a world with players, and {world} does not say which player owns what (see "
-            "entity_gym.players)"
+            "entity_gym.pools.players)"
         )
     num_players, given = mapping.num_players, sum(len(players) for players in policies.values())
     if given != num_players:

@@ -21,9 +21,9 @@ from enn_ppo.graphs.acting import ActGraph
 from enn_ppo.recording.frames import Frames
 from enn_ppo.recording.recorder import Recorder
 from enn_ppo.stepping import Actions, StepHere, Stepped, play
-from entity_gym.episodes import Episode, EpisodeTracker, RunningEpisodes
-from entity_gym.vec_env import EnvInfo, VecEnv
-from entity_gym.vec_obs import Metric, VecAction, VecObs
+from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
+from entity_gym.pools.episodes import Episode, EpisodeTracker, RunningEpisodes
+from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
 from rogue_net.crossing import moved, to_device
 from rogue_net.ragged import cat_ragged

@@ -23,7 +23,7 @@ from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row, Timing, metrics_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
-from entity_gym.episodes import Episode
+from entity_gym.pools.episodes import Episode
 
 
 class Due(NamedTuple):

@@ -33,8 +33,8 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.counts import Played
 from enn_ppo.tracking.metrics import Row, env_info_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
-from entity_gym.saving import spaces_to_dict
-from entity_gym.vec_env import VecEnv
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 
 RECENT_EPISODES = 100

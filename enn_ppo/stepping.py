@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import VecAction, VecObs
-from entity_gym.workers import PATIENCE
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.pools.workers import PATIENCE
 
 LOOKS_EVERY = 0.5  # seconds, whether there was a Ctrl-C while an environment takes its time
 

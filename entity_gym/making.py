@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from entity_gym.batch_env import BatchEnvironment
-from entity_gym.batch_slots import BatchSlots
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.list_env import ListEnv
-from entity_gym.python_slots import PythonSlots
+from entity_gym.pools.batch_env import BatchEnvironment
+from entity_gym.pools.batch_slots import BatchSlots
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slot_vec_env import SlotVecEnv, check_batch_size
+from entity_gym.pools.slots import check_final_observations, check_num_envs, check_seed
+from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv, check_num_threads, is_compiled, make_slots
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.pools.workers import check_affinity
 from entity_gym.registry import Registered, look_up
-from entity_gym.slot_vec_env import SlotVecEnv, check_batch_size
-from entity_gym.slots import check_final_observations, check_num_envs, check_seed
 from entity_gym.spec import EnvConfig, EnvSpec, EnvType, Executor, InvalidActions, describe_spaces
-from entity_gym.threaded_env import EnvSource, ThreadedVecEnv, check_num_threads, is_compiled, make_slots
-from entity_gym.vec_env import VecEnv
-from entity_gym.workers import check_affinity
 
 if TYPE_CHECKING:
     from entity_gym.compiled import CompiledEnvironment
@@ -80,7 +80,7 @@ def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
         create: Any = source if prepared.compiled is None else prepared.compiled.as_environment
         return ListEnv(create, config.num_envs, **common)
     if config.executor == "process":
-        from entity_gym.process_env import ProcessVecEnv
+        from entity_gym.pools.processes.env import ProcessVecEnv
 
         processes = config.num_processes or min(config.num_envs, os.cpu_count() or 1)
         return ProcessVecEnv(source, config.num_envs, processes, compile=config.compile, **common)

@@ -112,7 +112,7 @@ class Observation:
             Types left out are visible. An entity that acts or may be selected shows itself in that action, hidden or not.
         end_of_episode_info: anything worth knowing about the finished episode; only read together with `done`.
         metrics: numbers of every step, aggregated over a rollout as count, sum, min and max.
-        player_rewards: in worlds with several players (`entity_gym.players`), what each of them received for the actions
+        player_rewards: in worlds with several players (`entity_gym.pools.players`), what each of them received for the actions
             that led here. Empty: all share `reward`.
     """
 

@@ -15,10 +15,10 @@ from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 
 if TYPE_CHECKING:
-    from entity_gym.slots import FinalObservations
+    from entity_gym.pools.slots import FinalObservations
+    from entity_gym.pools.threaded_env import EnvSource
+    from entity_gym.pools.vec_env import VecEnv
     from entity_gym.spec import EnvSpec, EnvType, Executor, InvalidActions
-    from entity_gym.threaded_env import EnvSource
-    from entity_gym.vec_env import VecEnv
 
 YOUR_OWN = "your own is written as my_package.my_module:MyEnv"
 
@@ -182,12 +182,12 @@ def make(
     prepared = prepare(name, {**options, **parameters})
     config = prepared.config
     if env_type == "gymnasium":
-        from entity_gym.gymnasium_form import GymnasiumVectorEnv
+        from entity_gym.bridges.gymnasium_form import GymnasiumVectorEnv
 
         pool = make_pool(prepared, config.batch_size)
         return _wrapped(pool, lambda: GymnasiumVectorEnv(pool, spec_of(prepared, pool), render_mode))
     if env_type == "dm":
-        from entity_gym.dm_form import DmVecEnv
+        from entity_gym.bridges.dm_form import DmVecEnv
 
         pool = make_pool(prepared, 1)
         return _wrapped(pool, lambda: DmVecEnv(pool, spec_of(prepared, pool)))

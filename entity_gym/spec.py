@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from entity_gym.batch.typed_features import describe
 from entity_gym.errors import nearest
-from entity_gym.slots import FinalObservations
+from entity_gym.pools.slots import FinalObservations
 from entity_gym.spaces import (
     ActionSpace,
     CategoricalActionSpace,
@@ -19,7 +20,6 @@ from entity_gym.spaces import (
     GlobalCategoricalActionSpace,
     ObsSpace,
 )
-from entity_gym.typed_features import describe
 
 if TYPE_CHECKING:  # they import a compiler, Gymnasium and dm_env; most uses need none of these
     import gymnasium
@@ -144,14 +144,14 @@ class EnvSpec:
             ImportError: without Gymnasium.
             ValueError: if the environment has no such form.
         """
-        from entity_gym.gymnasium_form import observation_space
+        from entity_gym.bridges.gymnasium_form import observation_space
 
         return observation_space(self)
 
     @property
     def gymnasium_action_space(self) -> gymnasium.Space[Any]:
         """Of one environment in the Gymnasium form; raises as `gymnasium_observation_space` does."""
-        from entity_gym.gymnasium_form import action_space
+        from entity_gym.bridges.gymnasium_form import action_space
 
         return action_space(self)
 
@@ -163,14 +163,14 @@ class EnvSpec:
             ImportError: without dm_env.
             ValueError: if the environment has no such form.
         """
-        from entity_gym.dm_form import observation_spec
+        from entity_gym.bridges.dm_form import observation_spec
 
         return observation_spec(self)
 
     @property
     def dm_action_spec(self) -> Any:
         """Of one environment in the dm form; raises as `dm_observation_spec` does."""
-        from entity_gym.dm_form import action_spec
+        from entity_gym.bridges.dm_form import action_spec
 
         return action_spec(self)
 

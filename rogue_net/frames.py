@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from entity_gym.packing import pack
+from entity_gym.batch.packing import pack
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import sequence_of_item
 

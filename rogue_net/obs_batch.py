@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.vec_obs import (
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import (
     VecAction,
     VecCategoricalActionMask,
     VecContinuousActionMask,

@@ -28,11 +28,11 @@ from enn_ppo.advantages import Advantages, gae
 from enn_ppo.losses import normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import CategoricalAction
-from entity_gym.dispatch import frame_actions
+from entity_gym.batch.dispatch import frame_actions
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.packing import pack
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
-from entity_gym.frame import FrameReader
-from entity_gym.packing import pack
-from entity_gym.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor
 
 

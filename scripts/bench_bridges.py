@@ -16,12 +16,12 @@ import gymnasium
 import numpy as np
 from benchmark import Measurement, parser, report
 
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gym_actions import GymActions
 from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium
-from entity_gym.list_env import ListEnv
-from entity_gym.sampling import random_actions
-from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import VecAction
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.vec_env import VecEnv
 
 ROUNDS = 15  # of everything, in turn: what disturbs the machine then disturbs all alike
 STEPS = 60  # of all environments, in a round

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from benchmark import Measurement, parser, report
 
+from entity_gym.batch.sampling import random_actions
 from entity_gym.registry import make
-from entity_gym.sampling import random_actions
 
 SECONDS = 0.5  # of each measurement
 ROUNDS = 5  # of everything, in turn: what disturbs the machine then disturbs all alike

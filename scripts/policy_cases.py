@@ -12,11 +12,11 @@ import numpy as np
 
 from enn_ppo.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
 from enn_ppo.update import Samples, learn_minibatch
-from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
 from entity_gym.registry import make
-from entity_gym.sampling import random_actions
 from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.list_env import ListEnv
-from entity_gym.sampling import random_actions
+from entity_gym.batch.sampling import random_actions
+from entity_gym.pools.list_env import ListEnv
 
 ROOT = Path(__file__).parents[1]
 

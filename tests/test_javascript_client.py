@@ -13,10 +13,10 @@ import pytest
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.command_line.cli import run_train
 from enn_ppo.train import train
-from entity_gym.ragged import RaggedBufferI64
-from entity_gym.remote import ProgramError, program_worlds
-from entity_gym.sampling import random_actions
-from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.sampling import random_actions
+from entity_gym.bridges.remote import ProgramError, program_worlds
+from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.enn_ppo.served import Running
 
 NODE = shutil.which("node")

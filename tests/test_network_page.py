@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from entity_gym import Angle, CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RelposConfig, RogueNet, RogueNetConfig, TranslationConfig
 
 REPOSITORY = Path(__file__).parent.parent

@@ -19,9 +19,9 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.ragged import RaggedBufferBool, RaggedBufferI64
-from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
+from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.pools.vec_env import VecEnv
 
 # --- Environments
 

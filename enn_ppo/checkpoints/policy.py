@@ -13,7 +13,7 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
-from entity_gym.saving import spaces_from_dict
+from entity_gym.batch.saving import spaces_from_dict
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.backend import why_not_precision
 

@@ -14,7 +14,7 @@ from enn_ppo.losses import count_actors
 from enn_ppo.recording.frames import RecordedFrames
 from enn_ppo.recording.reading import read_all, read_header
 from enn_ppo.settings.schedule import parse_schedule
-from entity_gym.saving import spaces_difference, spaces_to_dict
+from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 

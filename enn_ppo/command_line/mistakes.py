@@ -20,7 +20,7 @@ from enn_ppo.memory import DeviceMemoryFull
 from enn_ppo.ranks import RankDied
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from entity_gym.errors import nearest
-from entity_gym.process_handle import WorkerDied
+from entity_gym.pools.processes.handle import WorkerDied
 
 USER_ERROR, INTERRUPTED = 2, 130
 

@@ -22,7 +22,7 @@ from enn_ppo.command_line.composition import Composed, Job, composed_job, enter_
 from enn_ppo.command_line.mistakes import USER_ERROR, JobFailed, told
 from enn_ppo.command_line.run_table import RunSummary, summarize_run
 from enn_ppo.config import Interrupted, TrainConfig
-from entity_gym.process_handle import WorkerDied
+from entity_gym.pools.processes.handle import WorkerDied
 
 _RESULTS = "optimization_results.yaml"  # what the Optuna sweeper writes at its end
 

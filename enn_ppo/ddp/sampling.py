@@ -14,7 +14,7 @@ from enn_ppo.environment import BoundEnvironment
 from enn_ppo.ranks import Ranks
 from enn_ppo.rollout import Rollout
 from enn_ppo.sampling import LocalSampler, Parameters, blocks_problem, make_pools
-from entity_gym.vec_env import VecEnv
+from entity_gym.pools.vec_env import VecEnv
 
 
 def make_own_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, ranks: Ranks) -> list[VecEnv]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from enn_ppo.config import DistributedConfig
 from enn_ppo.distributed.errors import ActorDied, PartLost
-from entity_gym.process_handle import WorkerDied
+from entity_gym.pools.processes.handle import WorkerDied
 
 CONNECT_SECONDS = 5.0  # for the first answer of a cluster elsewhere
 CLOSE_SECONDS = 2.0  # for an actor, in order

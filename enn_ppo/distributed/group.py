@@ -20,7 +20,7 @@ from enn_ppo.distributed.runner_handle import RunnerDied, RunnerHandle
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.sampling import Parameters, blocks_problem
 from enn_ppo.tracking.logger import Row
-from entity_gym.episodes import Episode
+from entity_gym.pools.episodes import Episode
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 DEATHS_IN_A_ROW = 5  # of a runner, without a rollout in between: then it is no accident

@@ -14,7 +14,7 @@ import numpy as np
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.sampling import Parameters
 from enn_ppo.tracking.logger import Row
-from entity_gym.episodes import Episode
+from entity_gym.pools.episodes import Episode
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.agents import TrainEnv
-from entity_gym.episode_env import EpisodeVecEnv
-from entity_gym.episodes import Episode, EpisodeTracker
-from entity_gym.players import PlayerMapping, players_of
-from entity_gym.seated_env import SeatedEpisodeVecEnv
-from entity_gym.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import Episode, EpisodeTracker
+from entity_gym.pools.players import PlayerMapping, players_of
+from entity_gym.pools.seated_env import SeatedEpisodeVecEnv
 from rogue_net import ActResult, ObsBatch, RogueNet
 from rogue_net.adaptor import ObsAdaptor
 
@@ -236,7 +236,7 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> PlayerMapp
     """
     mapping = players_of(bound.source)
     if config.opponent is not None and (mapping is None or mapping.num_players < 2):
-        has = "says nothing of players (see entity_gym.players)" if mapping is None else "has one player"
+        has = "says nothing of players (see entity_gym.pools.players)" if mapping is None else "has one player"
         raise ValueError(
             f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
         )

@@ -40,9 +40,9 @@ from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
 from enn_ppo.evaluation.video import Camera, check_film
 from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.tracking.run_dir import METRICS, VIDEOS
-from entity_gym.episode_env import EpisodeVecEnv
-from entity_gym.process_pickling import ErrorReport, pickled_for_worker
-from entity_gym.saving import spaces_to_dict
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 TRIES = 2  # of an evaluation whose process dies

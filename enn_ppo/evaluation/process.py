@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_executable
 from typing import Any
 
-from entity_gym.process_handle import ENVIRONMENT_VARIABLES
-from entity_gym.process_pickling import ErrorReport, pickled_for_parent, pickled_for_worker
+from entity_gym.pools.processes.handle import ENVIRONMENT_VARIABLES
+from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent, pickled_for_worker
 
-# A fresh interpreter, for the reasons that `entity_gym.process_handle` gives: forking copies locks that other threads hold,
-# and `multiprocessing` would run the user's script once more.
+# A fresh interpreter, for the reasons given in `entity_gym.pools.processes.handle`: forking copies locks that other threads
+# hold, and `multiprocessing` would run the user's script once more.
 PROGRAM = """\
 import json, sys
 path, descriptor = json.loads(sys.argv.pop())

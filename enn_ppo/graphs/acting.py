@@ -10,7 +10,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.graphs.recording import Recording
 from enn_ppo.graphs.room import Room
-from entity_gym.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.crossing import num_bytes, to_device, views
 from rogue_net.padding import padded, unpadded

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.recording.frames import RecordedFrames
-from entity_gym.saving import spaces_from_dict, spaces_to_dict
+from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.spaces import (
     GLOBAL_ENTITY,
     ActionSpace,

@@ -13,7 +13,7 @@ import torch
 
 from enn_ppo.recording.columns import CHECKSUM, Header, checksum, from_record_batch, header_of, import_pyarrow
 from enn_ppo.recording.frames import RecordedFrames
-from entity_gym.saving import spaces_difference, spaces_to_dict
+from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 
 Paths = Path | str | Sequence[Path | str]
 

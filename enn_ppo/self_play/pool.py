@@ -28,10 +28,10 @@ from enn_ppo.self_play.ratings import Ratings, prioritized
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
 from enn_ppo.tracking.metrics import Row
 from enn_ppo.tracking.run_dir import CHECKPOINTS, RATINGS
-from entity_gym.episodes import Episode
-from entity_gym.players import players_of
-from entity_gym.seated_env import SeatedVecEnv
-from entity_gym.vec_env import VecEnv
+from entity_gym.pools.episodes import Episode
+from entity_gym.pools.players import players_of
+from entity_gym.pools.seated_env import SeatedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 
 #: Snapshots that environments choose from at a time, drawn anew with every update: each costs a pass of its own network.
@@ -74,7 +74,9 @@ class SelfPlay:
         mapping = players_of(source)
         if mapping is None or mapping.num_players < 2:
             has = (
-                "does not say which player owns what (see entity_gym.players)" if mapping is None else "has one player"
+                "does not say which player owns what (see entity_gym.pools.players)"
+                if mapping is None
+                else "has one player"
             )
             raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
         self._opponents = PolicyOpponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)

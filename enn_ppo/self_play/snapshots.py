@@ -17,7 +17,7 @@ import torch
 from enn_ppo.files import replace_file
 from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.tracking.run_dir import POOL
-from entity_gym.saving import spaces_from_dict, spaces_to_dict
+from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from rogue_net import RogueNet, RogueNetConfig
 
 _NAME = re.compile(r"step_(\d{12,})\.safetensors")

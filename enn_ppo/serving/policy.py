@@ -13,20 +13,20 @@ import torch
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import load_net
-from entity_gym.batching import batch_frames
-from entity_gym.dispatch import ActionsOfEach
-from entity_gym.frame import Frame, FrameReader
+from entity_gym.batch.batching import batch_frames
+from entity_gym.batch.dispatch import ActionsOfEach
+from entity_gym.batch.frame import Frame, FrameReader
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.remote.messages import Message, ProtocolError, check_parts
+from entity_gym.bridges.remote.wire import Spaces, actions_to_json, observation_from_json, spaces_from_json
 from entity_gym.observation import Observation
-from entity_gym.remote.messages import Message, ProtocolError, check_parts
-from entity_gym.remote.wire import Spaces, actions_to_json, observation_from_json, spaces_from_json
-from entity_gym.saving import spaces_to_dict
 from entity_gym.spaces import (
     CategoricalActionSpace,
     ContinuousActionSpace,
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.vec_obs import VecObs
 from rogue_net import ObsBatch
 from rogue_net.rogue_net import ActResult
 

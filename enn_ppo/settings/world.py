@@ -121,7 +121,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
-    """Learning against past selves, in worlds with several players (see `entity_gym.players`)."""
+    """Learning against past selves, in worlds with several players (see `entity_gym.pools.players`)."""
 
     enabled: bool = False
     """Whether the policy learns as one player of each environment, and the others are played by a pool of its past

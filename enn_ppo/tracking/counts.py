@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from enn_ppo.rollout import Rollout
-from entity_gym.episodes import Episode
+from entity_gym.batch.vec_obs import Metric
+from entity_gym.pools.episodes import Episode
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
-from entity_gym.vec_obs import Metric
 from rogue_net import ObsBatch, RaggedTensor
 
 How = Literal["mean", "min", "max", "sum"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from enn_ppo.tracking.counts import Kind, Played
-from entity_gym.vec_obs import Metric
+from entity_gym.batch.vec_obs import Metric
 
 
 def merge_played(parts: Sequence[Played]) -> Played:

@@ -10,8 +10,8 @@ from typing import Any
 
 from enn_ppo.tracking.counts import Played
 from enn_ppo.update import UpdateStats
-from entity_gym.episodes import Episode
-from entity_gym.vec_obs import Metric
+from entity_gym.batch.vec_obs import Metric
+from entity_gym.pools.episodes import Episode
 
 Row = dict[str, float | int | None]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from entity_gym.agents.choices import Choices, choices_of
 from entity_gym.agents.features import EntityType, entity_type
 from entity_gym.observation import CategoricalActionMask, EntityID, Observation
-from entity_gym.slots import check_seed
+from entity_gym.pools.slots import check_seed
 from entity_gym.spaces import LARGEST_FLOAT32
 
 A = TypeVar("A")

@@ -31,8 +31,8 @@ from entity_gym.agents.world import LEAVING, LEAVING_AT_ONCE, Program, World
 from entity_gym.environment import Environment
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.observation import Observation
-from entity_gym.python_slots import PythonSlots
-from entity_gym.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 #: Seconds that a program may take between two observations.

@@ -20,9 +20,9 @@ from entity_gym.bridges.gym_world import GymOptions
 from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium, gymnasium_worlds
 from entity_gym.bridges.makers import Maker
 from entity_gym.bridges.pools import Executor
-from entity_gym.episode_env import EpisodeVecEnv
-from entity_gym.slots import FinalObservations
-from entity_gym.vec_env import VecEnv
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.vec_env import VecEnv
 
 #: What the parameter may be called by which a function that makes an environment takes its seed.
 SEEDS = ("seed", "random", "random_seed", "random_state")

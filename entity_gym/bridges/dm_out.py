@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from entity_gym.bridges.dense_obs import Tree
 from entity_gym.bridges.one_world import source_of
-from entity_gym.dense_obs import Tree
 from entity_gym.registry import make
 
 try:
@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise ImportError(f'to_dm_env needs dm_env ({error}): pip install "enn-ppo[dm]"') from error
 
-from entity_gym.dm_form import DmVecEnv, PlayersArray
+from entity_gym.bridges.dm_form import DmVecEnv, PlayersArray
 
 
 def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:

@@ -26,12 +26,12 @@ from entity_gym.bridges.gym_world import ACTION_MASK, AS_DECLARED, GymOptions, G
 from entity_gym.bridges.makers import Maker, making, naming_extras
 from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
-from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.slots import FinalObservations, check_num_envs
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
-from entity_gym.slots import FinalObservations, check_num_envs
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
-from entity_gym.vec_env import VecEnv
 
 #: What messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"

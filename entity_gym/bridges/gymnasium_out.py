@@ -18,20 +18,20 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.bridges.dense import Form
+from entity_gym.bridges.dense_obs import Tree
 from entity_gym.bridges.one_world import source_of
 from entity_gym.bridges.ragged_form import RaggedForm
-from entity_gym.dense import Form
-from entity_gym.dense_obs import Tree
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.vec_obs import VecObs
 
 try:
     from gymnasium import spaces
 except ImportError as error:
     raise ImportError(f'to_gymnasium needs Gymnasium ({error}): pip install "enn-ppo[gymnasium]"') from error
 
-from entity_gym.gymnasium_form import GymnasiumEnv
+from entity_gym.bridges.gymnasium_form import GymnasiumEnv
 
 GymnasiumFormName = Literal["padded", "ragged"]
 
@@ -164,7 +164,7 @@ class PaddedEnv(GymnasiumEnv):
             kinds = ", ".join(f"{each!r} is {action.kind}" for each, action in self.env_spec.actions.items())
             raise ValueError(
                 f"{name} has actions that do not go into one array ({kinds}): use form='ragged', or "
-                "entity_gym.gymnasium_form.GymnasiumEnv, which take a dictionary of them"
+                "entity_gym.bridges.gymnasium_form.GymnasiumEnv, which take a dictionary of them"
             )
         if whole:
             return spaces.MultiDiscrete(np.concatenate([part.nvec for part in whole]))

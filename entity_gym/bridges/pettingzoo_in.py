@@ -13,7 +13,7 @@ The reward is the sum over all agents, and an episode ends when the last of them
 end by themselves but were cut, and then the last observation shows these.
 
 All agents are in one frame, so each acts upon what all of them see: that suits a team. Groups that play against each other
-are players (see `entity_gym.players`): with `self_play`, or with `opponent` in evaluation, each sees its own agents, and of
+are players (see `entity_gym.pools.players`): with `self_play`, or with `opponent` in evaluation, each sees its own agents, and of
 the others only that they are there; each is paid what its own agents earn. `SeatedVecEnv` does the same in Python.
 
 `info["action_mask"]` and `observation["action_mask"]` close choices; an agent that has none open does not act, and the
@@ -35,12 +35,12 @@ from entity_gym.bridges.pettingzoo_groups import AgentID, Group, Groups, check_g
 from entity_gym.bridges.pettingzoo_ids import MakerById
 from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
-from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.observation import ActionMask, Observation
-from entity_gym.slots import FinalObservations
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
-from entity_gym.vec_env import VecEnv
 
 
 def from_pettingzoo(

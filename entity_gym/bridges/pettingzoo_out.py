@@ -1,4 +1,4 @@
-"""Worlds with players as PettingZoo parallel environments: every player (`entity_gym.players`) is an agent.
+"""Worlds with players as PettingZoo parallel environments: every player (`entity_gym.pools.players`) is an agent.
 
     env = to_pettingzoo("MultiSnake", num_snakes=4, num_players=2, max_actors={"move": 2})
     observations, infos = env.reset(seed=1)
@@ -24,21 +24,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.dense import DenseForm, frame_of
-from entity_gym.dense_obs import Tree
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.bridges.dense import DenseForm, frame_of
+from entity_gym.bridges.dense_obs import Tree
 from entity_gym.errors import nearest
 from entity_gym.making import Prepared, make_single_pool, prepare, spec_of
-from entity_gym.players import Part, PlayerMapping, Seating, players_of
-from entity_gym.slot_vec_env import SlotVecEnv
-from entity_gym.slots import check_num_envs
+from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
+from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.slots import check_num_envs
 from entity_gym.spec import EnvSpec
-from entity_gym.vec_obs import VecAction, VecObs
 
 try:
     from gymnasium import spaces
     from pettingzoo import ParallelEnv
 
-    from entity_gym.gymnasium_form import action_space, observation_space
+    from entity_gym.bridges.gymnasium_form import action_space, observation_space
 except ImportError as error:
     raise ImportError(f'this needs PettingZoo ({error}): pip install "enn-ppo[pettingzoo]"') from error
 
@@ -227,7 +227,7 @@ def _mapping_of(prepared: Prepared) -> PlayerMapping:
     if mapping is None:
         raise ValueError(
             f"{prepared.config.name} has no players, who would be the agents: give its class num_players(), players() and "
-            "seen_by() as entity_gym.players says, or use to_gymnasium, where the whole world is one agent"
+            "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
     return mapping
 

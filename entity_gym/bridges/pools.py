@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Literal, get_args
 
-from entity_gym.episode_env import EpisodeVecEnv
 from entity_gym.errors import nearest
-from entity_gym.slots import FinalObservations, check_num_envs
-from entity_gym.threaded_env import EnvSource, ThreadedVecEnv
-from entity_gym.vec_env import VecEnv
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.slots import FinalObservations, check_num_envs
+from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 
 Executor = Literal["list", "thread", "process"]
 
@@ -41,7 +41,7 @@ def make_bridge_pool(
             raise ValueError("autoreset=False is not there for executor='process'; use 'list' or 'thread'")
         return EpisodeVecEnv(env, num_envs, workers, seed)
     if executor == "process":
-        from entity_gym.process_env import ProcessVecEnv
+        from entity_gym.pools.processes.env import ProcessVecEnv
 
         return ProcessVecEnv(env, num_envs, workers, seed=seed, final_observations=final_observations)
     return ThreadedVecEnv(env, num_envs, workers, seed=seed, final_observations=final_observations)

@@ -30,14 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.dense import Dense
-from entity_gym.dense_actions import first_outside, named_actions, next_open, real_numbers, whole_numbers
-from entity_gym.dense_obs import Field, Tree, flags, merge_trees, tree_of_keys
-from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.spaces import GLOBAL_ENTITY, ContinuousActionSpace
-from entity_gym.spec import ActionSpec, EnvSpec
-from entity_gym.typed_features import bounds
-from entity_gym.vec_obs import (
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.typed_features import bounds
+from entity_gym.batch.vec_obs import (
     RaggedArray,
     VecAction,
     VecCategoricalActionMask,
@@ -45,6 +40,11 @@ from entity_gym.vec_obs import (
     VecObs,
     VecSelectEntityActionMask,
 )
+from entity_gym.bridges.dense import Dense
+from entity_gym.bridges.dense_actions import first_outside, named_actions, next_open, real_numbers, whole_numbers
+from entity_gym.bridges.dense_obs import Field, Tree, flags, merge_trees, tree_of_keys
+from entity_gym.spaces import GLOBAL_ENTITY, ContinuousActionSpace
+from entity_gym.spec import ActionSpec, EnvSpec
 
 #: Places of entities are below this; nobody knows how many entities there can be, and spaces want to.
 MAX_PLACES = 2**31

@@ -41,8 +41,8 @@ class CompiledEnvironment:
             nothing to report.
         metrics: state fields that are reported with every step, in the same forms.
         arrays: `obs:...` or `info:...` -> `Array`, beside the entities; written as `obs.arrays.<name>`.
-        player_rewards: in worlds with several players (`entity_gym.players`), the state fields that say what player 0, 1, ...
-            earned with a step. NaN: there is no such player. Empty: all share the reward.
+        player_rewards: in worlds with several players (`entity_gym.pools.players`), the state fields that say what each player
+            earned with a step, in the order of players. NaN: there is no such player. Empty: all share the reward.
         max_num_players: the most rows of an array with a leading -1.
         reward_threshold: mean episodic reward at which the environment counts as solved.
 

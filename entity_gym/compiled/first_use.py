@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.batch.frame import FrameReader
 from entity_gym.compiled.declare import safe_name
-from entity_gym.frame import FrameReader
 
 if TYPE_CHECKING:
     from entity_gym.compiled.build import Program
@@ -42,8 +42,8 @@ def check_first_use(env: CompiledEnvironment, program: Program) -> None:
 
 
 def _play(env: CompiledEnvironment) -> None:
+    from entity_gym.batch.sampling import random_actions
     from entity_gym.compiled.slots import CompiledSlots
-    from entity_gym.sampling import random_actions
 
     name = type(env).__name__
     slots = CompiledSlots(env, 1, compile=False, check=False, final_observations="all")

@@ -10,16 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.compiled.build import Table
-from entity_gym.compiled.codegen import Fault, Mode, pair_actions
-from entity_gym.compiled.declare import safe_name
-from entity_gym.compiled.faults import raise_packing_fault
-from entity_gym.compiled.layout import ActionPlan, Layout
-from entity_gym.compiled.memory import Recycler
-from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.slots import EnvIds, Run
-from entity_gym.spaces import GLOBAL_ENTITY
-from entity_gym.vec_obs import (
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import (
     PLAYER_REWARD,
     Metric,
     RaggedArray,
@@ -29,6 +21,14 @@ from entity_gym.vec_obs import (
     VecObs,
     VecSelectEntityActionMask,
 )
+from entity_gym.compiled.build import Table
+from entity_gym.compiled.codegen import Fault, Mode, pair_actions
+from entity_gym.compiled.declare import safe_name
+from entity_gym.compiled.faults import raise_packing_fault
+from entity_gym.compiled.layout import ActionPlan, Layout
+from entity_gym.compiled.memory import Recycler
+from entity_gym.pools.slots import EnvIds, Run
+from entity_gym.spaces import GLOBAL_ENTITY
 
 Arrays = Mapping[str, NDArray[Any]]
 _ALIGNMENT = 64  # bytes, a cache line

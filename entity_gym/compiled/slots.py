@@ -11,6 +11,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.batch.dispatch import check_actions
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.compiled.build import Table, build
 from entity_gym.compiled.codegen import Fault, Mode, control_index, pending_parameters
 from entity_gym.compiled.declare import safe_name
@@ -20,10 +24,7 @@ from entity_gym.compiled.first_use import check_first_use
 from entity_gym.compiled.packing import Packer
 from entity_gym.compiled.random import first_random_states
 from entity_gym.compiled.record import Record
-from entity_gym.dispatch import check_actions
-from entity_gym.frame import FrameReader
-from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.slots import (
+from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
     FinalObservations,
@@ -33,7 +34,6 @@ from entity_gym.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.vec_obs import VecAction, VecObs
 
 
 class CompiledSlots(EnvSlots):

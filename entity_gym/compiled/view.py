@@ -15,6 +15,8 @@ from entity_gym.action import (
     GlobalCategoricalAction,
     SelectEntityAction,
 )
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import VecAction
 from entity_gym.compiled.declare import safe_name
 from entity_gym.compiled.layout import ActionPlan
 from entity_gym.compiled.record import Record
@@ -29,9 +31,7 @@ from entity_gym.observation import (
     Observation,
     SelectEntityActionMask,
 )
-from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.spaces import ActionSpace, ObsSpace
-from entity_gym.vec_obs import VecAction
 
 if TYPE_CHECKING:
     from entity_gym.compiled.environment import CompiledEnvironment

@@ -56,7 +56,7 @@ class MultiSnake(CompiledEnvironment):
     are player 0's, 2 and 3 player 1's. There is one frame, in which the heads of all players act. What a player earned is
     the metric `reward_<player>` of every step, and `score_<player>`, their sum over the episode, is in
     `end_of_episode_info`; for players that there are not, both are NaN. The environment's reward is their sum. To let
-    one policy play every side, against itself or others (see `entity_gym.players`):
+    one policy play every side, against itself or others (see `entity_gym.pools.players`):
 
     - every player's own reward comes with every step (`player_rewards`), so that each can learn from what it earned itself;
     - `num_players(values)` and `players(values, entity_type, rows)` say who owns what, from the parameters and the features

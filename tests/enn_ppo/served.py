@@ -30,8 +30,8 @@ from entity_gym import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.remote.messages import MessageReader, encode
-from entity_gym.remote.wire import observation_from_json
+from entity_gym.bridges.remote.messages import MessageReader, encode
+from entity_gym.bridges.remote.wire import observation_from_json
 
 CPU = torch.device("cpu")
 

@@ -131,7 +131,7 @@ def test_pictures_are_filmed_of_worlds_that_are_made_for_them(capsys: pytest.Cap
 # ---- watching
 
 
-PROGRAM = Path(__file__).parents[1] / "entity_gym/remote/counting_program.py"
+PROGRAM = Path(__file__).parents[1] / "entity_gym/bridges/remote/counting_program.py"
 WORLDS = {
     "CartPole-v1": ["env=gymnasium", "env.id=CartPole-v1"],
     "Walk": ["env=dm_env", "env.id=tests.entity_gym.bridges.test_dm_in:Walk"],

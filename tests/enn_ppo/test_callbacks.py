@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from enn_ppo import Callback, EnvConfig, Update, train
-from entity_gym.episodes import Episode
+from entity_gym.pools.episodes import Episode
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 
 

@@ -23,7 +23,7 @@ from enn_ppo.command_line.run_table import RunSummary, format_table, summarize_r
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig
 from enn_ppo.settings.schema import to_dict
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.process_handle import WorkerDied
+from entity_gym.pools.processes.handle import WorkerDied
 
 CONFIGS = config_directory()
 Train = Callable[..., TrainConfig]

@@ -32,8 +32,8 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.list_env import ListEnv
-from entity_gym.playing.session import Session
+from entity_gym.play.session import Session
+from entity_gym.pools.list_env import ListEnv
 from rogue_net import RogueNet
 
 

@@ -28,7 +28,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.episodes import Episode
+from entity_gym.pools.episodes import Episode
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
 

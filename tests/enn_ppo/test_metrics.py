@@ -22,8 +22,8 @@ from entity_gym import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.episodes import Episode
-from entity_gym.vec_obs import Metric
+from entity_gym.batch.vec_obs import Metric
+from entity_gym.pools.episodes import Episode
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.masks import ContinuousMask
 

@@ -12,11 +12,11 @@ import torch
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.players import players_of, split
-from entity_gym.sampling import random_actions
-from entity_gym.threaded_env import ThreadedVecEnv
-from entity_gym.vec_obs import VecObs
+from entity_gym.pools.players import players_of, split
+from entity_gym.pools.threaded_env import ThreadedVecEnv
 from rogue_net import RogueNet
 from tests.enn_ppo.players_worlds import CPU, DOWN, LEFT, SNAKES, UP, always, snake_net, snake_pool
 from tests.enn_ppo.worlds import tiny_config

@@ -24,7 +24,7 @@ from enn_ppo.learner import make_model
 from enn_ppo.sampling import LocalSampler, make_pools
 from entity_gym import Action, Observation
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.process_handle import WorkerDied
+from entity_gym.pools.processes.handle import WorkerDied
 from tests.enn_ppo.halves import CPU, Halves, SteppingHook
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.test_blocks import assert_equal, parts

@@ -16,11 +16,11 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.play import NetPolicy, decide, main
 from entity_gym import Entity, Observation, ObsSpace
-from entity_gym.playing.session import Session
-from entity_gym.vec_obs import VecObs
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.play.session import Session
 from rogue_net import ObsBatch, RogueNet
 from tests.enn_ppo.worlds import tiny_config
-from tests.entity_gym import broken
+from tests.entity_gym.check import broken
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("walk")
-    env = EnvConfig(id="tests.entity_gym.broken:Walk", kwargs={"size": 5})
+    env = EnvConfig(id="tests.entity_gym.check.broken:Walk", kwargs={"size": 5})
     train(tiny_config(folder, env=env, total_timesteps=32))
     return str(folder)
 

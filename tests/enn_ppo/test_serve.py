@@ -28,10 +28,10 @@ from entity_gym import (
     Entity,
     ObsSpace,
 )
-from entity_gym.batching import batch_observations
-from entity_gym.remote.messages import encode
-from entity_gym.remote.wire import observation_from_json
-from entity_gym.saving import spaces_to_dict
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.bridges.remote.messages import encode
+from entity_gym.bridges.remote.wire import observation_from_json
 from rogue_net import ObsBatch
 from tests.enn_ppo.served import ACTION_SPACE, CPU, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
 

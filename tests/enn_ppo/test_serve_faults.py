@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from enn_ppo.checkpoints import Checkpoint
-from entity_gym.remote.messages import encode
+from entity_gym.bridges.remote.messages import encode
 from tests.enn_ppo.served import Client, Running, garden, one_dropped, train_garden
 
 

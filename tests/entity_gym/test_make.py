@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from entity_gym import registry
+from entity_gym.batch.sampling import random_actions
 from entity_gym.envs.cart_pole import CartPole
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.list_env import ListEnv
-from entity_gym.process_env import ProcessVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import list_envs, look_up, make, make_spec, register
-from entity_gym.sampling import random_actions
-from entity_gym.threaded_env import ThreadedVecEnv
-from entity_gym.vec_env import VecEnv
-from tests.entity_gym.form_worlds import Crowd, Hall
-from tests.entity_gym.pools import Counter, content, play_together
+from tests.entity_gym.bridges.form_worlds import Crowd, Hall
+from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
 
 ZOO = [
     "CartPole-v0",

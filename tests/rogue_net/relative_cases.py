@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from entity_gym import ActionSpace, CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch
 from rogue_net.config import RelposConfig
 from rogue_net.relative_positions import RelativePositions

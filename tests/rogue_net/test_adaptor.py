@@ -17,7 +17,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category
 from rogue_net import ObsBatch
 from rogue_net.adaptor import ObsAdaptor

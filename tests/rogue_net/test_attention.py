@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from entity_gym import CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch
 from rogue_net.attention import AttentionBackend, ragged_attention
 from rogue_net.frames import Frames, PackedRows

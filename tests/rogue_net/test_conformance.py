@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from entity_gym.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.masks import SelectEntityMask
 from rogue_net.rogue_net import Evaluation

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from entity_gym import CategoricalActionSpace, Entity, GlobalCategoricalActionSpace, Observation, ObsSpace
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category, Feature, Flag
 from rogue_net import ObsBatch
 from rogue_net.config import Backend

@@ -19,11 +19,11 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batching import batch_observations
-from entity_gym.dispatch import frame_actions
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.dispatch import frame_actions
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.packing import pack
 from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
-from entity_gym.frame import FrameReader
-from entity_gym.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
 from rogue_net.frames import Frames
 from rogue_net.heads import CategoricalHead, SelectEntityHead

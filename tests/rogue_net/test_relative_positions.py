@@ -23,7 +23,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.attention import packed_attention
 from rogue_net.config import RelposConfig, TranslationConfig

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym import CategoricalActionSpace, Entity, Observation, ObsSpace
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category
 from rogue_net import ObsBatch
 from rogue_net.config import TranslationConfig

@@ -24,7 +24,7 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.batching import batch_observations
+from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
 

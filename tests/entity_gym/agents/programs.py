@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from entity_gym.agents import Agent, Obs, TrainEnv, TrainEnvBuilder
-from entity_gym.ragged import RaggedBufferI64
-from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import VecObs
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.vec_env import VecEnv
 
 
 class Move(enum.Enum):

@@ -13,9 +13,9 @@ dm_env = pytest.importorskip("dm_env")
 
 from entity_gym.bridges.dm_out import DmEnvironment, to_dm_env  # noqa: E402
 from entity_gym.registry import list_envs, make  # noqa: E402
+from tests.entity_gym.bridges.dm_specs import random_action, validate  # noqa: E402
+from tests.entity_gym.bridges.form_worlds import Crowd  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Coins, Runners, Yard, plain  # noqa: E402
-from tests.entity_gym.dm_specs import random_action, validate  # noqa: E402
-from tests.entity_gym.form_worlds import Crowd  # noqa: E402
 
 Made = Callable[..., DmEnvironment]
 FIRST, MID, LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST

@@ -16,6 +16,9 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 
 from entity_gym import Environment  # noqa: E402
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
+from entity_gym.batch.sampling import random_actions  # noqa: E402
+from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs  # noqa: E402
 from entity_gym.bridges.gym_world import GymWorld  # noqa: E402
 from entity_gym.bridges.gymnasium_in import (  # noqa: E402
     GymFactory,
@@ -24,15 +27,12 @@ from entity_gym.bridges.gymnasium_in import (  # noqa: E402
     gymnasium_worlds,
 )
 from entity_gym.envs.cart_pole import CartPole  # noqa: E402
-from entity_gym.episode_env import EpisodeVecEnv  # noqa: E402
 from entity_gym.errors import NoPictureError  # noqa: E402
-from entity_gym.list_env import ListEnv  # noqa: E402
-from entity_gym.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
-from entity_gym.sampling import random_actions  # noqa: E402
-from entity_gym.slots import SlotsFactory  # noqa: E402
-from entity_gym.threaded_env import ThreadedVecEnv  # noqa: E402
-from entity_gym.vec_env import VecEnv  # noqa: E402
-from entity_gym.vec_obs import VecCategoricalActionMask, VecObs  # noqa: E402
+from entity_gym.pools.episode_env import EpisodeVecEnv  # noqa: E402
+from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.slots import SlotsFactory  # noqa: E402
+from entity_gym.pools.threaded_env import ThreadedVecEnv  # noqa: E402
+from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
     Fails,
     Grows,

@@ -17,12 +17,12 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
 
+from entity_gym.bridges.gymnasium_form import GymnasiumEnv  # noqa: E402
 from entity_gym.bridges.gymnasium_out import PaddedEnv, RaggedEnv, to_gymnasium  # noqa: E402
-from entity_gym.gymnasium_form import GymnasiumEnv  # noqa: E402
 from entity_gym.registry import list_envs  # noqa: E402
+from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Coins, Runners, Yard, plain, yard_actions  # noqa: E402
-from tests.entity_gym.form_worlds import Crowd, Hall  # noqa: E402
-from tests.entity_gym.pools import Counter  # noqa: E402
+from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 
 Made = Callable[..., Any]
 

@@ -11,8 +11,8 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 
 from entity_gym.bridges.gymnasium_out import RaggedEnv, to_gymnasium  # noqa: E402
+from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Yard, plain, yard_actions  # noqa: E402
-from tests.entity_gym.form_worlds import Crowd, Hall  # noqa: E402
 
 Made = Callable[..., RaggedEnv]
 

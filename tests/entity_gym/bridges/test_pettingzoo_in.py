@@ -23,18 +23,18 @@ from entity_gym import (  # noqa: E402
     ContinuousActionSpace,
     Entity,
 )
+from entity_gym.batch.sampling import random_actions  # noqa: E402
+from entity_gym.batch.vec_obs import VecAction, VecCategoricalActionMask, VecObs  # noqa: E402
 from entity_gym.bridges.pettingzoo_in import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
 from entity_gym.bridges.pools import Executor  # noqa: E402
-from entity_gym.episode_env import EpisodeVecEnv  # noqa: E402
-from entity_gym.list_env import ListEnv  # noqa: E402
-from entity_gym.players import players_of, split  # noqa: E402
-from entity_gym.process_env import ProcessVecEnv  # noqa: E402
-from entity_gym.sampling import random_actions  # noqa: E402
-from entity_gym.seated_env import SeatedVecEnv  # noqa: E402
-from entity_gym.vec_env import VecEnv  # noqa: E402
-from entity_gym.vec_obs import VecAction, VecCategoricalActionMask, VecObs  # noqa: E402
+from entity_gym.pools.episode_env import EpisodeVecEnv  # noqa: E402
+from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.players import players_of, split  # noqa: E402
+from entity_gym.pools.processes.env import ProcessVecEnv  # noqa: E402
+from entity_gym.pools.seated_env import SeatedVecEnv  # noqa: E402
+from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import GRAZE, PLACE, Herd  # noqa: E402
-from tests.entity_gym.player_worlds import Dice  # noqa: E402
+from tests.entity_gym.pools.player_worlds import Dice  # noqa: E402
 
 
 def graze(agents: list[str], choices: list[int]) -> CategoricalAction:

@@ -34,7 +34,7 @@ from entity_gym.bridges.pettingzoo_in import PettingZooFactory, from_pettingzoo 
 from entity_gym.bridges.pettingzoo_out import to_pettingzoo  # noqa: E402
 from entity_gym.registry import make  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
-from tests.entity_gym.player_worlds import Duel  # noqa: E402
+from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
 from tests.worlds import choose  # noqa: E402
 
 SNAKES = {"num_snakes": 4, "num_players": 2, "max_actors": {"move": 2}, "compile": False}

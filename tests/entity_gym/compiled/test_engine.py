@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from entity_gym.batch.vec_obs import RaggedArray, VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.list_env import ListEnv
-from entity_gym.slots import FinalObservations
-from entity_gym.threaded_env import ThreadedVecEnv
-from entity_gym.vec_obs import RaggedArray, VecObs
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,
@@ -26,7 +26,7 @@ from tests.entity_gym.compiled.comparing import (
     play_pool,
 )
 from tests.entity_gym.compiled.worlds import MAX_PLAYERS, Bare, Everything, OddNames, Watching
-from tests.entity_gym.pools import Streams, play_together
+from tests.entity_gym.pools.kinds_of_pools import Streams, play_together
 
 WORLDS = [Everything, OddNames, Bare, Watching]
 KEPT: list[FinalObservations] = ["truncated", "all", "none"]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from entity_gym.batch.sampling import random_actions
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, rand_int
-from entity_gym.sampling import random_actions
-from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
 
 
 class Careless(CompiledEnvironment):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.ragged import RaggedBuffer, RaggedBufferI64
-from entity_gym.threaded_env import ThreadedVecEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,
@@ -17,7 +17,7 @@ from tests.entity_gym.compiled.comparing import (
     play_pool,
 )
 from tests.entity_gym.compiled.worlds import Everything
-from tests.entity_gym.pools import Streams
+from tests.entity_gym.pools.kinds_of_pools import Streams
 
 
 def memory(value: Any) -> Iterator[np.ndarray]:

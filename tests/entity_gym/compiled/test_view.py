@@ -16,13 +16,13 @@ from entity_gym import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
+from entity_gym.batch.frame import FrameReader
 from entity_gym.compiled.view import CompiledView
-from entity_gym.frame import FrameReader
-from entity_gym.list_env import ListEnv
-from entity_gym.slot_vec_env import SlotVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.slot_vec_env import SlotVecEnv
 from tests.entity_gym.compiled.comparing import exactly, meaning, ordinary
 from tests.entity_gym.compiled.worlds import Everything, MadeUpError, Watching
-from tests.entity_gym.pools import play_together
+from tests.entity_gym.pools.kinds_of_pools import play_together
 
 
 def started(seed: int = 0, **parameters: Any) -> CompiledView:
@@ -297,7 +297,7 @@ def test_a_list_of_them_can_be_saved_and_copied() -> None:
 
 
 def play_on(pool: ListEnv) -> list[Any]:
-    from entity_gym.sampling import random_actions
+    from entity_gym.batch.sampling import random_actions
 
     rng, obs, seen = np.random.default_rng(7), pool.load_state(pool.state()), []
     for _ in range(20):

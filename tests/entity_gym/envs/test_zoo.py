@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecObs, VecSelectEntityActionMask
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
@@ -24,12 +27,9 @@ from entity_gym.envs.pick_matching_balls import PickMatchingBalls
 from entity_gym.envs.rock_paper_scissors import RockPaperScissors
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from entity_gym.envs.xor import Xor
-from entity_gym.list_env import ListEnv
-from entity_gym.ragged import RaggedBuffer
-from entity_gym.sampling import random_actions
-from entity_gym.slot_vec_env import SlotVecEnv
-from entity_gym.vec_env import VecEnv
-from entity_gym.vec_obs import VecObs, VecSelectEntityActionMask
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.vec_env import VecEnv
 
 #: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
 ZOO: list[tuple[CompiledEnvironment, int]] = [

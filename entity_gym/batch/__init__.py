@@ -1,0 +1,1 @@
+"""Many environments' observations and actions as packed arrays."""

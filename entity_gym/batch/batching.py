@@ -1,0 +1,235 @@
+"""Frames of many environments become one packed batch.
+
+Exact whichever environments show a type, a mask, a visibility list or an action: what one frame leaves out is an empty
+sequence, an open mask, or visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.batch.frame import NOBODY, Frame, FrameActions, FrameReader
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.typed_features import refusal, wrong_values
+from entity_gym.batch.vec_obs import (
+    PLAYER_REWARD,
+    Metric,
+    RaggedArray,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+from entity_gym.observation import Observation
+from entity_gym.spaces import (
+    GLOBAL_ENTITY,
+    LARGEST_FLOAT32,
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+
+NOBODY_ACTS = FrameActions(NOBODY, NOBODY, None)
+
+
+def batch_observations(
+    observations: Sequence[Observation],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    environment: str = "Environment",
+) -> VecObs:
+    """Batch observations of environments 0, 1, ... that share their spaces.
+
+    Args:
+        observations: one per environment.
+        obs_space: their observation space.
+        action_space: their actions by name.
+        environment: their class, for messages.
+
+    Raises:
+        ValueError: for an observation that does not fit the spaces, naming the environment.
+    """
+    reader = FrameReader(obs_space, action_space, environment)
+    env_id = np.arange(len(observations))
+    frames = [reader.read(obs, i) for i, obs in enumerate(observations)]
+    return batch_frames(frames, observations, env_id, np.zeros(len(frames), np.int64), reader)
+
+
+def batch_frames(
+    frames: Sequence[Frame],
+    observations: Sequence[Observation],
+    env_id: NDArray[np.int64],
+    elapsed_step: NDArray[np.int64],
+    reader: FrameReader,
+) -> VecObs:
+    """Batch what `reader` has read from `observations`, which belong to the environments `env_id`.
+
+    All arrays of the result are new but `env_id` and `elapsed_step`.
+    """
+    features = {}
+    for name, width in reader.widths.items():
+        features[name] = _features([frame.features[name] for frame in frames], width)
+    if reader.has_global:
+        width = len(reader.obs_space.global_features)
+        features[GLOBAL_ENTITY] = _features([frame.features[GLOBAL_ENTITY] for frame in frames], width)
+    for name, buffer in features.items():
+        check_features(name, buffer, env_id, reader)
+    reward = _scalars("reward", "a finite number", np.dtype(np.float32), observations, env_id, reader)
+    done = _scalars("done", "a bool", np.dtype(np.bool_), observations, env_id, reader)
+    truncated = _scalars("truncated", "a bool", np.dtype(np.bool_), observations, env_id, reader)
+
+    return VecObs(
+        features=features,
+        action_masks=batch_masks(frames, reader),
+        reward=reward,
+        done=done,
+        truncated=truncated,
+        env_id=env_id,
+        elapsed_step=elapsed_step,
+        visible=_visible(frames, features),
+        end_of_episode_info=_end_of_episode_info(observations, env_id),
+        metrics=_metrics(observations, env_id, reader),
+        arrays=_player_rewards(observations, env_id, reader),
+    )
+
+
+def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecActionMask]:
+    """Who may do what in `frames`."""
+    return {name: _action_mask(name, space, frames) for name, space in reader.action_space.items()}
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
+    values = np.concatenate(arrays) if arrays else np.zeros((0, width), dtype=np.float32)
+    return RaggedBufferF32.from_offsets(values, _offsets([len(array) for array in arrays]))
+
+
+def check_features(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
+    """Raise a ValueError that names the first feature of type `name` that may not be what it is, if there is one."""
+    values, whole, space = buffer.values, reader.whole_columns.get(name), reader.obs_space
+    if np.isfinite(values).all() and (whole is None or not whole.wrong(values).any()):
+        return
+    is_global = name == GLOBAL_ENTITY
+    names = space.global_features if is_global else space.entities[name].features
+    kinds = space.global_kinds if is_global else space.entities[name].kinds
+    item, column = (int(k) for k in np.argwhere(wrong_values(values, names, kinds))[0])
+    i = int(np.searchsorted(buffer.offsets, item, side="right")) - 1
+    feature, entity = names[column], item - int(buffer.offsets[i])
+    what = f"global feature {feature!r}" if is_global else f"feature {feature!r} of entity {entity} of type {name!r}"
+    wrong = refusal(values[item, column], kinds.get(feature))
+    raise ValueError(f"{reader.where(int(env_id[i]))}: {what} is {wrong}")
+
+
+def _scalars(
+    field: str,
+    expected: str,
+    dtype: np.dtype[Any],
+    observations: Sequence[Observation],
+    env_id: NDArray[np.int64],
+    reader: FrameReader,
+) -> NDArray[Any]:
+    """(N,) the field of every observation."""
+    given = [getattr(obs, field) for obs in observations]
+    try:
+        values = np.array(given, dtype=dtype)
+        fits = values.shape == (len(given),) and bool(np.isfinite(values).all())
+    except (TypeError, ValueError):
+        fits = False
+    if fits:
+        return values
+    for i, value in zip(env_id.tolist(), given, strict=True):
+        alone = np.asarray(value)
+        if alone.ndim or alone.dtype.kind not in "biuf" or not np.isfinite(alone.astype(dtype)):
+            raise ValueError(f"{reader.where(i)}: {field} is {value!r}; it must be {expected}")
+    raise AssertionError(f"{field} of {given!r} did not fit together, though each does")
+
+
+def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> dict[str, RaggedBufferBool]:
+    visible = {}
+    for name in features:
+        if any(name in frame.visible and not frame.visible[name].all() for frame in frames):
+            flags = [frame.visible.get(name, np.ones(len(frame.features[name]), dtype=np.bool_)) for frame in frames]
+            visible[name] = RaggedBufferBool.from_offsets(np.concatenate(flags)[:, None], features[name].offsets)
+    return visible
+
+
+def _action_mask(name: str, space: ActionSpace, frames: Sequence[Frame]) -> VecActionMask:
+    offered = [frame.actions.get(name, NOBODY_ACTS) for frame in frames]
+    actors = _indices([action.actors for action in offered])
+    if isinstance(space, SelectEntityActionSpace):
+        actees = _indices([action.actees for action in offered])
+        pairs = [(len(action.actors), len(action.actees)) for action in offered]
+        flat = _mask(
+            [None if a.mask is None else a.mask.reshape(-1, 1) for a in offered], [(a * c, 1) for a, c in pairs]
+        )
+        return VecSelectEntityActionMask(actors, actees, flat)
+    if isinstance(space, ContinuousActionSpace):
+        return VecContinuousActionMask(actors)
+    assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
+    shapes = [(len(action.actors), len(space.choices)) for action in offered]
+    return VecCategoricalActionMask(actors, _mask([action.mask for action in offered], shapes), len(space.choices))
+
+
+def _indices(arrays: list[NDArray[np.int64]]) -> RaggedBufferI64:
+    values = np.concatenate(arrays) if arrays else NOBODY
+    return RaggedBufferI64.from_offsets(values[:, None], _offsets([len(array) for array in arrays]))
+
+
+def _mask(masks: list[NDArray[np.bool_] | None], shapes: list[tuple[int, int]]) -> RaggedBufferBool | None:
+    if all(mask is None for mask in masks):
+        return None
+    rows = [np.ones(shape, dtype=np.bool_) if mask is None else mask for mask, shape in zip(masks, shapes, strict=True)]
+    return RaggedBufferBool.from_offsets(np.concatenate(rows), _offsets([len(row) for row in rows]))
+
+
+def _end_of_episode_info(
+    observations: Sequence[Observation], env_id: NDArray[np.int64]
+) -> dict[int, Mapping[str, Any]]:
+    return {
+        int(i): obs.end_of_episode_info
+        for i, obs in zip(env_id, observations, strict=True)
+        if obs.done and obs.end_of_episode_info is not None
+    }
+
+
+def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader) -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
+    for i, obs in zip(env_id, observations, strict=True):
+        for name, value in obs.metrics.items():
+            try:
+                metrics.setdefault(name, Metric()).push(float(value))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a number"
+                ) from error
+    return metrics
+
+
+def _player_rewards(
+    observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
+) -> dict[str, NDArray[Any] | RaggedArray]:
+    """What players earned, for `VecObs.arrays`; nothing where no observation tells."""
+    if not any(len(obs.player_rewards) for obs in observations):
+        return {}
+    rows = []
+    for i, obs in zip(env_id.tolist(), observations, strict=True):
+        given = np.asarray(obs.player_rewards, dtype=np.float64 if len(obs.player_rewards) == 0 else None)
+        if given.ndim != 1 or given.dtype.kind not in "biuf" or not (np.abs(given) <= LARGEST_FLOAT32).all():
+            raise ValueError(
+                f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
+            )
+        rows.append(given.astype(np.float32))
+    return {PLAYER_REWARD: RaggedArray(np.concatenate(rows), _offsets([len(row) for row in rows]))}

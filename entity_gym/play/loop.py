@@ -1,0 +1,214 @@
+"""The game: show, ask, act; for people, and for policies that are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.errors import nearest
+from entity_gym.play.screen import Style, show_end, show_moment, show_probabilities, show_turn
+from entity_gym.play.session import CannotGoBackError, Session
+from entity_gym.play.turns import NOBODY, Choice, Turn, read_choice, turns
+
+INTERRUPTED = 130
+
+HELP = """\
+  a number or a name   choose it; the beginning of a name will do where no other name begins so; where a
+                       range is shown, any number within it
+  u                    undo: the choice before this one, or the step before this step
+  r                    restart the episode from its first observation
+  q                    quit (as does Ctrl-D)
+  ?                    this help
+Entities are numbered as in the table. What is {closed} cannot be chosen now. A name that is a
+command as well, such as "u", is chosen by its number."""
+WATCH_HELP = """\
+  Enter   the next step
+  a       run on to the end of the episode
+  u       undo a step; what is sampled may come out differently then
+  r       restart the episode from its first observation
+  q       quit (as does Ctrl-D)
+  ?       this help
+Bars show how likely each choice is, and > the one that is taken."""
+COMMANDS = ("u", "r", "q", "?")
+
+#: Asks for a line, as `input` does.
+Ask = Callable[[str], str]
+
+
+class Decision(NamedTuple):
+    """What a policy does with one actor's turn.
+
+    Attributes:
+        value: the choice, the entity index, -1 for nobody, or a number.
+        probabilities: of each choice that the turn lists, closed ones included, and "nobody" last where that is a choice at
+            all times. Not looked at where nothing is open, and for numbers.
+    """
+
+    value: float
+    probabilities: Sequence[float]
+
+
+class Advice(NamedTuple):
+    """What a policy does in one frame.
+
+    Attributes:
+        decisions: action -> one for each actor, in the order of the frame; of a continuous action one for each of its n
+            numbers.
+        value: the return it expects from here on; None where it does not say.
+    """
+
+    decisions: Mapping[str, Sequence[Decision]]
+    value: float | None = None
+
+
+#: Decides for a batch of one frame.
+Policy = Callable[[VecObs], Advice]
+
+
+class Quit(Exception):  # noqa: N818 - no error
+    """The player wants to stop."""
+
+
+def play(session: Session, style: Style, policy: Policy | None = None, ask: Ask | None = None) -> int:
+    """Play until the player quits. Returns the exit code: 0, or 130 after Ctrl-C.
+
+    Args:
+        session: what to play.
+        style: how to show it.
+        policy: who plays. None: whoever types.
+        ask: where lines come from. None: `input`.
+    """
+    game = _Game(session, style, input if ask is None else ask)
+    try:
+        while True:
+            game.take_turn() if policy is None else game.watch(policy)
+    except Quit:
+        return 0
+    except EOFError:
+        print()  # the shell's prompt is to stand in a line of its own
+        return 0
+    except KeyboardInterrupt:
+        print()
+        return INTERRUPTED
+    finally:
+        session.close()
+
+
+class _Game:
+    def __init__(self, session: Session, style: Style, ask: Ask) -> None:
+        self.session = session
+        self.style = style
+        self._ask = ask
+        self._runs_on = False
+
+    def take_turn(self) -> None:
+        """One step of a person, or whatever they want instead."""
+        print(show_moment(self.session, self.style))
+        if self.session.ended:
+            self._after_the_end()
+            return
+        pending = turns(self.session)
+        values: list[float] = []
+        while len(values) < len(pending):
+            turn = pending[len(values)]
+            choice = self._decide(turn)
+            if isinstance(choice, Choice):
+                values.append(choice.value)
+            elif choice == "u" and values:
+                values.pop()
+                while values and not pending[len(values)].is_open:  # nobody was asked there
+                    values.pop()
+            elif self._command(choice):
+                return
+        if not pending and self._enter("Nobody acts. Enter: next step > ") is None:
+            return
+        self.session.act(_by_action(pending, values))
+
+    def watch(self, policy: Policy) -> None:
+        """One step of a policy."""
+        if self.session.ended:
+            print(show_moment(self.session, self.style))
+            self._runs_on = False
+            self._after_the_end()
+            return
+        advice = policy(self.session.vec_obs())
+        print(show_moment(self.session, self.style, advice.value))
+        decisions = [decision for name in self.session.now.frame.actions for decision in advice.decisions[name]]
+        pending = turns(self.session)
+        for turn, decision in zip(pending, decisions, strict=True):
+            print(show_probabilities(turn, decision.probabilities, decision.value, self.style))
+        if not self._runs_on:
+            line = self._enter("Enter: next step > ", WATCH_HELP, also=("a",))
+            if line is None:
+                return
+            self._runs_on = line == "a"
+        self.session.act(_by_action(pending, [decision.value for decision in decisions]))
+
+    def _decide(self, turn: Turn) -> Choice | str:
+        """What the player chooses for `turn`, or a command."""
+        if not turn.is_open:
+            print(f"{turn.action}: {turn.actor} has nobody to select")
+            return NOBODY
+        print(show_turn(turn, self.style))
+        while True:
+            line = self._line("> ")
+            if line in COMMANDS:
+                return line
+            if not line:
+                choice_of = f"{'the number or ' if turn.is_numbered else ''}the name of a choice"
+                print(f"type {choice_of if turn.bounds is None else 'a number'}, or ? for help")
+                continue
+            choice = read_choice(line, turn)
+            if isinstance(choice, Choice):
+                return choice
+            print(choice.reason)
+
+    def _after_the_end(self) -> None:
+        print(show_end(self.session.now))
+        if self._enter("Enter: next episode > ") is not None:
+            self.session.begin_episode()
+
+    def _enter(self, prompt: str, help_text: str | None = None, also: Sequence[str] = ()) -> str | None:
+        """Wait for Enter, or a line of `also`; None where a command has changed what there is to see instead."""
+        while True:
+            line = self._line(prompt, help_text)
+            if not line or line in also:
+                return line
+            if self._command(line):
+                return None
+
+    def _line(self, prompt: str, help_text: str | None = None) -> str:
+        """A line that is not "?"."""
+        while True:
+            line = self._ask(prompt).strip()
+            if line != "?":
+                return line
+            closed = "grey" if self.style.colour else "(closed)"
+            print(help_text or HELP.format(closed=closed))
+
+    def _command(self, line: str) -> bool:
+        """Do what `line` says. Returns whether anything has changed; otherwise says why not."""
+        if line == "q":
+            raise Quit
+        try:
+            if line == "u":
+                if self.session.undo():
+                    return True
+                print("there is nothing to undo")
+            elif line == "r":
+                if self.session.restart():
+                    return True
+                print("the episode has only begun")
+            else:
+                print(f"{line!r} is no command; {nearest(line, COMMANDS)}, or Enter")
+        except CannotGoBackError as error:
+            print(error)
+        return False
+
+
+def _by_action(pending: Sequence[Turn], values: Sequence[float]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for turn, value in zip(pending, values, strict=True):
+        found.setdefault(turn.action, []).append(value)
+    return found

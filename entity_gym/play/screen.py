@@ -1,0 +1,177 @@
+"""What is printed: the board, a table of entities, choices, and how sure a policy is of each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.play.session import Moment, Session
+from entity_gym.play.turns import Choice, Turn, describe_features, entity_rows
+
+BAR = 20  # columns of a full one
+_GREY, _BOLD, _RESET = "\x1b[90m", "\x1b[1m", "\x1b[0m"
+_LEVELS = np.array([0, 95, 135, 175, 215, 255])  # of the 6 x 6 x 6 colours that every terminal has
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to print.
+
+    Attributes:
+        colour: ANSI colours, and the board drawn with them.
+        all_colours: 24 bits of colour instead of 256.
+        columns: of the terminal.
+        lines: of the terminal.
+    """
+
+    colour: bool = False
+    all_colours: bool = False
+    columns: int = 80
+    lines: int = 24
+
+    @staticmethod
+    def of_terminal(colour: bool | None = None) -> Style:
+        """What this terminal can do; `colour` is a wish that it is not asked about."""
+        if colour is None:
+            colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        size = shutil.get_terminal_size()
+        return Style(colour, os.environ.get("COLORTERM") in ("truecolor", "24bit"), size.columns, size.lines)
+
+    def grey(self, text: str) -> str:
+        """Less visible."""
+        return f"{_GREY}{text}{_RESET}" if self.colour else text
+
+    def bold(self, text: str) -> str:
+        """More visible."""
+        return f"{_BOLD}{text}{_RESET}" if self.colour else text
+
+
+def show_moment(session: Session, style: Style, value: float | None = None) -> str:
+    """Everything that there is to see at this step."""
+    now = session.now
+    head = f"{session.reader.environment}, episode {now.episode}, step {now.step}"
+    if now.step:
+        head += f": reward {_number(now.obs.reward)}, total {_number(now.total)}"
+    if value is not None:
+        head += f", expected from here on {_number(value)}"
+    parts = ["", style.bold(head)]
+    image = session.image() if style.colour else None
+    if image is not None:
+        parts.append(draw(image, style))
+    return "\n".join([*parts, *_table(session, style)])
+
+
+def show_end(now: Moment) -> str:
+    """How an episode ended."""
+    how = " (truncated)" if now.obs.truncated else ""
+    info = now.obs.end_of_episode_info or {}
+    said = "".join(f", {name} {value}" for name, value in info.items())
+    steps = "1 step" if now.step == 1 else f"{now.step} steps"
+    return f"The episode ended after {steps}{how}: total {_number(now.total)}{said}"
+
+
+def _table(session: Session, style: Style) -> list[str]:
+    rows = entity_rows(session.now.frame, session.reader.obs_space)
+    width = max([len("world"), *(len(row.type_name) for row in rows)])
+    lines = [style.grey(f"index  {'type':<{width}}  features")]
+    for row in rows:
+        line = f"{row.number:>5}  {row.type_name:<{width}}  {row.features}".rstrip()
+        lines.append(line if row.is_visible else style.grey(line + "  (hidden from the policy)"))
+    space = session.reader.obs_space
+    if space.global_features:
+        shown = describe_features(space.global_features, session.now.obs.global_features, space.global_kinds)
+        lines.append(f"{'-':>5}  {'world':<{width}}  {shown}")
+    return lines
+
+
+def show_turn(turn: Turn, style: Style) -> str:
+    """Who decides what, and the choices that there are."""
+    if turn.bounds is not None:
+        low, high = turn.bounds
+        return f"{style.bold(_head(turn))}\n  a number from {low:.9g} to {high:.9g}"
+    items = [_choice(choice, turn, style) for choice in turn.choices]
+    plain = "   ".join(_choice(choice, turn, Style()) for choice in turn.choices)
+    separator = "   " if len(plain) + 2 <= style.columns else "\n  "
+    return f"{style.bold(_head(turn))}\n  " + separator.join(items)
+
+
+def show_probabilities(turn: Turn, probabilities: Sequence[float], chosen: float, style: Style) -> str:
+    """A turn with a bar for each choice; what is chosen is pointed at. Of a number there is only what it becomes."""
+    if turn.bounds is not None:
+        return f"{style.bold(_head(turn))}\n> {chosen:.4g}"
+    lines = [style.bold(_head(turn))]
+    if not turn.is_open:
+        return lines[0]
+    width = max(len(_choice(choice, turn, Style())) for choice in turn.choices)
+    for choice, probability in zip(turn.choices, probabilities, strict=True):
+        plain = _choice(choice, turn, Style())
+        bar = "█" * round(probability * BAR)
+        line = f"{'>' if choice.value == chosen else ' '} {plain:<{width}}  {bar:<{BAR}} {probability:6.1%}"
+        lines.append(line if choice.is_open else style.grey(line))
+    return "\n".join(lines)
+
+
+def _head(turn: Turn) -> str:
+    return f"{turn.action}: {turn.actor}" if turn.actor else turn.action
+
+
+def _choice(choice: Choice, turn: Turn, style: Style) -> str:
+    text = f"{choice.value} {choice.name}" if turn.is_numbered else choice.name
+    if choice.is_open:
+        return text
+    return style.grey(text) if style.colour else f"{text} (closed)"
+
+
+def _number(value: float) -> str:
+    return format(float(value), ".4g")
+
+
+def draw(image: NDArray[np.uint8], style: Style) -> str:
+    """An image as lines of text: two pixels in each character, one above the other.
+
+    Args:
+        image: (height, width, 3).
+        style: the picture fits into the terminal's width and half of its height.
+    """
+    height, width = image.shape[:2]
+    most_rows = max(style.lines // 2, 8) * 2
+    scale = min(1.0, style.columns / width, most_rows / height)
+    pixels = _resize(image, max(2, round(height * scale) // 2 * 2), max(1, round(width * scale)))
+    return "\n".join(_pixel_line(*rows, style) for rows in zip(pixels[::2], pixels[1::2], strict=True))
+
+
+def _pixel_line(upper: NDArray[np.uint8], lower: NDArray[np.uint8], style: Style) -> str:
+    """Two rows of pixels; colours are said where they change."""
+    parts, before = [], ""
+    for above, below in zip(upper, lower, strict=True):
+        code = f"\x1b[38;{_code(above, style)};48;{_code(below, style)}m"
+        parts.append("▀" if code == before else code + "▀")
+        before = code
+    return "".join(parts) + _RESET
+
+
+def _resize(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Every new pixel is the mean of the old ones under it."""
+    rows = np.linspace(0, image.shape[0], height + 1).astype(int)
+    columns = np.linspace(0, image.shape[1], width + 1).astype(int)
+    # Where the image is enlarged, an old pixel stands in several new ones.
+    rows[1:], columns[1:] = np.maximum(rows[1:], rows[:-1]), np.maximum(columns[1:], columns[:-1])
+    sums = np.add.reduceat(np.add.reduceat(image.astype(np.float64), rows[:-1], axis=0), columns[:-1], axis=1)
+    counts = np.maximum(np.diff(rows), 1)[:, None, None] * np.maximum(np.diff(columns), 1)[None, :, None]
+    result: NDArray[np.uint8] = (sums / counts).round().astype(np.uint8)
+    return result
+
+
+def _code(pixel: NDArray[Any], style: Style) -> str:
+    if style.all_colours:
+        red, green, blue = (int(part) for part in pixel)
+        return f"2;{red};{green};{blue}"
+    red, green, blue = (int(np.abs(_LEVELS - int(part)).argmin()) for part in pixel)
+    return f"5;{16 + 36 * red + 6 * green + blue}"

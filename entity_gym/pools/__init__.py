@@ -1,0 +1,1 @@
+"""Pools: many environments behind one interface, `VecEnv`."""

@@ -1,0 +1,393 @@
+"""Worlds with several players: one frame of the world becomes a frame for each player, and their actions one again.
+
+A world has players if its class (or whatever makes it) has three functions, as `MultiSnake` does:
+
+    num_players(values) -> int
+    players(values, entity_type, rows) -> (E,) whose each entity is, 0 to num_players - 1
+    seen_by(values, player, entity_type, rows) -> (E, F) how the entities look to `player`, (E,) a player for each row
+
+`values` are the world's parameters, `rows` the (E, F) features of entities of one type, and `__global__` is a type too where
+there are global features or a global action. It says what each player earned with a step in `Observation.player_rewards`
+(compiled worlds: `player_rewards`, fields of the state); without that, all players share the reward.
+
+    mapping = players_of(source)                                # None: the world has no players
+    mine = split(obs, mapping, 0)                               # as player 0 sees it: its own actors, its own reward
+    actions = join(obs, mapping, [(0, ours), (1, theirs)])      # what all of them do, as the pool takes it
+
+`entity_gym.pools.seated_env` does both for a learner that plays one player in each environment against `Opponents`:
+`SeatedVecEnv(pool, mapping, opponents)` is a pool like any other, and `SeatedEpisodeVecEnv(pool, mapping, opponents)` its
+form without autoreset, for evaluation.
+
+Shapes: N frames, P players, E entities of a type in all frames, A actors of an action in all frames.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import (
+    PLAYER_REWARD,
+    RaggedArray,
+    VecAction,
+    VecActionMask,
+    VecCategoricalActionMask,
+    VecContinuousActionMask,
+    VecObs,
+    VecSelectEntityActionMask,
+)
+from entity_gym.errors import nearest
+from entity_gym.pools.threaded_env import is_compiled
+
+#: Whose frames are meant: one player, or (N,) one for each frame.
+Seats = int | NDArray[np.integer[Any]]
+
+
+class PlayerMapping(Protocol):
+    """Who owns what, and how each player sees it; with the world's parameters known."""
+
+    @property
+    def num_players(self) -> int:
+        """P, at least 1."""
+
+    @property
+    def fixed(self) -> Sequence[str]:
+        """Parameters that `env_info` may not change, because the mapping depends on them."""
+
+    def players(self, entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        """(E,) whose each entity of a type is, from its (E, F) features."""
+
+    def seen_by(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(E, F) the features as players see them: row e through the eyes of `player[e]`. `rows` stay as they are."""
+
+
+class Opponents(Protocol):
+    """Who plays the players that are not the learner's."""
+
+    def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+        """Choose actions.
+
+        Args:
+            obs: frames as the players see them whose they are, each with the player's actors and reward: one of each
+                environment, or with more than two players several, one of each player that is not the learner's. A
+                frame whose `elapsed_step` is 0 begins an episode.
+            env_id: the environments that they belong to, as `obs.env_id`.
+
+        Returns:
+            What `VecEnv.act` takes: one sequence for each frame.
+        """
+
+    def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
+        """A name for whom the learner faces in each of these environments; it ends up in `end_of_episode_info`."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that acting draws upon, random numbers too: for `load_state`. Plain values and arrays."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+
+
+# ---- finding the mapping
+
+
+def players_of(source: object) -> PlayerMapping | None:
+    """The mapping of an environment, or None if it has none.
+
+    Args:
+        source: what pools are made from: a compiled environment (class, or with parameters), another environment class, or
+            what makes a Python one, also as a `functools.partial`. `values` are then the arguments of the call, with
+            their defaults.
+
+    Raises:
+        ValueError: the world says that it has less than one player.
+    """
+    owner: Any = source
+    values: dict[str, Any] = {}
+    if is_compiled(source):
+        description = owner() if isinstance(owner, type) else owner
+        owner, values = type(description), dict(description.values)
+    elif isinstance(source, functools.partial):
+        owner, values = source.func, _arguments(source.func, source.args, source.keywords)
+    elif callable(source):
+        values = _arguments(source, (), {})
+    if not all(callable(getattr(owner, name, None)) for name in ("num_players", "players", "seen_by")):
+        return None
+    return _WorldMapping(owner, values)
+
+
+def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, by name, with those that were left to their defaults."""
+    try:
+        bound = inspect.signature(factory).bind_partial(*args, **keywords)
+    except (TypeError, ValueError):  # some callables cannot be looked into
+        return dict(keywords)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+class _WorldMapping:
+    """The three functions of a world, with its parameters; what they return is checked."""
+
+    def __init__(self, world: Any, values: Mapping[str, Any]) -> None:
+        self._world, self._values = world, values
+        self._name = getattr(world, "__name__", repr(world))
+        self.num_players = int(world.num_players(values))
+        self.fixed: Sequence[str] = tuple(getattr(world, "player_parameters", values))
+        if self.num_players < 1:
+            raise ValueError(f"{self._name}.num_players() returned {self.num_players}; it must be at least 1")
+
+    def players(self, entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        owners = np.asarray(self._world.players(self._values, entity_type, rows))
+        if owners.shape != (len(rows),) or (owners.size and owners.dtype.kind not in "iu"):
+            raise ValueError(
+                f"{self._name}.players() returned {owners.dtype} of shape {owners.shape} for {len(rows)} entities of type "
+                f"{entity_type!r}; it must return one whole number each"
+            )
+        if owners.size and not (owners.min() >= 0 and owners.max() < self.num_players):
+            wrong = owners[(owners < 0) | (owners >= self.num_players)][0]
+            raise ValueError(
+                f"{self._name}.players() says that an entity of type {entity_type!r} is player {wrong}'s; "
+                f"there are players 0 to {self.num_players - 1}"
+            )
+        return owners.astype(np.int64, copy=False)
+
+    def seen_by(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        seen = np.ascontiguousarray(self._world.seen_by(self._values, player, entity_type, rows), np.float32)
+        if seen.shape != rows.shape:
+            raise ValueError(
+                f"{self._name}.seen_by() returned features of shape {seen.shape} for entities of type {entity_type!r}; "
+                f"it must return the shape that it was given, {rows.shape}"
+            )
+        return seen
+
+
+# ---- taking frames apart, and putting actions together
+
+
+def split(obs: VecObs, mapping: PlayerMapping, player: Seats) -> VecObs:
+    """The frames as players see them: all entities, with features by `seen_by`, but only their own actors and reward.
+
+    Args:
+        obs: N frames.
+        mapping: of their world.
+        player: whose eyes to look through: one player, or (N,) one for each frame.
+
+    Returns:
+        N frames. Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
+
+    Raises:
+        ValueError: there is no such player.
+    """
+    seating = Seating(obs, mapping)
+    return seating.show(seating.part(player))
+
+
+def join(
+    obs: VecObs, mapping: PlayerMapping, parts: Sequence[tuple[Seats, Mapping[str, VecAction]]]
+) -> dict[str, VecAction]:
+    """The actions of all players together, as the pool takes them.
+
+    Args:
+        obs: the N frames that `split` took apart.
+        mapping: of their world.
+        parts: of every player the actions for its `split`: (player, actions), where the player is as in `split`.
+
+    Returns:
+        Action -> N sequences, aligned with the actors of `obs`.
+
+    Raises:
+        ValueError: an action is missing or unknown, has not one value for each of the player's actors, or nobody, or more
+            than one, acts for an actor.
+    """
+    seating = Seating(obs, mapping)
+    return seating.join([(seating.part(player), actions) for player, actions in parts])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One player of each frame, and which actors are its own."""
+
+    seats: NDArray[np.int64]  # (N,) the player
+    rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) which actors are its own
+    offsets: Mapping[str, NDArray[np.int64]]  # action -> (N + 1,) of these
+
+
+class Seating:
+    """N frames of which it is known whose each actor is: worked out once for all players and for the way back.
+
+    Args:
+        obs: N frames.
+        mapping: of their world.
+    """
+
+    def __init__(self, obs: VecObs, mapping: PlayerMapping) -> None:
+        self.obs, self.mapping = obs, mapping
+        self._counts = {name: _lengths(buffer.offsets) for name, buffer in obs.features.items()}
+        self._frames = {name: _frames(mask.actors.offsets) for name, mask in obs.action_masks.items()}
+        self._owners = {name: self._owners_of(name, mask) for name, mask in obs.action_masks.items()}
+        self.rewards = _rewards(obs, mapping.num_players)  # (N, P)
+
+    def part(self, player: Seats) -> Part:
+        """Which actors are a player's (one player, or (N,) one for each frame).
+
+        Raises:
+            ValueError: there is no such player.
+        """
+        seats = np.asarray(player, np.int64)
+        if seats.ndim == 0:
+            seats = np.full(len(self.obs), seats)
+        if seats.shape != (len(self.obs),):
+            raise ValueError(
+                f"player has shape {seats.shape}; give one player, or one for each of {len(self.obs)} frames"
+            )
+        if seats.size and not (seats.min() >= 0 and seats.max() < self.mapping.num_players):
+            raise ValueError(f"player is {player!r:.200}; there are players 0 to {self.mapping.num_players - 1}")
+        rows = {name: owners == seats[self._frames[name]] for name, owners in self._owners.items()}
+        offsets = {name: _kept(rows[name], mask.actors.offsets) for name, mask in self.obs.action_masks.items()}
+        return Part(seats, rows, offsets)
+
+    def show(self, part: Part) -> VecObs:
+        """The frames as the players of `part` see them."""
+        obs = self.obs
+        final = None
+        if obs.final is not None:
+            row_of = np.zeros(int(obs.env_id.max()) + 1, np.int64)
+            row_of[obs.env_id] = np.arange(len(obs))
+            final = split(obs.final, self.mapping, part.seats[row_of[obs.final.env_id]])
+        return VecObs(
+            features={name: self._seen(part.seats, name, buffer) for name, buffer in obs.features.items()},
+            action_masks={
+                name: _own(mask, part.rows[name], part.offsets[name]) for name, mask in obs.action_masks.items()
+            },
+            reward=self.rewards[np.arange(len(obs)), part.seats],
+            done=obs.done,
+            truncated=obs.truncated,
+            env_id=obs.env_id,
+            elapsed_step=obs.elapsed_step,
+            visible=obs.visible,
+            end_of_episode_info=obs.end_of_episode_info,
+            metrics=obs.metrics,
+            final=final,
+            arrays={name: array for name, array in obs.arrays.items() if name != PLAYER_REWARD},
+        )
+
+    def join(self, parts: Sequence[tuple[Part, Mapping[str, VecAction]]]) -> dict[str, VecAction]:
+        """What all players do; see `join`."""
+        masks = self.obs.action_masks
+        for part, actions in parts:
+            _check_part(part, actions, masks)
+        joined: dict[str, VecAction] = {}
+        for name, mask in masks.items():
+            first = parts[0][1][name]
+            values = np.empty((mask.actors.items(), first.values.shape[1]), first.values.dtype)
+            times = np.zeros(len(values), np.int64)
+            for part, actions in parts:
+                values[part.rows[name]] = actions[name].values
+                times += part.rows[name]
+            if (times != 1).any():
+                owner = int(self._owners[name][(times != 1).argmax()])
+                raise ValueError(
+                    f"{times[(times != 1).argmax()]} parts act for player {owner} in action {name!r}; it must be one"
+                )
+            kind = RaggedBufferF32 if isinstance(first, RaggedBufferF32) else RaggedBufferI64
+            joined[name] = kind._of(values, mask.actors.offsets)
+        return joined
+
+    def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBufferF32) -> RaggedBufferF32:
+        if not buffer.values.size:
+            return buffer
+        seen = self.mapping.seen_by(np.repeat(seats, self._counts[name]), name, buffer.values)
+        return RaggedBufferF32._of(seen, buffer.offsets)
+
+    def _owners_of(self, action: str, mask: VecActionMask) -> NDArray[np.int64]:
+        """(A,) the player of each actor: its entity's, which its index leads to through the types of the frame."""
+        frames, index = self._frames[action], mask.actors.values[:, 0].copy()
+        owners = np.full(len(index), -1, np.int64)
+        for name, buffer in self.obs.features.items():
+            counts = self._counts[name][frames]
+            here = (index >= 0) & (index < counts)
+            if here.any():
+                rows = buffer.values[buffer.offsets[frames[here]] + index[here]]
+                owners[here] = self.mapping.players(name, rows)
+                if here.all():
+                    break
+            index -= counts
+        assert len(owners) == 0 or owners.min() >= 0, f"an actor of {action!r} is no entity of its frame"
+        return owners
+
+
+def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
+    """(N, P) what each player earned with the step that led here; where the world does not tell, its reward."""
+    shared = np.repeat(obs.reward[:, None], num_players, axis=1)
+    told = obs.arrays.get(PLAYER_REWARD)
+    if told is None:
+        return shared
+    assert isinstance(told, RaggedArray)
+    players = np.arange(num_players)
+    tells = players < _lengths(told.offsets)[:, None]
+    shared[tells] = told.values[(told.offsets[:-1, None] + players)[tells]]
+    return shared
+
+
+def _lengths(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) items of each frame."""
+    return offsets[1:] - offsets[:-1]  # half the time of np.diff, and there are many
+
+
+def _frames(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(items,) the frame of each."""
+    return np.repeat(np.arange(len(offsets) - 1), _lengths(offsets))
+
+
+def _kept(rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N + 1,) the offsets once only the items `rows` are left."""
+    before = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(rows, out=before[1:])
+    return before[offsets]
+
+
+def _own(mask: VecActionMask, rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> VecActionMask:
+    """The mask of the actors `rows` alone."""
+    actors = RaggedBufferI64._of(mask.actors.values[rows], offsets)
+    if isinstance(mask, VecContinuousActionMask):
+        return VecContinuousActionMask(actors)
+    if isinstance(mask, VecCategoricalActionMask):
+        open_ = None if mask.mask is None else RaggedBufferBool._of(mask.mask.values[rows], offsets)
+        return VecCategoricalActionMask(actors, open_, mask.num_choices)
+    num_actees = _lengths(mask.actees.offsets)
+    offered = np.repeat(_lengths(offsets) > 0, num_actees)  # with no actors there are no actees
+    actees = RaggedBufferI64._of(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
+    pairs = None
+    if mask.mask is not None:
+        own_pairs = np.repeat(rows, num_actees[_frames(mask.actors.offsets)])
+        pairs = RaggedBufferBool._of(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
+    return VecSelectEntityActionMask(actors, actees, pairs)
+
+
+def _check_part(part: Part, actions: Mapping[str, VecAction], masks: Mapping[str, VecActionMask]) -> None:
+    for name in actions:
+        if name not in masks:
+            raise ValueError(f"unknown action {name!r}; {nearest(name, masks)}")
+    for name in masks:
+        if name not in actions:
+            raise ValueError(
+                f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
+            )
+        given, wanted = actions[name], part.offsets[name]
+        if len(given.offsets) != len(wanted):
+            raise ValueError(
+                f"action {name!r} has {len(given.offsets) - 1} sequences for {len(wanted) - 1} environments"
+            )
+        if not np.array_equal(given.offsets, wanted):
+            i = int((_lengths(given.offsets) != _lengths(wanted)).argmax())
+            raise ValueError(
+                f"action {name!r} has {given.size1(i)} values in frame {i}, where player {part.seats[i]} has "
+                f"{wanted[i + 1] - wanted[i]} actors"
+            )

@@ -1,0 +1,1 @@
+"""A pool whose environments run in worker processes."""

@@ -1,0 +1,324 @@
+"""Pools in which a learner plays one player of each environment, and `Opponents` play the others.
+
+Shapes: N environments, P players.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.batch.obs_rows import CRASHED, Shown
+from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
+from entity_gym.pools.episode_env import EpisodeStep, EpisodeVecEnv, Running
+from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
+from entity_gym.pools.slots import EnvIds, check_state
+from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
+
+
+class SeatedVecEnv(VecEnv):
+    """A pool as the learner sees it: one player of each environment is its own, the others move inside.
+
+    Frames are as `split` shows them to the learner's player, with its own reward. What an episode ended with is added to its
+    `end_of_episode_info`: `opponent` (who it was, a name), `opponent_reward` (what the best of the other players scored) and
+    `win_rate` (1 for a win, 0.5 for a tie with the best of the others, 0 for a loss). A player's score is the sum of its
+    rewards; where the world does not tell them apart, `score_<player>` of its own info if that is there.
+
+    There is no asynchronous form.
+
+    Args:
+        pool: the environments; belongs to this one from now on.
+        mapping: of their world, see `players_of`.
+        opponents: who plays the other players.
+        seats: (N,) the learner's player in each environment. None: `i % num_players` in environment i.
+        zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
+
+    Attributes:
+        pool: the environments, as all players together see them.
+
+    Raises:
+        ValueError: a seat that is none of the players.
+    """
+
+    def __init__(
+        self,
+        pool: VecEnv,
+        mapping: PlayerMapping,
+        opponents: Opponents,
+        seats: Sequence[int] | None = None,
+        zero_sum: bool = False,
+    ) -> None:
+        self.pool = pool
+        self._game = _Game(len(pool), mapping, opponents, seats, zero_sum)
+
+    def obs_space(self) -> ObsSpace:
+        return self.pool.obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.pool.action_space()
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    @property
+    def seats(self) -> NDArray[np.int64]:
+        """(N,) the learner's player in each environment."""
+        return self._game.seats.copy()
+
+    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
+        self._game.check_info(env_info)
+        return self._game.start(self.pool.reset(seed, env_info))
+
+    def configure(self, env_info: EnvInfo) -> None:
+        self._game.check_info(env_info)
+        self.pool.configure(env_info)
+
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
+        ids = self._game.everyone if env_id is None else check_env_id(env_id, len(self))
+        return self._game.show(self.pool.act(self._game.join(actions, ids), env_id))
+
+    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        return self.pool.render(env_ids)
+
+    @property
+    def can_save(self) -> bool:
+        return self.pool.can_save
+
+    def state(self) -> dict[str, Any]:
+        return {"pool": self.pool.state(), **self._game.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> VecObs:
+        check_state(state, "pool", "scores", "seats", "opponents")
+        self._game.load_state(state)
+        return self._game.show(self.pool.load_state(state["pool"]), counts=False)
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class SeatedEpisodeVecEnv:
+    """An `EpisodeVecEnv` as the learner sees it, with frames and infos as `SeatedVecEnv` has them.
+
+    The learner plays every side in turn: in environment i player (i + r) % P, in the r-th round of episodes from 0 on.
+
+    Args:
+        pool: the environments; belongs to this one from now on.
+        mapping: of their world, see `players_of`.
+        opponents: who plays the other players.
+
+    Attributes:
+        pool: the environments, as all players together see them.
+    """
+
+    def __init__(self, pool: EpisodeVecEnv, mapping: PlayerMapping, opponents: Opponents) -> None:
+        self.pool = pool
+        self._game = _Game(len(pool), mapping, opponents, None)
+        self._next_seats = self._game.seats
+        self._running: EnvIds | None = None
+
+    def obs_space(self) -> ObsSpace:
+        """What the environments may show."""
+        return self.pool.obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """Their actions by name."""
+        return self.pool.action_space()
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    def reset(
+        self, seed: int | None = None, env_info: EnvInfo | None = None, env_id: EnvIdLike | None = None
+    ) -> Running:
+        """Start episodes; as in `EpisodeVecEnv`."""
+        self._game.check_info(env_info)
+        started = self.pool.reset(seed, env_info, env_id)
+        self._game.seats = self._next_seats
+        self._next_seats = (self._next_seats + 1) % self._game.mapping.num_players
+        self._running = started.env_id
+        return Running(self._game.start(started.obs), started.env_id)
+
+    def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:
+        """Step the environments that are running; as in `EpisodeVecEnv`."""
+        if self._running is None:
+            raise ValueError("step was called before reset")
+        if not len(self._running):
+            raise ValueError("step: every episode has ended; call reset to start new ones")
+        was, still = self.pool.step(self._game.join(actions, self._running))
+        self._running = still.env_id
+        obs = self._game.show(was.obs)
+        if len(still.env_id) == len(was.env_id):
+            return EpisodeStep(Running(obs, was.env_id), Running(obs, still.env_id))
+        return EpisodeStep(Running(obs, was.env_id), Running(self._game.show(still.obs, counts=False), still.env_id))
+
+    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        """Draw some of the environments, each as a (height, width, 3) image."""
+        return self.pool.render(env_ids)
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+        self.pool.close()
+
+
+class _Game:
+    """What both pools share: who sits where, what the environments show to all, and the scores of the running episodes."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        mapping: PlayerMapping,
+        opponents: Opponents,
+        seats: Sequence[int] | None,
+        zero_sum: bool = False,
+    ) -> None:
+        self.mapping, self.opponents, self.zero_sum = mapping, opponents, zero_sum
+        self.everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
+        self.seats: NDArray[np.int64] = self.everyone % mapping.num_players
+        if seats is not None:
+            self.seats = np.array(seats, np.int64)
+            fits = self.seats.shape == (num_envs,) and ((self.seats >= 0) & (self.seats < mapping.num_players)).all()
+            if not fits:
+                raise ValueError(
+                    f"seats are {seats!r:.200}; give one of the players 0 to {mapping.num_players - 1} for each of "
+                    f"{num_envs} environments"
+                )
+        self._scores = np.zeros((num_envs, mapping.num_players))  # of the running episodes
+        self._shown = Shown(num_envs)
+        self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
+
+    def start(self, obs: VecObs) -> VecObs:
+        """The learner's view of first observations."""
+        self._scores[obs.env_id] = 0.0
+        return self.show(obs, counts=False)
+
+    def show(self, obs: VecObs, *, counts: bool = True) -> VecObs:
+        """The learner's view of what all players see; `counts` says whether a step led there."""
+        self._shown.record(obs)
+        seating = Seating(obs, self.mapping)
+        part = seating.part(self.seats[obs.env_id])
+        self._latest = seating, part
+        view = seating.show(part)
+        if self.zero_sum:
+            others = seating.rewards.sum(axis=1) - view.reward
+            view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
+        if counts:
+            self._scores[obs.env_id] += seating.rewards
+            if obs.done.any():
+                view.end_of_episode_info = self._told(obs)
+        return view
+
+    def join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
+        """The learner's `actions` in the environments `ids`, and what the others do there."""
+        if self._latest is None:
+            raise ValueError("act was called before reset")
+        seating, part = self._latest
+        if not np.array_equal(seating.obs.env_id, ids):
+            seating = Seating(self._shown.frames(ids), self.mapping)
+            part = seating.part(self.seats[ids])
+        parts = [(part, actions)]
+        num_players = self.mapping.num_players
+        others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
+        if others:  # all of them at once, which is what costs a policy least
+            frames = VecObs.cat([seating.show(other) for other in others])
+            theirs = self.opponents.act(frames, np.tile(ids, len(others)))
+            for k, other in enumerate(others):
+                rows = slice(k * len(ids), (k + 1) * len(ids))
+                own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
+                parts.append((other, own))
+        return seating.join(parts)
+
+    def check_info(self, env_info: EnvInfo | None) -> None:
+        """Refuse parameters that decide who owns what."""
+        if env_info is None:
+            return
+        for i, info in enumerate(check_env_info(env_info, len(self.everyone))):
+            for name in self.mapping.fixed:
+                if name in info:
+                    raise ValueError(
+                        f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
+                        "it cannot change between episodes that are played against opponents"
+                    )
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the environments."""
+        return {"scores": self._scores.copy(), "seats": self.seats.copy(), "opponents": self.opponents.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        scores, seats = np.array(state["scores"]), np.array(state["seats"])
+        if scores.shape != self._scores.shape:
+            raise ValueError(
+                f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
+                f"{self._scores.shape[0]} of {self._scores.shape[1]}"
+            )
+        self._scores, self.seats = scores, seats
+        self.opponents.load_state(state["opponents"])
+
+    def _told(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
+        """What is known of the episodes that ended; the next ones begin with a score of 0."""
+        ended = obs.env_id[obs.done]
+        results = _Results(ended, self._scores[ended], self.seats[ended], self.opponents.faced(ended))
+        self._scores[ended] = 0.0
+        return _Told(obs.end_of_episode_info, results, PLAYER_REWARD in obs.arrays)
+
+
+class _Results(NamedTuple):
+    """How n episodes went."""
+
+    env_id: EnvIds  # (n,)
+    scores: NDArray[np.float64]  # (n, P), sums of rewards
+    seats: NDArray[np.int64]  # (n,) the learner's player
+    opponents: Sequence[str]
+
+
+class _Told(Mapping[int, Mapping[str, Any]]):
+    """What episodes report, with their results; put together only when somebody asks."""
+
+    def __init__(self, reported: Mapping[int, Mapping[str, Any]], results: _Results, players_are_told: bool) -> None:
+        self._reported, self._results, self._players_are_told = reported, results, players_are_told
+        self._rows = {env_id: row for row, env_id in enumerate(results.env_id.tolist())}
+
+    def __getitem__(self, env_id: int) -> Mapping[str, Any]:
+        row = self._rows[env_id]
+        info = self._reported.get(env_id, {})
+        if info == CRASHED:  # nobody won
+            return info
+        scores = final_scores(self._results.scores[row].tolist(), info, self._players_are_told)
+        result = outcome(scores, int(self._results.seats[row]))
+        return {**info, **result, "opponent": self._results.opponents[row]}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:
+    """What each player scored in an episode: the sum of its rewards.
+
+    Args:
+        sums: of each player's rewards.
+        info: of the episode.
+        players_are_told: whether the world tells rewards apart; if not, `score_<player>` of `info`, where it is there, does.
+    """
+    names = [f"score_{player}" for player in range(len(sums))]
+    if not players_are_told and info.keys() >= set(names):
+        return [float(info[name]) for name in names]
+    return sums
+
+
+def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
+    """What a game with these scores was for a player: `win_rate` and `opponent_reward`, or nothing for one who is alone."""
+    others = [score for other, score in enumerate(scores) if other != player]
+    if not others:
+        return {}
+    own, best = scores[player], max(others)
+    is_tie = abs(own - best) <= TIE * max(1.0, abs(own), abs(best))
+    return {"opponent_reward": best, "win_rate": 0.5 if is_tie else float(own > best)}

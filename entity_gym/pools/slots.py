@@ -1,0 +1,203 @@
+"""Environments side by side: what every pool of environments is built on.
+
+Slots know how to step environments and to pack what they show. They know nothing of threads, batches that are under way or
+seeds of pools: that is `SlotVecEnv`. Because each slot remembers what its environment last showed, any of the environments
+can be stepped, in any order, in any number at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.environment import Environment
+from entity_gym.spaces import ActionSpace, ObsSpace
+
+#: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
+FinalObservations = Literal["truncated", "all", "none"]
+
+#: `run(fn, n)` calls fn(0) ... fn(n - 1), possibly at the same time, and returns when all are done; raises what they raise.
+Run = Callable[[Callable[[int], None], int], None]
+
+#: (n,) int64, environments of this object: 0 ... len - 1.
+EnvIds = NDArray[np.int64]
+
+
+class EnvSlots(ABC):
+    """N environments of one kind, each with what it last showed.
+
+    Who calls what, and when: `reset` and `step` run in several threads at once, with different `worker`s and for environments
+    that are not the same. `check`, `collect` and `render` are called by the thread of worker 0, possibly while *other*
+    environments are being stepped by workers 1, 2, ... Everything else is called while nothing is under way.
+    What an environment raises keeps its type and message and gets a note with `where(i)`.
+
+    Attributes:
+        autoreset: after the last step of an episode the slot shows the first observation of the next one, with the finished
+            episode's reward, done, truncated, info and metrics. Otherwise it shows the last observation itself, which
+            offers no actions, and must be reset before it is stepped again.
+        final_observations: which last observations `collect` gives in `VecObs.final`; without autoreset, none.
+    """
+
+    #: Whether steps that nobody waits for are best handed out one environment at a time (they are slow, and differ), rather
+    #: than as one chunk for each worker (they take microseconds).
+    one_by_one: ClassVar[bool]
+
+    autoreset: bool
+    final_observations: FinalObservations
+
+    _reader: FrameReader
+
+    @property
+    def obs_space(self) -> ObsSpace:
+        """What the environments may show."""
+        return self._reader.obs_space
+
+    @property
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """Their actions by name."""
+        return self._reader.action_space
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of environments."""
+
+    def where(self, i: int) -> str:
+        """How messages name environment `i`, for example "MineSweeper (environment 3)"; counts from `first_env`."""
+        return self._reader.where(i)
+
+    @abstractmethod
+    def seed(self, seed: int) -> None:
+        """Environment i draws from `SeedSequence((seed, first_env + i))` from now on.
+
+        Raises:
+            ValueError: if `seed` is negative.
+        """
+
+    @abstractmethod
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
+        """Set parameters for the coming episodes, one mapping for each of `ids`; the running ones go on with theirs.
+
+        They wait until the slot is reset, and are part of `state` until then; what is given meanwhile comes on top.
+
+        Raises:
+            ValueError: if the environment takes none; for a compiled one also for a parameter that it does not have, or a
+                value that it does not allow, which others say when the episode begins.
+        """
+
+    @abstractmethod
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:
+        """Start episodes. `worker` tells threads apart that do this at the same time: 0 <= worker < number of workers."""
+
+    @abstractmethod
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        """Check that `actions`, one sequence for each of `ids`, are ones that their last observations offered.
+
+        Raises:
+            ValueError: naming the action, the environment, what was given and what was offered. Nothing has been stepped.
+        """
+
+    @abstractmethod
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+        """Step the environments `ids[lo:hi]`. `actions` are for all of `ids`, and have been checked."""
+
+    @abstractmethod
+    def collect(self, ids: EnvIds, run: Run) -> VecObs:
+        """Pack what the slots `ids` show, in that order, into arrays that nothing writes to later.
+
+        Args:
+            ids: of environments that have shown something; may be empty. Becomes `VecObs.env_id`, as a copy.
+            run: may be used to split the copying. While other environments are being stepped it calls its parts one after
+                the other, in the calling thread.
+
+        Raises:
+            ValueError: for an observation that does not fit the spaces.
+        """
+
+    @abstractmethod
+    def render(self, i: int) -> NDArray[np.uint8]:
+        """Draw environment `i` as a (height, width, 3) image."""
+
+    @property
+    @abstractmethod
+    def can_save(self) -> bool:
+        """Whether `state`, `load_state` and `clone` work for these environments."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that `load_state` needs to continue exactly, what each slot shows and random numbers included.
+
+        Also works before the first reset. The values are arrays, numbers, strings, None, and lists, tuples and dictionaries of
+        these. Last observations (`VecObs.final`) belong to a step and are not kept.
+        """
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned.
+
+        Raises:
+            ValueError: if it is of another number of environments.
+        """
+
+    @abstractmethod
+    def clone(self) -> Self:
+        """An independent copy that continues in the same way, last observations included.
+
+        Raises:
+            ValueError: if the environments cannot be saved, saying why.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the environments. May be called twice."""
+
+
+@runtime_checkable
+class SlotsFactory(Protocol):
+    """What makes environments that bring slots of their own: they must be stepped together, or are read in another way.
+
+    Pools take it wherever they take what makes a Python environment; called, it makes one.
+    """
+
+    def __call__(self) -> Environment:
+        """One environment alone."""
+
+    def make_slots(
+        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations
+    ) -> EnvSlots:
+        """Slots for several; arguments as in `EnvSlots`, and `first_env` is the number of the first in seeds and messages."""
+
+
+def check_final_observations(given: str) -> None:
+    """Raise a ValueError unless `given` is one of `FinalObservations`."""
+    if given not in get_args(FinalObservations):
+        raise ValueError(f"final_observations is {given!r}; allowed: {get_args(FinalObservations)}")
+
+
+def check_num_envs(given: int) -> None:
+    """Raise a ValueError unless `given` is a number of environments that a pool can have."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise ValueError(f"num_envs is {given!r}; it must be a whole number, at least 1")
+    if given < 1:
+        raise ValueError(f"num_envs is {given}; it must be at least 1")
+
+
+def check_seed(given: int) -> None:
+    """Raise a ValueError unless `given` is a seed that a pool can have."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise ValueError(f"seed is {given!r}; it must be a whole number that is not negative")
+    if given < 0:
+        raise ValueError(f"seed is {given}; it must not be negative")
+
+
+def check_state(state: Mapping[str, Any], *parts: str) -> None:
+    """Raise a ValueError unless `state` has these parts: that of other kinds of environments has others."""
+    if not set(parts) <= state.keys():
+        raise ValueError(
+            f"the saved state is of another kind of environments: it holds {list(state)} and not {list(parts)}"
+        )

@@ -1,0 +1,290 @@
+"""Who does the work of a pool: the calling thread alone, or fixed worker threads.
+
+The hand-off is one raw lock in each direction. Waking a parked thread costs 40 to 100 microseconds, and raw locks cost no more
+than that when the cores are shared with other programs, where spinning and barriers of compiled runtimes lose milliseconds.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple, Self
+
+from entity_gym.pools.slots import EnvIds
+
+#: How long `close` waits for steps that are being taken, in seconds.
+PATIENCE = 5.0
+
+
+class Task(NamedTuple):
+    """Work that nobody waits for: `work(worker)`, on the environments `ids`."""
+
+    ids: EnvIds
+    work: Callable[[int], None]
+
+
+class Finished(NamedTuple):
+    """A task that has been done, and what it raised."""
+
+    ids: EnvIds
+    error: BaseException | None
+
+    @classmethod
+    def by_doing(cls, task: Task, worker: int) -> Finished:
+        """Do `task`."""
+        try:
+            task.work(worker)
+        except BaseException as error:  # whatever it is, it belongs to whoever asks for the result
+            return cls(task.ids, error)
+        return cls(task.ids, None)
+
+
+class Workers(ABC):
+    """Runs functions for a pool, which is the only one to call it, from one thread at a time.
+
+    Attributes:
+        num_workers: into how many shares to divide work.
+    """
+
+    num_workers: int
+
+    @abstractmethod
+    def run(self, fn: Callable[[int], None], n: int) -> None:
+        """Call fn(0) ... fn(n - 1), and return when all are done.
+
+        Raises:
+            BaseException: what one of them raised, the one with the lowest number if several did.
+        """
+
+    @abstractmethod
+    def submit(self, task: Task, share: int) -> None:
+        """Have `task` done, after those given for this share (0 ... num_workers - 1) before. `next` tells when."""
+
+    @abstractmethod
+    def next(self) -> Finished:
+        """Wait for any task to be done that `next` has not returned yet. There must be one."""
+
+    @abstractmethod
+    def clone(self) -> Self:
+        """As many workers again, with nothing to do."""
+
+    @abstractmethod
+    def close(self) -> bool:
+        """Stop. Returns whether nothing is left behind; False after waiting `PATIENCE` seconds in vain."""
+
+
+def run_serially(fn: Callable[[int], None], n: int) -> None:
+    """Call fn(0) ... fn(n - 1), one after the other."""
+    for k in range(n):
+        fn(k)
+
+
+class SerialWorkers(Workers):
+    """The calling thread. A submitted task is done when `next` asks for it."""
+
+    num_workers = 1
+
+    def __init__(self) -> None:
+        self._tasks: deque[Task] = deque()
+
+    def run(self, fn: Callable[[int], None], n: int) -> None:
+        run_serially(fn, n)
+
+    def submit(self, task: Task, share: int) -> None:
+        self._tasks.append(task)
+
+    def next(self) -> Finished:
+        return Finished.by_doing(self._tasks.popleft(), 0)
+
+    def clone(self) -> SerialWorkers:
+        return SerialWorkers()
+
+    def close(self) -> bool:
+        self._tasks.clear()
+        return True
+
+
+class ThreadWorkers(Workers):
+    """Worker threads 1 ... n - 1, while the calling thread is worker 0.
+
+    The calling thread does not do what is submitted: the share of worker 0 goes to one more thread, worker n, that is started
+    when it is first needed. So worker 0 is the calling thread at all times.
+
+    Args:
+        num_workers: n, at least 2.
+        affinity_offset: the thread with share t runs on usable core (offset + t) % cores only; -1: wherever the system puts
+            it. The calling thread is left alone. Linux only.
+
+    Raises:
+        ValueError: if the system does not let threads choose their core.
+    """
+
+    def __init__(self, num_workers: int, affinity_offset: int = -1) -> None:
+        check_affinity(affinity_offset)
+        self.num_workers = num_workers
+        self._affinity_offset = affinity_offset
+        self._pid = os.getpid()
+        self._finished: SimpleQueue[Finished] = SimpleQueue()
+        self._inboxes = [_Inbox() for _ in range(num_workers)]  # by share; that of worker n at 0
+        self._threads: list[threading.Thread | None] = [None] * num_workers
+        # Runs at the latest when the interpreter exits. Threads know their inbox only, so that they keep no pool alive.
+        self._stop = weakref.finalize(self, _stop, self._inboxes, self._threads)
+        for share in range(1, num_workers):
+            self._start(share)
+
+    def run(self, fn: Callable[[int], None], n: int) -> None:
+        self._check_alive()
+        count = min(n, self.num_workers)
+        if count <= 1:
+            run_serially(fn, n)
+            return
+        round_ = _Round(fn, n, count)
+        for worker in range(1, count):
+            self._inboxes[worker].put(partial(round_.work, worker))
+        round_.work(0)
+        round_.wait()
+
+    def submit(self, task: Task, share: int) -> None:
+        self._check_alive()
+        if self._threads[share] is None:
+            self._start(share)
+        self._inboxes[share].put(partial(_do, task, share or self.num_workers, self._finished))
+
+    def next(self) -> Finished:
+        self._check_alive()
+        return self._finished.get()
+
+    def clone(self) -> ThreadWorkers:
+        return ThreadWorkers(self.num_workers, self._affinity_offset)
+
+    def close(self) -> bool:
+        self._stop()
+        return not any(thread is not None and thread.is_alive() for thread in self._threads)
+
+    def _start(self, share: int) -> None:
+        thread = threading.Thread(
+            target=_serve, args=(self._inboxes[share],), name=f"environments-{share}", daemon=True
+        )
+        thread.start()
+        self._threads[share] = thread
+        if self._affinity_offset >= 0:
+            cores = usable_cores()
+            assert thread.native_id is not None
+            os.sched_setaffinity(thread.native_id, {cores[(self._affinity_offset + share) % len(cores)]})
+
+    def _check_alive(self) -> None:
+        if not self._stop.alive:
+            raise ValueError("the pool is closed")
+        if os.getpid() != self._pid:
+            raise ValueError("this pool was made in another process, and threads do not survive a fork: make it here")
+
+
+class _Inbox:
+    """What one thread has to do, in order."""
+
+    __slots__ = ("jobs", "stop", "wake")
+
+    def __init__(self) -> None:
+        self.jobs: deque[Callable[[], None]] = deque()
+        self.wake = _thread.allocate_lock()  # free when there may be something to do
+        self.wake.acquire()
+        self.stop = False
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Add a job. It must not raise."""
+        self.jobs.append(job)
+        self.ring()
+
+    def ring(self) -> None:
+        try:
+            self.wake.release()
+        except RuntimeError:  # it is free already: the thread has yet to look, and will find this as well
+            pass
+
+
+class _Round:
+    """One call of `ThreadWorkers.run`: fn(k) for k < n, shared out among the workers 0 ... count - 1."""
+
+    def __init__(self, fn: Callable[[int], None], n: int, count: int) -> None:
+        self._fn = fn
+        self._n = n
+        self._errors: dict[int, BaseException] = {}  # by k
+        # Locks of its own: a round that was interrupted while waiting does not confuse the next.
+        self._done = [_thread.allocate_lock() for _ in range(count)]
+        for lock in self._done:
+            lock.acquire()
+
+    def work(self, worker: int) -> None:
+        k = worker
+        try:
+            for k in range(worker, self._n, len(self._done)):
+                self._fn(k)
+        except BaseException as error:  # raised by `wait`, in the thread that called `run`
+            if worker == 0 and isinstance(error, KeyboardInterrupt):
+                raise  # Ctrl-C comes to the calling thread alone, and is not for waiting for the others
+            self._errors[k] = error
+        self._done[worker].release()
+
+    def wait(self) -> None:
+        for lock in self._done:
+            lock.acquire()
+        if self._errors:
+            try:
+                raise self._errors[min(self._errors)]
+            finally:
+                self._errors.clear()  # else they and their traces, which lead here, would hold each other
+
+
+def _serve(inbox: _Inbox) -> None:
+    """What a worker thread does all its life."""
+    while not inbox.stop:
+        inbox.wake.acquire()
+        while inbox.jobs and not inbox.stop:
+            job = inbox.jobs.popleft()
+            job()
+            del job  # it holds environments, which may be gone before there is more to do
+
+
+def _do(task: Task, worker: int, finished: SimpleQueue[Finished]) -> None:
+    finished.put(Finished.by_doing(task, worker))
+
+
+def _stop(inboxes: list[_Inbox], threads: list[threading.Thread | None]) -> None:
+    for inbox in inboxes:
+        inbox.stop = True
+        inbox.ring()
+    deadline = time.monotonic() + PATIENCE
+    for thread in threads:
+        # The garbage collector may call this from one of the threads themselves.
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def numbers_of_workers(num_threads: int) -> int:
+    """How many numbers of workers slots have to expect from so many threads: see `ThreadWorkers`."""
+    return num_threads + 1 if num_threads > 1 else 1
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def check_affinity(offset: int) -> None:
+    """Raise a ValueError if threads cannot be bound to cores, or not to this one."""
+    if offset < -1:
+        raise ValueError(f"thread_affinity_offset is {offset}; it must be a core's number, or -1 for no choice")
+    if offset >= 0 and not hasattr(os, "sched_setaffinity"):
+        raise ValueError(
+            f"thread_affinity_offset is {offset}; only Linux lets threads choose their core: leave it at -1 here"
+        )

@@ -1,0 +1,513 @@
+"""Actions that are real numbers: declared, offered, checked, and carried to every kind of environment."""
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_gym import (
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Observation,
+    ObsSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.obs_rows import crashed, take
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.saving import observation_from_state, observation_to_state, spaces_from_dict, spaces_to_dict
+from entity_gym.batch.vec_obs import VecContinuousActionMask, VecObs
+from entity_gym.check import check_environment
+from entity_gym.check.subject import Effort
+from entity_gym.compiled import Continuous
+from entity_gym.play.loop import Advice, Decision, play
+from entity_gym.play.screen import Style
+from entity_gym.play.session import Session
+from entity_gym.pools.batch_slots import BatchVecEnv
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import make, make_spec
+from tests.entity_gym.pools.harbour import A_TENTH, Armada, Harbour, Tug
+from tests.entity_gym.pools.kinds_of_pools import contents
+from tests.worlds import Script, making
+
+STEER = ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"])
+SEA = ObsSpace({"Rock": Entity(["x"]), "Ship": Entity(["x"])})
+ACTIONS = {"steer": STEER, "flag": CategoricalActionSpace(["down", "up"])}
+INF, NAN = np.inf, np.nan
+
+
+def sea(ships: int, rocks: int = 0, **actions: Any) -> Observation:
+    ids = {"Ship": [f"ship{i}" for i in range(ships)]}
+    return Observation(features={"Rock": [[0.0]] * rocks, "Ship": [[0.0]] * ships}, ids=ids, actions=actions)
+
+
+def pool(*observations: Observation) -> tuple[ListEnv, list[Script]]:
+    envs = [Script([obs, Observation()], SEA, ACTIONS) for obs in observations]
+    vec_env = ListEnv(making(*envs), len(envs))
+    vec_env.reset()
+    return vec_env, envs
+
+
+def steer(*frames: list[list[float]]) -> dict[str, Any]:
+    """`frames[i]` are the numbers of the actors of environment i; nobody flags."""
+    flat = np.array([row for frame in frames for row in frame], np.float32).reshape(-1, 2)
+    none = RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0] * len(frames))
+    return {"steer": RaggedBufferF32.from_flattened(flat, [len(frame) for frame in frames]), "flag": none}
+
+
+# --- The space
+
+
+def test_a_space_holds_bounds_and_names() -> None:
+    assert (STEER.low, STEER.high, STEER.names, STEER.size) == ((-1.0, 0.0), (1.0, INF), ("turn", "thrust"), 2)
+    assert ContinuousActionSpace(np.array([-1, 0]), np.array([1, INF]), ["turn", "thrust"]) == STEER
+    assert hash(STEER) == hash(ContinuousActionSpace([-1, 0], [1, INF], ["turn", "thrust"]))
+    low, high = STEER.bounds()
+    assert (low.dtype, low.tolist(), high.tolist()) == (np.float32, [-1, 0], [1, INF])
+    assert (STEER.label(1), ContinuousActionSpace([0], [1]).label(0)) == ("value 1 ('thrust')", "value 0")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "names", "message"),
+    [
+        ([], [], None, "0 numbers in low and 0 in high.*at least one"),
+        ([0], [1, 2], None, "1 numbers in low and 2 in high"),
+        (0, [1], None, "low is 0; it must be a list"),
+        ([0], "1", None, "high is '1'; it must be a list"),
+        ([NAN], [1], None, r"low\[0\] is nan"),
+        ([0], [NAN], None, r"high\[0\] is nan"),
+        ([0, INF], [1, INF], None, r"low\[1\] is inf.*or -inf for no bound"),
+        ([0], [-INF], None, r"high\[0\] is -inf.*or inf for no bound"),
+        ([0], [1e39], None, r"high\[0\] is 1e\+39; it must be a number that float32 can hold"),
+        ([True], [2], None, r"low\[0\] is True"),
+        (["a"], [1], None, r"low\[0\] is 'a'"),
+        ([0, 1], [1, 1], None, r"low\[1\] is 1.0 and high\[1\] 1.0; low must be smaller"),
+        ([1], [1 + 1e-9], None, "as float32 too"),
+        ([0, 0], [1, 1], ["a"], "1 names for 2 numbers"),
+        ([0, 0], [1, 1], ["a", "a"], r"names \['a'\] more than once"),
+        ([0, 0], [1, 1], "ab", "must be a list"),
+    ],
+)
+def test_a_space_that_cannot_be_is_refused(low: Any, high: Any, names: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ContinuousActionSpace(low, high, names)
+    with pytest.raises(ValueError, match=message):
+        Continuous(low, high, names, actors="Ship")
+
+
+def test_spaces_are_saved_as_json_without_infinity() -> None:
+    spaces = {"steer": STEER, "tilt": ContinuousActionSpace([-INF], [0.5])}
+    text = json.dumps(spaces_to_dict(SEA, spaces), allow_nan=False)
+    assert spaces_from_dict(json.loads(text)) == (SEA, spaces)
+    assert json.loads(text)["actions"][1] == {
+        "name": "tilt",
+        "type": "ContinuousActionSpace",
+        "low": [None],
+        "high": [0.5],
+    }
+
+
+# --- What is offered
+
+
+def test_actors_are_batched_as_entity_indices() -> None:
+    frames = [sea(2, rocks=1, steer=ContinuousActionMask(actor_ids=["ship1", "ship0"])), sea(1), sea(1)]
+    frames[2].actions = {"steer": ContinuousActionMask(actor_types=["Ship"])}
+    mask = batch_observations(frames, SEA, ACTIONS).action_masks["steer"]
+    assert isinstance(mask, VecContinuousActionMask)
+    assert mask.actors.to_list() == [[[2], [1]], [], [[0]]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (CategoricalActionMask(), "a CategoricalActionMask was given; ContinuousActionSpace takes a ContinuousAction"),
+        (ContinuousActionMask(actor_ids=["ship7"]), "actor_ids names 'ship7', which no entity has"),
+        (ContinuousActionMask(actor_types=["Shop"]), "unknown entity type 'Shop'.*did you mean 'Ship'"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"action 'steer'.*{message}"):
+        batch_observations([sea(1, steer=mask)], SEA, ACTIONS)
+
+
+def test_actors_are_given_in_one_way() -> None:
+    with pytest.raises(ValueError, match="both actor_ids"):
+        ContinuousActionMask(actor_ids=[], actor_types=["Ship"])
+
+
+def test_frames_are_put_together_and_taken_out() -> None:
+    everyone = ContinuousActionMask()
+    obs = batch_observations([sea(2, steer=everyone), sea(1), sea(3, steer=everyone)], SEA, ACTIONS)
+    swapped = VecObs.cat([take(obs, np.array([2])), take(obs, np.array([0, 1]))])
+    assert swapped.action_masks["steer"].actors.to_list() == [[[0], [1], [2]], [[0], [1]], []]
+    final = crashed(obs, obs).final
+    assert final is not None
+    assert final.action_masks["steer"] == VecContinuousActionMask(RaggedBufferI64.from_array(np.zeros((3, 0, 1), int)))
+
+
+def test_an_observation_is_saved_with_its_mask() -> None:
+    obs = sea(2, steer=ContinuousActionMask(actor_ids=["ship1"]))
+    assert observation_from_state(observation_to_state(obs)).actions == obs.actions
+
+
+# --- The way to the environment
+
+
+def test_an_environment_gets_numbers_with_its_own_ids() -> None:
+    flag = CategoricalActionMask(actor_ids=["ship0"])
+    frames = [
+        sea(2, rocks=2, steer=ContinuousActionMask(actor_ids=["ship1", "ship0"]), flag=flag),
+        sea(1),
+        sea(1, steer=ContinuousActionMask()),
+    ]
+    env, envs = pool(*frames)
+    actions = steer([[-1, 0], [0.5, 7]], [], [[1, 3e38]])
+    actions["flag"] = RaggedBufferI64.from_flattened([[1]], [1, 0, 0])
+    env.act(actions)
+    first, none, last = (each.received[-1] for each in envs)
+    assert isinstance(first["steer"], ContinuousAction) and isinstance(first["flag"], CategoricalAction)
+    assert (first["steer"].actors, first["steer"].values.tolist()) == (["ship1", "ship0"], [[-1, 0], [0.5, 7]])
+    assert first["steer"].values.dtype == np.float32
+    assert none == {}
+    assert last["steer"].values.tolist() == [[1, np.float32(3e38)]]
+
+
+@pytest.mark.parametrize(
+    ("number", "column", "label"),
+    [
+        (1.5, 0, "value 0 ('turn') is 1.5; it must be a finite number from -1.0 to 1.0"),
+        (-1.5, 0, "value 0 ('turn') is -1.5; it must be a finite number from -1.0 to 1.0"),
+        (NAN, 0, "value 0 ('turn') is nan;"),
+        (-0.25, 1, "value 1 ('thrust') is -0.25; it must be a finite number from 0.0 to inf"),
+        (INF, 1, "value 1 ('thrust') is inf; it must be a finite number from 0.0 to inf"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_and_nothing_is_clipped(number: float, column: int, label: str) -> None:
+    ships = ContinuousActionMask(actor_types=["Ship"])
+    env, envs = pool(sea(1, steer=ships), sea(2, rocks=3, steer=ships))
+    good, bad = [[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]
+    bad[1][column] = number
+    message = f"Script (environment 1): action 'steer' of entity 4: {label}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        env.act(steer([[0, 0]], bad))
+    assert [each.received for each in envs] == [[], []]
+    env.act(steer([[0, 0]], good))
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        (RaggedBufferI64.from_array([[[0, 0]]]), r"expected a RaggedBufferF32 with 2 feature\(s\)"),
+        (RaggedBufferF32.from_array([[[0.0]]]), r"expected a RaggedBufferF32 with 2 feature\(s\)"),
+        (RaggedBufferF32.from_array([[[0.0, 0.0]] * 2]), "environment 0.: action 'steer' has 2 values for 1 actors"),
+        (RaggedBufferF32.from_array([[[0.0, 0.0]]] * 2), "action 'steer' has 2 sequences for 1 environments"),
+    ],
+)
+def test_another_form_is_refused(given_: Any, message: str) -> None:
+    env, _ = pool(sea(1, steer=ContinuousActionMask()))
+    with pytest.raises(ValueError, match=message):
+        env.act({**steer([]), "steer": given_})
+
+
+def test_numbers_may_be_given_in_double_precision() -> None:
+    env, envs = pool(sea(1, steer=ContinuousActionMask()))
+    env.act({**steer([]), "steer": RaggedBufferF32.from_array(np.array([[[1.0 + 1e-12, A_TENTH]]]))})
+    assert envs[0].received[-1]["steer"].values.tolist() == [[1.0, np.float32(A_TENTH)]]
+
+
+# --- Random ones
+
+
+def test_random_numbers_are_uniform_within_bounds_and_normal_without() -> None:
+    space = ContinuousActionSpace([-3, -INF, 2, -INF], [5, INF, INF, 7])
+    obs = batch_observations([sea(4000, steer=ContinuousActionMask())], SEA, {"steer": space})
+    actions = random_actions(obs, np.random.default_rng(0), {"steer": space})["steer"]
+    assert isinstance(actions, RaggedBufferF32)
+    bounded, free, above, below = actions.values.T
+    assert -3 <= bounded.min() < -2.9 and 4.9 < bounded.max() <= 5
+    assert above.min() >= 2 and below.max() <= 7
+    # Means and their standard errors: (-3 + 5) / 2 ± 2.31 / √4000, 0 ± 1 / √4000, and √(2 / π) ± 0.6 / √4000 away from a bound.
+    away = np.sqrt(2 / np.pi)
+    np.testing.assert_allclose([bounded.mean(), free.mean()], [1, 0], atol=0.15)
+    np.testing.assert_allclose([above.mean(), below.mean()], [2 + away, 7 - away], atol=0.05)
+    assert abs(free.std() - 1) < 0.06
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(width=32, allow_nan=False, allow_infinity=False)] * 2), min_size=1, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_random_numbers_are_always_allowed(pairs: list[tuple[float, float]], seed: int) -> None:
+    bounds = [sorted(pair) for pair in pairs if pair[0] != pair[1]] or [[-1.0, 1.0]]
+    space = ContinuousActionSpace([low for low, _ in bounds], [high for _, high in bounds])
+    env = ListEnv(making(Script([sea(3, steer=ContinuousActionMask())], SEA, {"steer": space})), 1)
+    obs = env.reset()
+    env.act(random_actions(obs, np.random.default_rng(seed), env.action_space()))
+
+
+def test_random_numbers_need_the_bounds() -> None:
+    obs = batch_observations([sea(1, steer=ContinuousActionMask())], SEA, ACTIONS)
+    with pytest.raises(ValueError, match="action 'steer' is continuous.*give action_space"):
+        random_actions(obs, np.random.default_rng(0))
+
+
+# --- Worlds over arrays
+
+
+def test_a_world_over_arrays_takes_numbers() -> None:
+    env = BatchVecEnv(Armada, 4)
+    obs = env.reset()
+    assert obs.action_masks["steer"].actors.to_list() == [[[1]], [[1], [2], [3]], [], [[1], [2]]]
+    actions = random_actions(obs, np.random.default_rng(0), env.action_space())
+    actions["steer"] = RaggedBufferF32.from_flattened([[0.5], [0.25], [0.25], [1], [-1], [-0.5]], [1, 3, 0, 2])
+    assert env.act(actions).reward.tolist() == [0.5, 1.5, 0, -1.5]
+    some = {name: buffer[np.array([3, 1])] for name, buffer in actions.items()}
+    assert env.act(some, [3, 1]).reward.tolist() == [-1.5, 1.5]
+    some["steer"].values[0] = 2
+    with pytest.raises(ValueError, match=r"Armada \(environment 3\): action 'steer' of entity 1: value 0 is 2.0"):
+        env.act(some, [3, 1])
+
+
+def test_a_continuous_action_over_arrays_has_no_mask() -> None:
+    class Masked(Armada):
+        def observe(self, ids: np.ndarray) -> Any:
+            obs = super().observe(ids)
+            obs.actions["steer"].mask = np.ones((len(ids), 1, 1), np.bool_)
+            return obs
+
+    with pytest.raises(ValueError, match="Masked: action 'steer' is continuous, and was given a mask"):
+        BatchVecEnv(Masked, 2).reset()
+
+
+# --- The same in every pool
+
+NUM_ENVS = 5
+view = Harbour().as_environment
+POOLS: dict[str, Callable[[], VecEnv]] = {
+    "list": lambda: ListEnv(view, NUM_ENVS),
+    "threads of Python environments": lambda: ThreadedVecEnv(view, NUM_ENVS, num_threads=2),
+    "processes": lambda: ProcessVecEnv(view, NUM_ENVS, num_processes=2),
+    "processes, compiled": lambda: ProcessVecEnv(Harbour, NUM_ENVS, num_processes=2),
+    "compiled": lambda: ThreadedVecEnv(Harbour, NUM_ENVS),
+    "compiled, in threads": lambda: ThreadedVecEnv(Harbour, NUM_ENVS, num_threads=3),
+}
+
+
+def played(env: VecEnv, steps: int = 12) -> list[Any]:
+    rng = np.random.default_rng(0)
+    seen = [env.reset(seed=1)]
+    for _ in range(steps):
+        seen.append(env.act(random_actions(seen[-1], rng, env.action_space())))
+    return contents(seen)
+
+
+@functools.cache
+def as_plain_python() -> list[Any]:
+    return played(ThreadedVecEnv(Harbour, NUM_ENVS, compile=False))
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_every_pool_shows_and_pays_the_same(name: str) -> None:
+    with POOLS[name]() as env:
+        assert played(env) == as_plain_python()
+
+
+def test_asynchronous_pools_carry_numbers() -> None:
+    with ProcessVecEnv(Tug().as_environment, 4, num_processes=2, batch_size=2) as env:
+        env.async_reset()
+        total = dict.fromkeys(range(4), 0.0)
+        for _ in range(12):
+            obs = env.recv()
+            for i, x in zip(obs.env_id.tolist(), obs.features["Ship"].values[:, 0].tolist(), strict=True):
+                assert x == total[i]
+            numbers = [0.125 * (i + 1) for i in obs.env_id.tolist()]
+            env.send({"steer": RaggedBufferF32.from_array(np.array(numbers).reshape(-1, 1, 1))}, obs.env_id)
+            for i, number, steps in zip(obs.env_id.tolist(), numbers, obs.elapsed_step.tolist(), strict=True):
+                total[i] = 0.0 if steps == 2 else total[i] + number  # the third step ends the episode
+
+
+def test_episodes_carry_numbers() -> None:
+    env = EpisodeVecEnv(Tug, 2, compile=False)
+    obs, running = env.reset()
+    while len(running):
+        (obs, _), (_, running) = env.step({"steer": RaggedBufferF32.from_array(np.full((2, 1, 1), 0.5))})
+    assert obs.reward.tolist() == [1.5, 1.5]
+    env.close()
+
+
+# --- Compiled environments
+
+
+@pytest.mark.parametrize("compile_", [True, False])
+def test_compiled_code_takes_the_bounds_that_float32_has(compile_: bool) -> None:
+    env = ThreadedVecEnv(Harbour(ships=1), 1, compile=compile_)
+    obs = env.reset()
+    actions = random_actions(obs, np.random.default_rng(0), env.action_space())
+    tenth = np.float32(A_TENTH)
+    for thrust in (tenth, 1e30):
+        actions["steer"].values[0] = (-1, thrust)
+        env.act(actions)
+    below = np.nextafter(tenth, np.float32(0))
+    for wrong in ((0, below), (0, INF), (0, NAN), (NAN, 1), (np.nextafter(np.float32(1), np.float32(2)), 1), (-2, 1)):
+        actions["steer"].values[0] = wrong
+        with pytest.raises(ValueError, match=r"Harbour \(environment 0\): action 'steer' of entity \d: value \d \('t"):
+            env.act(actions)
+    for other in (RaggedBufferF32.from_array([[[0.0]]]), RaggedBufferI64.from_array([[[0, 1]]])):
+        with pytest.raises(ValueError, match="action 'steer' is .*expected a RaggedBufferF32 with 2"):
+            env.act({**actions, "steer": other})
+
+
+def test_the_plain_form_of_a_compiled_environment_takes_numbers_by_id() -> None:
+    env = Harbour(ships=2).as_environment()
+    obs = env.reset()
+    assert obs.actions["steer"] == ContinuousActionMask(actor_ids=[("Ship", 0), ("Ship", 1)])
+    before = obs.features["Ship"]
+    flag = CategoricalAction([("Ship", 0), ("Ship", 1)], np.zeros(2, np.int64))
+    numbers = ContinuousAction([("Ship", 1), ("Ship", 0)], np.array([[0.5, 2], [-0.5, 1]]))
+    after = env.act({"flag": flag, "steer": numbers}).features["Ship"]
+    np.testing.assert_allclose(after - before, [[-0.5, 1], [0.5, 2]], atol=1e-6)
+
+    for wrong, message in (
+        (ContinuousAction([("Ship", 0)], np.array([[0.5, 2]])), "value 0 .'turn'. is nan"),
+        (ContinuousAction([("Ship", 9)], np.array([[0.5, 2]])), "names the actor .'Ship', 9., which was not offered"),
+        (ContinuousAction(numbers.actors, np.zeros(4)), r"values of shape \(4,\) .*expected numbers of shape \(2, 2\)"),
+        (ContinuousAction(numbers.actors, np.zeros((2, 2), np.bool_)), "values of shape .* and type bool"),
+        (ContinuousAction(numbers.actors, np.array([[0, 1e300]] * 2)), "value 1 .'thrust'. is inf"),
+        (flag, "is a CategoricalAction; it must be a ContinuousAction"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.act({"flag": flag, "steer": wrong})
+
+
+def test_a_compiled_continuous_action_has_no_mask_to_write() -> None:
+    class Masked(Tug):
+        def observe(s: Any, obs: Any) -> None:
+            obs.n.Ship = 1
+            obs.steer.mask[0, 0] = False
+
+    with pytest.raises(ValueError, match="an action's observation has no 'mask'"):
+        ThreadedVecEnv(Masked, 1)
+
+
+def test_the_check_tries_numbers_that_are_not_allowed() -> None:
+    effort = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01, processes=False)
+    report = check_environment(Harbour, effort=effort)
+    assert report.ok, report.failed
+    (refused,) = (result.text for result in report.results if result.name == "wrong actions")
+    assert "a number out of bounds" in refused and "a number that is not finite" in refused
+
+
+# --- Forms without entities
+
+
+def test_a_spec_prints_the_bounds() -> None:
+    spec = make_spec(Harbour)
+    assert str(spec.actions["steer"]) == (
+        f"continuous, (-1.0, {A_TENTH}) to (1.0, inf) (turn, thrust), at most 3 actor(s)"
+    )
+    assert "steer: continuous" in repr(spec)
+    assert spec.actions["steer"].closable is False
+
+
+def test_gymnasium_has_a_box_for_numbers() -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    with make(Tug, 2, env_type="gymnasium", compile=False) as env:
+        assert env.single_action_space == spaces.Box(-1, 1, (1,), np.float32)
+        env.reset()
+        _, reward, *_ = env.step(np.array([[0.5], [-1]]))
+        assert reward.tolist() == [0.5, -1]
+        _, reward, *_ = env.step(np.array([[1], [1]], np.float32))
+        assert reward.tolist() == [1.5, 0]
+        for wrong, message in (
+            (
+                np.array([[0.5], [1.25]]),
+                r"Tug \(environment 1\): action 'steer' of actor 0: value 0 is 1.25; it must be",
+            ),
+            (np.array([[NAN], [0]]), r"Tug \(environment 0\): action 'steer' of actor 0: value 0 is nan"),
+            (np.array([0.5, 0.5]), r"has shape \(2,\) and dtype float64; expected numbers of shape \(2, 1\)"),
+            (np.array([["a"], ["b"]]), "expected numbers"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                env.step(wrong)
+
+
+def test_numbers_of_actors_that_are_not_there_are_ignored() -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    with make(Harbour(ships=2), 1, env_type="gymnasium", compile=False) as env:
+        low = np.array([[-1, np.float32(A_TENTH)]] * 3, np.float32)
+        high = np.array([[1, INF]] * 3, np.float32)
+        assert env.single_action_space["steer"] == spaces.Box(low, high, dtype=np.float32)
+        obs, _ = env.reset()
+        assert obs["action_mask"]["steer"].tolist() == [[[1], [1], [0]]]
+        nobody = {"tow": np.full((1, 3), 5), "call": np.zeros((1, 3), int), "flag": np.zeros((1, 3), int)}
+        numbers = np.array([[[0.5, 1], [0.25, 2], [NAN, -7]]])
+        _, reward, *_ = env.step({**nobody, "steer": numbers})
+        assert reward.tolist() == [0.5 + 2 + 0.25 + 4 + 200 + 2000]  # two tow nobody and have nobody to call
+
+
+def test_dm_env_has_a_bounded_array_for_numbers() -> None:
+    pytest.importorskip("dm_env")
+    with make(Tug, 1, env_type="dm", compile=False) as env:
+        spec = env.spec.dm_action_spec
+        assert (spec.shape, spec.dtype, spec.minimum.tolist(), spec.maximum.tolist()) == ((1,), np.float32, [-1], [1])
+        env.reset()
+        assert env.step(np.array([[0.75]])).reward.tolist() == [0.75]
+
+
+# --- By hand
+
+
+def by_hand(*lines: str, policy: Any = None, capsys: pytest.CaptureFixture[str]) -> str:
+    typed = iter(lines)
+
+    def ask(prompt: str) -> str:
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    play(Session(lambda: Tug().as_environment(), 0, "Tug"), Style(), policy, ask)
+    return capsys.readouterr().out
+
+
+def test_numbers_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = by_hand("0.5", "-.25", "u", "1e-1", "1", capsys=capsys)
+    assert "steer: 0 Ship (x=0), value 0\n  a number from -1 to 1\n" in out
+    assert re.findall(r"step (\d): reward (\S+),", out) == [
+        ("1", "0.5"),
+        ("2", "0.25"),
+        ("1", "0.5"),
+        ("2", "0.6"),
+        ("3", "1.6"),
+    ]
+
+
+def test_what_is_no_allowed_number_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    out = by_hand("1.5", "nan", "left", "", capsys=capsys)
+    assert "1.5 is not allowed; it must be a finite number from -1 to 1\n" in out
+    assert "nan is not allowed" in out
+    assert "'left' is no number" in out
+    assert "type a number, or ? for help" in out
+    assert "step 1" not in out
+
+
+def test_a_policy_s_numbers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    out = by_hand("", policy=lambda obs: Advice({"steer": [Decision(0.5, [])]}), capsys=capsys)
+    assert "steer: 0 Ship (x=0), value 0\n> 0.5\n" in out
+    assert "Tug, episode 1, step 1: reward 0.5" in out

@@ -1,0 +1,394 @@
+"""Selecting entities without oneself, and nobody at all times: what is open, what is refused, and what environments are told."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_gym import (
+    Entity,
+    Observation,
+    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
+from entity_gym.batch.vec_obs import VecObs, VecSelectEntityActionMask
+from entity_gym.compiled import SelectEntity
+from entity_gym.play.loop import Advice, Decision, play
+from entity_gym.play.screen import Style
+from entity_gym.play.session import Session
+from entity_gym.pools.batch_slots import BatchVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.registry import make, make_spec
+from tests.entity_gym.pools.harbour import Armada, Harbour
+from tests.worlds import Script, choose, making
+
+YARD = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})
+PLAIN, OTHERS, FREE = (
+    SelectEntityActionSpace(),
+    SelectEntityActionSpace(exclude_self=True),
+    SelectEntityActionSpace(nobody=True),
+)
+BOTH = SelectEntityActionSpace(exclude_self=True, nobody=True)
+T, F = True, False
+
+
+def yard(cats: int, *, mask: Any = None, actees: Any = None, walls: int = 1) -> Observation:
+    """The walls come first, so cat i has entity index walls + i."""
+    offered = SelectEntityActionMask(actor_types=["Cat"], actee_ids=actees, mask=mask)
+    if actees is None:
+        offered.actee_types = ["Cat"]
+    features = {"Wall": np.zeros((walls, 0)), "Cat": np.zeros((cats, 0))}
+    ids = {"Wall": [f"wall{i}" for i in range(walls)], "Cat": [f"cat{i}" for i in range(cats)]}
+    return Observation(features=features, ids=ids, actions={"groom": offered})
+
+
+def offered(space: SelectEntityActionSpace, *frames: Observation) -> VecSelectEntityActionMask:
+    mask = batch_observations(frames, YARD, {"groom": space}).action_masks["groom"]
+    assert isinstance(mask, VecSelectEntityActionMask)
+    return mask
+
+
+def pairs(mask: VecSelectEntityActionMask) -> list[list[bool]] | None:
+    return None if mask.mask is None else [frame[:, 0].tolist() for frame in mask.mask]
+
+
+def pool(space: SelectEntityActionSpace, *frames: Observation) -> tuple[ListEnv, list[Script]]:
+    envs = [Script([obs, Observation()], YARD, {"groom": space}) for obs in frames]
+    vec_env = ListEnv(making(*envs), len(envs))
+    vec_env.reset()
+    return vec_env, envs
+
+
+# --- The space
+
+
+def test_options_are_off_and_are_bools() -> None:
+    assert SelectEntityActionSpace(exclude_self=False, nobody=False) == PLAIN != OTHERS
+    with pytest.raises(ValueError, match="SelectEntityActionSpace.nobody is 1; it must be True or False"):
+        SelectEntityActionSpace(nobody=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="SelectEntityActionSpace.exclude_self is 'no'"):
+        SelectEntity(actors="Ship", actees="Ship", exclude_self="no")  # type: ignore[arg-type]
+
+
+def test_what_was_saved_before_there_were_options_still_loads_and_is_the_same() -> None:
+    saved = {"entities": [], "global_features": [], "actions": [{"name": "groom", "type": "SelectEntityActionSpace"}]}
+    assert spaces_from_dict(saved)[1] == {"groom": PLAIN}
+    assert spaces_difference(saved, spaces_to_dict(ObsSpace(), {"groom": PLAIN})) is None
+
+
+@pytest.mark.parametrize("space", [PLAIN, OTHERS, FREE, BOTH])
+def test_options_are_saved(space: SelectEntityActionSpace) -> None:
+    saved = spaces_to_dict(ObsSpace(), {"groom": space})
+    assert spaces_from_dict(saved)[1] == {"groom": space}
+    changed = spaces_difference(spaces_to_dict(ObsSpace(), {"groom": PLAIN}), saved)
+    assert (changed is None) == (space == PLAIN)
+
+
+# --- What is open
+
+
+def test_pairs_of_an_actor_with_itself_are_closed() -> None:
+    assert pairs(offered(OTHERS, yard(2))) == [[F, T, T, F]]
+    assert pairs(offered(OTHERS, yard(2, mask=np.array([[T, F], [T, T]])))) == [[F, F, T, F]]
+    assert pairs(offered(OTHERS, yard(2, actees=["cat1", "wall0"]))) == [[T, T, F, T]]
+    assert pairs(offered(OTHERS, yard(1), yard(0), yard(2, actees=["wall0"]))) == [[F], [], [T, T]]
+
+
+def test_nothing_is_masked_where_nobody_could_select_itself() -> None:
+    assert pairs(offered(OTHERS, yard(2, actees=["wall0"]), yard(0))) is None
+    assert pairs(offered(FREE, yard(2))) is None
+
+
+def test_the_environments_own_mask_is_not_written_to() -> None:
+    mask = np.ones((2, 2), np.bool_)
+    offered(OTHERS, yard(2, mask=mask))
+    assert mask.all()
+
+
+def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
+    closed = yard(2, mask=np.array([[F, F], [T, T]]))
+    with pytest.raises(ValueError, match="every one of the 2 actees of actor 'cat0' is masked"):
+        offered(PLAIN, closed)
+    assert pairs(offered(OTHERS, closed)) == [[F, F, T, F]]
+    assert pairs(offered(FREE, closed)) == [[F, F, T, T]]
+
+
+# --- What is allowed
+
+
+def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]:
+    """For each actor the values that a pool takes, of all from -2 to 4."""
+    env, _ = pool(space, obs)
+    good = random_actions(env.show(np.zeros(1, int)), np.random.default_rng(0))["groom"].values[:, 0]
+    found: list[list[int]] = []
+    for actor in range(len(good)):
+        found.append([])
+        for value in range(-2, 5):
+            tried = good.copy()
+            tried[actor] = value
+            try:
+                env.slots.check(choose("groom", [tried.tolist()]), np.zeros(1, int))
+                found[-1].append(value)
+            except ValueError:
+                pass
+    return found
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "expected"),
+    [
+        (PLAIN, yard(2), [[1, 2], [1, 2]]),
+        (OTHERS, yard(2), [[2], [1]]),
+        (FREE, yard(2), [[-1, 1, 2], [-1, 1, 2]]),
+        (BOTH, yard(2), [[-1, 2], [-1, 1]]),
+        (BOTH, yard(2, mask=np.array([[T, F], [T, T]])), [[-1], [-1, 1]]),
+        (OTHERS, yard(1), [[-1]]),
+        (BOTH, yard(1), [[-1]]),
+        (OTHERS, yard(2, mask=np.array([[T, F], [T, T]])), [[-1], [1]]),
+        (FREE, yard(1, mask=np.array([[F]])), [[-1]]),
+        (OTHERS, yard(2, actees=[]), [[-1], [-1]]),
+        (FREE, yard(2, actees=[]), [[-1], [-1]]),
+    ],
+)
+def test_a_pool_takes_what_is_open_and_nothing_else(
+    space: SelectEntityActionSpace, obs: Observation, expected: list[list[int]]
+) -> None:
+    assert allowed(space, obs) == expected
+
+
+def test_what_may_be_selected_is_said() -> None:
+    env, _ = pool(BOTH, yard(2))
+    with pytest.raises(ValueError, match="of entity 1 is 1; expected the index of an entity that .*, or -1 for nobody"):
+        env.act(choose("groom", [[1, -1]]))
+    env, _ = pool(OTHERS, yard(2))
+    with pytest.raises(ValueError, match="of entity 1 is -1; expected .* or -1 where it may select none"):
+        env.act(choose("groom", [[-1, 1]]))
+
+
+def test_an_actor_that_selects_nobody_is_not_listed() -> None:
+    env, (chosen, had_to) = pool(BOTH, yard(3), yard(1))
+    env.act(choose("groom", [[-1, 3, -1], [-1]]))
+    assert chosen.received == [{"groom": SelectEntityAction(["cat1"], ["cat2"])}]
+    assert had_to.received == [{"groom": SelectEntityAction([], [])}]
+
+
+# --- Random ones
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [(OTHERS, [{2, 3}, {1, 3}, {1, 2}, {-1}]), (BOTH, [{-1, 2, 3}, {-1, 1, 3}, {-1, 1, 2}, {-1}])],
+)
+def test_random_selections_are_uniform_over_what_is_open(
+    space: SelectEntityActionSpace, expected: list[set[int]]
+) -> None:
+    obs = batch_observations([yard(3), yard(1)], YARD, {"groom": space})
+    rng, draws = np.random.default_rng(0), 1200
+    counts = [Counter[int]() for _ in expected]
+    for _ in range(draws):
+        for count, value in zip(counts, random_actions(obs, rng, {"groom": space})["groom"].values[:, 0], strict=True):
+            count[int(value)] += 1
+    assert [set(count) for count in counts] == expected
+    for count in counts:
+        each = draws / len(count)
+        assert all(abs(n - each) < 5 * each**0.5 for n in count.values())  # 5 standard deviations
+
+
+def test_random_selections_without_masks_draw_nobody_too() -> None:
+    obs = batch_observations([yard(2, actees=["wall0"])], YARD, {"groom": FREE})
+    rng = np.random.default_rng(0)
+    drawn = [random_actions(obs, rng, {"groom": FREE})["groom"].values[:, 0].tolist() for _ in range(100)]
+    assert {tuple(values) for values in drawn} == {(0, 0), (0, -1), (-1, 0), (-1, -1)}
+
+
+# --- Worlds over arrays
+
+
+@given(st.data())
+def test_a_world_over_arrays_offers_what_single_observations_offer(data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    given_ = data.draw(st.none() | st.lists(st.booleans(), min_size=(n := sum(k * k for k in counts)), max_size=n))
+
+    class World(Armada):
+        pass
+
+    World.counts = tuple(counts)
+    World.pairs = None if given_ is None else np.array(given_, np.bool_)
+    obs = BatchVecEnv(World, len(counts)).reset()
+
+    frames, rest = [], given_
+    for k in counts:
+        mask = None
+        if rest is not None:
+            mask, rest = np.array(rest[: k * k], np.bool_).reshape(k, k), rest[k * k :]
+        frames.append(yard(k, mask=mask))
+    mask = offered(OTHERS, *frames)
+    found = obs.action_masks["tow"]
+    assert isinstance(found, VecSelectEntityActionMask)
+    assert (found.actors, found.actees) == (mask.actors, mask.actees)
+    open_ = [[T] * (k * k) for k in counts]
+    assert (pairs(found) or open_) == (pairs(mask) or open_)
+
+
+def test_a_world_over_arrays_may_close_everything_only_where_nobody_is_a_choice() -> None:
+    class World(Armada):
+        pairs = np.zeros(sum(k * k for k in Armada.counts), np.bool_)
+
+    BatchVecEnv(World, 4).reset()
+    World.spaces = {**Armada.spaces, "tow": PLAIN}
+    with pytest.raises(ValueError, match="everything is masked for actor 0"):
+        BatchVecEnv(World, 4).reset()
+
+
+# --- Compiled environments
+
+
+def told(mask: VecSelectEntityActionMask, *, nobody: bool) -> list[set[int]]:
+    """For every actor what it may be told, by the definition."""
+    result = []
+    for i in range(len(mask.actors)):
+        actees = mask.actees[i].values[:, 0]
+        assert mask.mask is not None
+        for row in mask.mask[i].values.reshape(-1, len(actees)):
+            result.append({*actees[row].tolist(), *([-1] if nobody or not row.any() else [])})
+    return result
+
+
+@pytest.mark.parametrize("compile_", [True, False])
+@pytest.mark.parametrize("mute", [True, False])
+def test_compiled_code_closes_and_takes_what_a_pool_of_plain_environments_does(compile_: bool, mute: bool) -> None:
+    env = ThreadedVecEnv(Harbour(mute=mute), 3, compile=compile_)
+    plain = ListEnv(Harbour(mute=mute).as_environment, 3)
+    obs, other = env.reset(seed=5), plain.reset(seed=5)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        for name in ("tow", "call"):
+            assert obs.action_masks[name] == other.action_masks[name]
+        actions = random_actions(obs, rng, env.action_space())
+        _try_everything(env, obs, actions)
+        obs, other = env.act(actions), plain.act(actions)
+        assert obs.reward.tolist() == other.reward.tolist()
+
+
+def _try_everything(env: ThreadedVecEnv, obs: VecObs, actions: dict[str, Any]) -> None:
+    """Check every value of every actor without stepping."""
+    for name in ("tow", "call"):
+        for item, open_ in enumerate(told(obs.action_masks[name], nobody=name == "tow")):
+            for value in range(-2, 7):
+                tried = actions[name].clone()
+                tried.values[item] = value
+                try:
+                    env.slots.check({**actions, name: tried}, np.arange(3))
+                    was_taken = True
+                except ValueError:
+                    was_taken = False
+                assert was_taken == (value in open_), (name, item, value)
+
+
+def test_the_rules_of_a_compiled_world_see_minus_one() -> None:
+    # One ship: it tows nobody and has nobody to call, so the reward is its turn + 2 * thrust + 100 + 1000.
+    env = ThreadedVecEnv(Harbour(ships=1), 1, compile=False)
+    obs = env.reset()
+    actions = random_actions(obs, np.random.default_rng(0), env.action_space())
+    actions["steer"].values[:] = (0.5, 1)
+    assert actions["call"].to_list() == [[[-1]]]
+    actions["tow"] = RaggedBufferI64.from_array([[[-1]]])
+    assert env.act(actions).reward.tolist() == [1102.5]
+
+
+def test_the_plain_form_of_a_compiled_environment_shows_the_pairs_that_are_open() -> None:
+    env = Harbour(ships=2, mute=True).as_environment()
+    shown = env.reset().actions
+    assert shown["call"].mask.tolist() == [[F, F], [F, F]]
+    num_buoys = len(shown["tow"].actee_ids) - 2
+    assert shown["tow"].mask.tolist() == [[T] * num_buoys + [F, T], [T] * num_buoys + [T, F]]
+
+
+def test_a_compiled_world_that_closes_everything_is_still_refused_without_the_options() -> None:
+    class Silent(Harbour):
+        actions = {**Harbour.actions, "call": SelectEntity(max_actors=3, actees="Ship", masked=True)}
+
+        def observe(s: Any, obs: Any) -> None:
+            obs.n.Ship = 1
+            obs.n.call = 1
+            obs.Ship[0, 0] = obs.Ship[0, 1] = 0.0
+            obs.call.actors[0] = 0
+            obs.call.mask[0, 0] = False
+
+    with pytest.raises(ValueError, match="every one of the 1 choices of actor 0 of action 'call' is masked"):
+        ThreadedVecEnv(Silent, 1, compile=False).reset()
+
+
+# --- Forms without entities
+
+
+def test_a_spec_says_that_nobody_is_a_choice() -> None:
+    actions = make_spec(Harbour).actions
+    # 2 buoys and 3 ships are rows 0 to 4.
+    assert str(actions["tow"]) == "select entity, 0 to 5, the last for nobody, at most 3 actor(s), masked"
+    assert str(actions["call"]) == "select entity, 0 to 4, at most 3 actor(s), masked"
+
+
+def test_the_number_after_the_last_row_is_nobody() -> None:
+    pytest.importorskip("gymnasium")
+    with make(Harbour(ships=2), 1, env_type="gymnasium", compile=False, invalid_actions="raise") as env:
+        assert env.single_action_space["tow"].nvec.tolist() == [6, 6, 6]
+        assert env.single_action_space["call"].nvec.tolist() == [5, 5, 5]
+        obs, _ = env.reset()
+        buoys = int(obs["counts"]["Buoy"][0])
+        rows = [T] * buoys + [F] * (2 - buoys)
+        assert obs["action_mask"]["tow"].tolist() == [[[*rows, F, T, F, T], [*rows, T, F, F, T], [F] * 6]]
+        steer, zeros = np.array([[[0, 1]] * 3]), np.zeros((1, 3), int)
+        actions = {"steer": steer, "call": zeros, "flag": zeros, "tow": np.array([[5, 2, 0]])}
+        _, reward, *_ = env.step(actions)
+        # The first tows nobody, and the second the first, whose entity index is the number of buoys; both call nobody.
+        assert reward.tolist() == [2 * 2 + 100 + buoys + 2 * 1000]
+        with pytest.raises(ValueError, match="action 'tow' is 2, which is not open now"):
+            env.step({**actions, "tow": np.array([[2, 5, 0]])})
+
+
+# --- By hand
+
+
+def by_hand(space: SelectEntityActionSpace, obs: Observation, *lines: str, policy: Any = None) -> Script:
+    typed = iter(lines)
+    env = Script([obs, Observation()], YARD, {"groom": space})
+
+    def ask(prompt: str) -> str:
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    play(Session(lambda: env, 0, "Yard"), Style(), policy, ask)
+    return env
+
+
+def test_nobody_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    env = by_hand(BOTH, yard(3), "-1", "nobody", "1")
+    assert env.received == [{"groom": SelectEntityAction(["cat2"], ["cat0"])}]
+    assert "groom: 1 Cat\n  1 Cat (closed)   2 Cat   3 Cat   -1 nobody\n" in capsys.readouterr().out
+
+
+def test_nobody_is_asked_who_can_select_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    env = by_hand(OTHERS, yard(2, mask=np.array([[T, F], [T, T]])), "1")
+    assert env.received == [{"groom": SelectEntityAction(["cat1"], ["cat0"])}]
+    assert "groom: 1 Cat has nobody to select\n" in capsys.readouterr().out
+
+
+def test_a_policy_says_how_likely_nobody_is(capsys: pytest.CaptureFixture[str]) -> None:
+    advice = Advice({"groom": [Decision(-1, [0, 0.25, 0.75]), Decision(1, [1, 0, 0])]})
+    by_hand(BOTH, yard(2), "", policy=lambda obs: advice)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [">", "-1", "nobody", "█" * 15, "75.0%"] in lines
+    assert [">", "1", "Cat", "█" * 20, "100.0%"] in lines

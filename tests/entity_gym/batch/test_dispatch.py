@@ -1,0 +1,319 @@
+"""Batched actions reach the environments in the environments' own ids."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_gym import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.pools.list_env import ListEnv
+from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())
+T, F = True, False
+
+# The cats may be selected; they come after the walls and the dogs, so entity index and position among the actees differ.
+YARD = ObsSpace({"Wall": Entity(["x"]), "Dog": Entity(["x"]), "Cat": Entity(["x"])})
+ACTIONS: dict[str, ActionSpace] = {
+    "walk": CategoricalActionSpace(["stay", "left", "right"]),
+    "chase": SelectEntityActionSpace(),
+    "weather": GlobalCategoricalActionSpace(["sun", "rain"]),
+}
+
+
+def yard(dogs: int = 0, cats: int = 0, walls: int = 0, **actions: ActionMask) -> Observation:
+    features = {"Wall": [[0.0]] * walls, "Dog": [[0.0]] * dogs, "Cat": [[0.0]] * cats}
+    ids = {"Dog": [f"dog{i}" for i in range(dogs)], "Cat": [f"cat{i}" for i in range(cats)]}
+    return Observation(features=features, ids=ids, actions=actions)
+
+
+def pool(*observations: Observation) -> tuple[ListEnv, list[Script]]:
+    """A pool that has been reset, with one environment for each observation."""
+    envs = [Script([obs, Observation()], YARD, ACTIONS) for obs in observations]
+    vec_env = ListEnv(making(*envs), len(envs))
+    vec_env.reset()
+    return vec_env, envs
+
+
+def told(vec_env: ListEnv, envs: list[Script], actions: Mapping[str, RaggedBufferI64]) -> list[dict[str, Any]]:
+    """What every environment receives for `actions`; nobody takes the actions that are not given."""
+    nobody = {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0] * len(envs)) for name in ACTIONS}
+    vec_env.act({**nobody, **actions})
+    return [plain(env.received[-1]) for env in envs]
+
+
+def plain(actions: Mapping[str, Action]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, action in actions.items():
+        if isinstance(action, CategoricalAction):
+            result[name] = (list(action.actors), list(action.actions))
+        elif isinstance(action, SelectEntityAction):
+            result[name] = (list(action.actors), list(action.actees))
+        else:
+            result[name] = (action.action, action.label)
+    return result
+
+
+# --- The seed's example
+
+
+class RecordingMineSweeper(PythonMineSweeper):
+    """Starts from one of the golden states and keeps what it is told."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        super().__init__(num_mines=1, num_robots=1, **GOLDEN["env_kwargs"])
+        self.start = state
+        self.received: dict[str, Action] = {}
+
+    def reset(self) -> Observation:
+        self.load_state(self.start)
+        return self.observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.received = dict(actions)
+        return super().act(actions)
+
+
+def test_the_golden_actions_arrive_as_in_the_golden_table() -> None:
+    envs = [RecordingMineSweeper(state) for state in GOLDEN["states"]]
+    vec_env = ListEnv(making(*envs), 3)
+    vec_env.reset()
+    obs = vec_env.act(
+        {
+            **choose("Move", [[c for (c,) in row] for row in GOLDEN["move_head"]["ragged_actions"]]),
+            **choose("Fire Orbital Cannon", [[c for (c,) in row] for row in GOLDEN["fire_head"]["ragged_actions"]]),
+        }
+    )
+    for env, expected in zip(envs, GOLDEN["env_actions"], strict=True):
+        move, fire = env.received["Move"], env.received["Fire Orbital Cannon"]
+        assert isinstance(move, CategoricalAction) and isinstance(fire, SelectEntityAction)
+        assert move.actors == [tuple(actor) for actor in expected["Move"]["actors"]]
+        assert move.actions.tolist() == expected["Move"]["actions"]
+        assert fire.actors == [tuple(actor) for actor in expected["Fire Orbital Cannon"]["actors"]]
+        assert fire.actees == [tuple(actee) for actee in expected["Fire Orbital Cannon"]["actees"]]
+        assert set(env.received) == {"Move", "Fire Orbital Cannon"}
+    # the cannon of the second environment shot its only mine
+    assert (obs.done.tolist(), obs.reward.tolist()) == ([F, T, F], [0.0, 1.0, 0.0])
+
+
+# --- The select-entity convention
+
+
+def test_a_selection_is_the_entity_index_inside_the_frame() -> None:
+    # indices: walls 0 1, dogs 2 3, cats 4 5 6; among the actees cat1 is at position 1
+    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
+    vec_env, envs = pool(yard(walls=2, dogs=2, cats=3, chase=offer))
+    assert told(vec_env, envs, choose("chase", [[5, 4]])) == [{"chase": (["dog0", "dog1"], ["cat1", "cat0"])}]
+
+
+def test_a_position_among_the_actees_is_refused_where_it_is_no_actee() -> None:
+    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
+    vec_env, envs = pool(yard(walls=2, dogs=2, cats=3, chase=offer))
+    with pytest.raises(ValueError, match="action 'chase' of entity 2 is 1; expected the index of an entity"):
+        told(vec_env, envs, choose("chase", [[1, 4]]))
+
+
+def test_actees_given_by_id_in_another_order_are_still_named_by_entity_index() -> None:
+    # cat2 is entity 4, cat0 entity 2, dog1 entity 1
+    offer = SelectEntityActionMask(actor_ids=["cat1"], actee_ids=["cat2", "cat0", "dog1"])
+    observation = yard(dogs=2, cats=3, chase=offer)
+    for index, name in {4: "cat2", 2: "cat0", 1: "dog1"}.items():
+        vec_env, envs = pool(observation)
+        assert told(vec_env, envs, choose("chase", [[index]])) == [{"chase": (["cat1"], [name])}]
+
+
+def test_the_same_index_means_another_entity_in_another_frame() -> None:
+    offer = SelectEntityActionMask(actor_ids=["dog0"], actee_types=["Cat"])
+    vec_env, envs = pool(yard(dogs=1, cats=3, chase=offer), yard(walls=2, dogs=1, cats=2, chase=offer))
+    assert told(vec_env, envs, choose("chase", [[3], [3]])) == [
+        {"chase": (["dog0"], ["cat2"])},
+        {"chase": (["dog0"], ["cat0"])},
+    ]
+
+
+def test_minus_one_is_nobody_where_no_actees_are_offered_and_the_actor_is_left_out() -> None:
+    nobody = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
+    vec_env, envs = pool(yard(dogs=2, chase=nobody), yard(dogs=1, cats=1, chase=nobody))
+    assert told(vec_env, envs, choose("chase", [[-1, -1], [1]])) == [
+        {"chase": ([], [])},
+        {"chase": (["dog0"], ["cat0"])},
+    ]
+
+
+@pytest.mark.parametrize(("cats", "given"), [(1, -1), (0, 0), (0, 1)])
+def test_nobody_is_selected_exactly_where_nobody_is_offered(cats: int, given: int) -> None:
+    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
+    vec_env, envs = pool(yard(dogs=1, cats=cats, chase=offer))
+    with pytest.raises(ValueError, match=rf"action 'chase' of entity 0 is {given}; .* -1 where it may select none"):
+        told(vec_env, envs, choose("chase", [[given]]))
+
+
+def test_a_masked_pair_cannot_be_selected() -> None:
+    offer = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"], mask=[[T, F], [F, T]])
+    observation = yard(dogs=2, cats=2, chase=offer)
+    vec_env, envs = pool(observation)
+    assert told(vec_env, envs, choose("chase", [[2, 3]])) == [{"chase": (["dog0", "dog1"], ["cat0", "cat1"])}]
+    for wrong, actor in (([3, 3], 0), ([2, 2], 1)):
+        vec_env, envs = pool(observation)
+        with pytest.raises(ValueError, match=f"action 'chase' of entity {actor} is {wrong[actor]}"):
+            told(vec_env, envs, choose("chase", [wrong]))
+
+
+# --- Categorical and global actions
+
+
+def test_choices_arrive_with_the_ids_of_their_actors_in_the_order_of_the_mask() -> None:
+    vec_env, envs = pool(
+        yard(walls=1, dogs=1, cats=2, walk=CategoricalActionMask(actor_ids=["cat1", "dog0"])),
+        yard(cats=2, walk=CategoricalActionMask(actor_types=["Cat"])),
+    )
+    assert told(vec_env, envs, choose("walk", [[2, 0], [1, 1]])) == [
+        {"walk": (["cat1", "dog0"], [2, 0])},
+        {"walk": (["cat0", "cat1"], [1, 1])},
+    ]
+
+
+def test_a_global_choice_arrives_with_its_label() -> None:
+    vec_env, envs = pool(
+        yard(weather=GlobalCategoricalActionMask()), yard(cats=1, weather=GlobalCategoricalActionMask())
+    )
+    assert told(vec_env, envs, choose("weather", [[1], [0]])) == [{"weather": (1, "rain")}, {"weather": (0, "sun")}]
+    assert isinstance(envs[0].received[-1]["weather"], GlobalCategoricalAction)
+
+
+def test_an_environment_receives_only_the_actions_that_it_offered() -> None:
+    vec_env, envs = pool(
+        yard(),
+        yard(dogs=1, walk=CategoricalActionMask(actor_ids=["dog0"])),
+        yard(weather=GlobalCategoricalActionMask()),
+    )
+    actions = {**choose("walk", [[], [1], []]), **choose("weather", [[], [], [1]])}
+    assert told(vec_env, envs, actions) == [{}, {"walk": (["dog0"], [1])}, {"weather": (1, "rain")}]
+
+
+def test_an_action_offered_to_nobody_arrives_empty() -> None:
+    vec_env, envs = pool(yard(walk=CategoricalActionMask(actor_types=["Dog"])))
+    assert told(vec_env, envs, {}) == [{"walk": ([], [])}]
+
+
+# --- Wrong actions: the pool's user is told, before any environment steps
+
+
+WALK = CategoricalActionMask(actor_types=["Dog"], mask=[[T, F, T], [T, T, T]])
+CHASE = SelectEntityActionMask(actor_ids=["dog0"], actee_types=["Cat"])
+RIGHT = {**choose("walk", [[], [0, 1]]), **choose("chase", [[], [2]]), **choose("weather", [[], [1]])}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"wlak": RIGHT["walk"]}, r"unknown action 'wlak'; allowed: .*did you mean 'walk'\?"),
+        ({"walk": None}, r"action 'walk' is missing; give one sequence for each environment"),
+        (choose("walk", [[0, 1]]), r"action 'walk' has 1 sequences for 2 environments"),
+        (choose("walk", [[], [0, 1], []]), r"action 'walk' has 3 sequences for 2 environments"),
+        (choose("walk", [[], [0, 1, 2]]), r"Script \(environment 1\): action 'walk' has 3 values for 2 actors"),
+        (choose("walk", [[], [0]]), r"Script \(environment 1\): action 'walk' has 1 values for 2 actors"),
+        (choose("walk", [[0], [0]]), r"Script \(environment 0\): action 'walk' has 1 values for 0 actors"),
+        (choose("walk", [[], [0, 3]]), r"Script \(environment 1\): action 'walk' of entity 1 is 3; .*below 3"),
+        (choose("walk", [[], [-1, 0]]), r"Script \(environment 1\): action 'walk' of entity 0 is -1; .*below 3"),
+        (choose("walk", [[], [1, 0]]), r"Script \(environment 1\): action 'walk' of entity 0 is 1; .*not masked"),
+        (choose("chase", [[], [1]]), r"Script \(environment 1\): action 'chase' of entity 0 is 1; .*may select"),
+        (choose("weather", [[], [2]]), r"Script \(environment 1\): action 'weather' of entity 3 is 2; .*below 2"),
+        (choose("weather", [[], []]), r"Script \(environment 1\): action 'weather' has 0 values for 1 actors"),
+        ({"walk": RaggedBufferF32(1)}, r"action 'walk' is RaggedBufferF32.*; expected a RaggedBufferI64"),
+        (
+            {"walk": RaggedBufferI64(2)},
+            r"action 'walk' is RaggedBufferI64.*; expected a RaggedBufferI64 with one feature",
+        ),
+        ({"walk": [[], [0, 1]]}, r"action 'walk' is \[\[\], \[0, 1\]\]; expected a RaggedBufferI64"),
+    ],
+)
+def test_a_wrong_action_is_named_and_nobody_steps(wrong: dict[str, Any], message: str) -> None:
+    offered = yard(dogs=2, cats=1, walk=WALK, chase=CHASE, weather=GlobalCategoricalActionMask())
+    vec_env, envs = pool(yard(), offered)
+    given = {name: action for name, action in {**RIGHT, **wrong}.items() if action is not None}
+    with pytest.raises(ValueError, match=message):
+        vec_env.act(given)
+    assert [env.received for env in envs] == [[], []]
+    vec_env.act(RIGHT)  # and the pool goes on
+    assert [len(env.received) for env in envs] == [1, 1]
+
+
+# --- Properties
+
+
+class CheckingZoo(Zoo):
+    """Fails unless it is told exactly what its last observation offered."""
+
+    def _observe(self, reward: float, *, done: bool) -> Observation:
+        self.offered = super()._observe(reward, done=done)
+        return self.offered
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        assert set(actions) == set(self.offered.actions)
+        for name, action in actions.items():
+            mask = self.offered.actions[name]
+            if isinstance(action, CategoricalAction):
+                assert isinstance(mask, CategoricalActionMask)
+                assert action.actors == mask.actor_ids
+                rows = np.ones((len(action.actors), 3), np.bool_) if mask.mask is None else np.asarray(mask.mask)
+                assert rows[np.arange(len(rows)), action.actions].all()
+            elif isinstance(action, SelectEntityAction):
+                assert isinstance(mask, SelectEntityActionMask)
+                assert mask.actor_ids is not None and mask.actee_ids is not None
+                assert action.actors == (mask.actor_ids if mask.actee_ids else [])
+                for actor, actee in zip(action.actors, action.actees, strict=True):
+                    row, column = mask.actor_ids.index(actor), mask.actee_ids.index(actee)
+                    assert mask.mask is None or mask.mask[row][column]
+            else:
+                assert isinstance(mask, GlobalCategoricalActionMask)
+                assert mask.mask is None or np.asarray(mask.mask).reshape(-1)[action.action]
+        return super().act(actions)
+
+
+@given(seed=st.integers(0, 2**32), num_envs=st.integers(1, 4))
+def test_whatever_is_open_in_the_batch_is_open_to_the_environment(seed: int, num_envs: int) -> None:
+    vec_env = ListEnv(CheckingZoo, num_envs, seed=seed)
+    obs = vec_env.reset()
+    rngs = [np.random.default_rng((seed, i)) for i in range(num_envs)]
+    for _ in range(6):
+        obs = vec_env.act(actions_of_each(obs, vec_env.action_space(), rngs))
+
+
+@given(seed=st.integers(0, 2**32))
+def test_what_is_not_open_in_the_batch_is_refused(seed: int) -> None:
+    vec_env = ListEnv(Zoo, 2, seed=seed)
+    rng = np.random.default_rng(seed)
+    obs = vec_env.reset()
+    right = actions_of_each(obs, vec_env.action_space(), [rng, rng])
+    for name, space in vec_env.action_space().items():
+        open_ = [values for frame in open_choices(obs, name, space) for values in frame]
+        for item, values in enumerate(open_):
+            for value in sorted(set(range(-1, 15)) - set(values)):
+                wrong = right[name].clone()
+                wrong.values[item, 0] = value
+                with pytest.raises(ValueError, match=f"action '{name}' of entity .* is {value}; expected"):
+                    vec_env.act({**right, name: wrong})

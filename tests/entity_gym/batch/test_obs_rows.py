@@ -1,0 +1,83 @@
+"""Some of the frames of a batch, and frames in place of lost ones."""
+
+import numpy as np
+import pytest
+
+from entity_gym.batch.obs_rows import Shown, crashed, take
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.vec_obs import RaggedArray
+from entity_gym.pools.list_env import ListEnv
+from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, play_together
+from tests.worlds import Zoo, frame
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [3], [4, 0, 2], []])
+def test_frames_are_taken_with_everything_that_belongs_to_them(rows: list[int]) -> None:
+    for obs in play_together(ListEnv(Zoo, 5, seed=2, final_observations="all"), 10):
+        taken = take(obs, np.array(rows, np.int64))
+        assert [frame(taken, k) for k in range(len(rows))] == [frame(obs, i) for i in rows]
+        assert taken.env_id.tolist() == rows
+        assert taken.elapsed_step.tolist() == obs.elapsed_step[rows].tolist()
+        ended = [i for i in rows if obs.done[i]]
+        assert (taken.final is None) == (not ended)
+        if taken.final is not None and obs.final is not None:
+            assert taken.final.env_id.tolist() == ended
+            row_of = obs.final.env_id.tolist().index
+            assert [frame(taken.final, k) for k in range(len(ended))] == [frame(obs.final, row_of(i)) for i in ended]
+        assert not any(buffer.values.all() for buffer in taken.visible.values())
+
+
+def test_metrics_are_of_all_frames_or_left_out() -> None:
+    obs = play_together(ListEnv(Zoo, 3, seed=2), 1)[-1]
+    assert take(obs, np.array([2, 0, 1])).metrics == obs.metrics != {}
+    assert take(obs, np.array([2, 0])).metrics == {}
+
+
+def test_fixed_arrays_are_taken_by_frame() -> None:
+    obs = ListEnv(Counter, 3).reset()
+    obs.arrays = {
+        "obs": np.arange(6).reshape(3, 2),
+        "obs:players": RaggedArray(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
+    }
+    taken = take(obs, np.array([2, 1, 0]))
+    players = taken.arrays["obs:players"]
+    assert taken.arrays["obs"].tolist() == [[4, 5], [2, 3], [0, 1]]
+    assert isinstance(players, RaggedArray)
+    assert (players.values.tolist(), players.offsets.tolist()) == ([[2, 3], [4, 5], [6, 7], [0, 1]], [0, 3, 3, 4])
+
+
+def test_frames_after_a_crash_end_the_episode_without_a_reward() -> None:
+    env = ListEnv(Counter, 2)
+    env.reset()
+    last = env.act(add(1, 2))
+    first = env.reset()
+    obs = crashed(first, last)
+    assert (obs.done.tolist(), obs.truncated.tolist(), obs.reward.tolist()) == ([True] * 2, [True] * 2, [0, 0])
+    assert obs.end_of_episode_info == {0: {"crashed": True}, 1: {"crashed": True}}
+    assert obs.features["Total"].to_list() == [[[0]], [[0]]]
+    assert obs.final is not None
+    assert obs.final.features["Total"].to_list() == [[[1]], [[2]]]
+    assert (obs.final.done.tolist(), obs.final.elapsed_step.tolist()) == ([True] * 2, [1, 1])
+    assert obs.final.action_masks["add"].actors == RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0, 0])
+    assert crashed(first, None).final is None
+    assert not first.done.any()
+
+
+def test_what_was_shown_last_is_found_across_batches() -> None:
+    env = ListEnv(Zoo, 4, seed=3)
+    obs = env.reset()
+    shown = Shown(4)
+    assert shown.last(2) is None
+    shown.record(obs)
+    assert shown.action_masks(np.arange(4)) is obs.action_masks
+    assert content(shown.action_masks(np.array([3, 1]))) == content(take(obs, np.array([3, 1])).action_masks)
+
+    later = take(env.reset(), np.array([1, 2]))
+    shown.record(later)
+    masks = shown.action_masks(np.array([2, 0, 1]))
+    for name, mask in masks.items():
+        sources = [(later, 1), (obs, 0), (later, 0)]
+        assert mask.actors.to_list() == [batch.action_masks[name].actors[row].to_list()[0] for batch, row in sources]
+    last = shown.last(1)
+    assert last is not None and frame(last, 0) == frame(later, 0)
+    assert last.env_id.tolist() == [1]

@@ -1,0 +1,144 @@
+"""Random actions: only what is allowed, all of it, equally often."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_gym import (
+    ActionMask,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs
+from entity_gym.pools.list_env import ListEnv
+from tests.worlds import Zoo, open_choices
+
+SPACE = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})
+ACTIONS: dict[str, ActionSpace] = {
+    "walk": CategoricalActionSpace(["stay", "left", "right"]),
+    "chase": SelectEntityActionSpace(),
+    "weather": GlobalCategoricalActionSpace(["sun", "rain"]),
+}
+T, F = True, False
+DRAWS = 1200
+
+
+def yard(cats: int, walls: int = 0, **actions: ActionMask) -> Observation:
+    features = {"Wall": np.zeros((walls, 0)), "Cat": np.zeros((cats, 0))}
+    return Observation(features=features, ids={"Cat": list(range(cats))}, actions=actions)
+
+
+def drawn(name: str, *frames: Observation) -> list[list[set[int]]]:
+    """For every frame and actor the values that were drawn about equally often, in many draws."""
+    obs = batch_observations(frames, SPACE, ACTIONS)
+    rng = np.random.default_rng(0)
+    counts = [[Counter() for _ in range(n)] for n in obs.action_masks[name].actors.size1()]
+    for _ in range(DRAWS):
+        actions = random_actions(obs, rng)[name]
+        assert actions.offsets.tolist() == obs.action_masks[name].actors.offsets.tolist()
+        for frame, given_ in zip(counts, actions.to_list(), strict=True):
+            for actor, (value,) in zip(frame, given_, strict=True):
+                actor[value] += 1
+    for frame in counts:
+        for actor in frame:
+            expected = DRAWS / len(actor)
+            assert all(abs(n - expected) < 5 * expected**0.5 for n in actor.values())  # 5 standard deviations
+    return [[set(actor) for actor in frame] for frame in counts]
+
+
+def test_every_choice_is_drawn_where_nothing_is_masked() -> None:
+    everyone = CategoricalActionMask(actor_types=["Cat"])
+    assert drawn("walk", yard(2, walk=everyone), yard(0), yard(1, walk=everyone)) == [[{0, 1, 2}] * 2, [], [{0, 1, 2}]]
+
+
+def test_only_open_choices_are_drawn() -> None:
+    masked = CategoricalActionMask(actor_types=["Cat"], mask=[[T, F, T], [F, T, F]])
+    free = CategoricalActionMask(actor_types=["Cat"])
+    assert drawn("walk", yard(2, walk=masked), yard(1, walk=free)) == [[{0, 2}, {1}], [{0, 1, 2}]]
+
+
+def test_global_choices_are_drawn_where_they_are_offered() -> None:
+    frames = [
+        yard(0, weather=GlobalCategoricalActionMask()),
+        yard(1),
+        yard(0, weather=GlobalCategoricalActionMask(mask=[F, T])),
+    ]
+    assert drawn("weather", *frames) == [[{0, 1}], [], [{1}]]
+
+
+def test_entities_are_drawn_by_their_index_in_the_frame() -> None:
+    cats = SelectEntityActionMask(actor_ids=[1, 0], actee_types=["Cat"])
+    others = SelectEntityActionMask(actor_ids=[0], actee_ids=[2])
+    frames = [yard(2, walls=3, chase=cats), yard(0), yard(3, chase=others)]
+    assert drawn("chase", *frames) == [[{3, 4}, {3, 4}], [], [{2}]]
+
+
+def test_entities_are_drawn_by_pair_where_pairs_are_masked() -> None:
+    pairs = SelectEntityActionMask(actor_ids=[0, 1], actee_ids=[2, 0, 1], mask=[[T, F, T], [F, T, F]])
+    free = SelectEntityActionMask(actor_ids=[0], actee_types=["Cat"])
+    nobody = SelectEntityActionMask(actor_ids=[0, 1], actee_ids=[])
+    frames = [yard(2, chase=nobody), yard(3, chase=pairs), yard(2, walls=1, chase=free)]
+    assert drawn("chase", *frames) == [[{-1}, {-1}], [{2, 1}, {0}], [{1, 2}]]
+
+
+def test_nobody_is_selected_where_nobody_is_offered() -> None:
+    nobody = SelectEntityActionMask(actor_ids=[0, 1], actee_ids=[])
+    assert drawn("chase", yard(2, chase=nobody)) == [[{-1}, {-1}]]
+
+
+@given(seed=st.integers(0, 2**32))
+def test_whatever_is_offered_the_actions_are_ones_that_may_be_taken(seed: int) -> None:
+    env = ListEnv(Zoo, 4, seed=seed)
+    rng = np.random.default_rng(seed)
+    obs = env.reset()
+    for _ in range(5):
+        actions = random_actions(obs, rng)
+        for name, space in env.action_space().items():
+            allowed = open_choices(obs, name, space)
+            values = [[value for (value,) in frame] for frame in actions[name].to_list()]
+            for frame, choices in zip(values, allowed, strict=True):
+                assert all(value in choice for value, choice in zip(frame, choices, strict=True))
+        obs = env.act(actions)
+
+
+def test_the_same_generator_gives_the_same_actions() -> None:
+    obs = ListEnv(Zoo, 20, seed=1).reset()
+    first, again, other = (random_actions(obs, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_batch_without_frames_needs_no_actions() -> None:
+    empty = {name: RaggedBufferI64(1) for name in ACTIONS}
+    assert random_actions(batch_observations([], SPACE, ACTIONS), np.random.default_rng(0)) == empty
+
+
+def masked(mask: Any, num_choices: int | None) -> VecObs:
+    obs = batch_observations([yard(1, walk=CategoricalActionMask(mask=mask))], SPACE, ACTIONS)
+    actors = obs.action_masks["walk"].actors
+    obs.action_masks["walk"] = VecCategoricalActionMask(actors, obs.action_masks["walk"].mask, num_choices)
+    return obs
+
+
+def test_what_cannot_be_drawn_is_a_mistake_of_the_pool() -> None:
+    closed = masked([[T, T, F]], 3)
+    closed.action_masks["walk"].mask.values[:] = False
+    with pytest.raises(ValueError, match="every choice of action 'walk' is masked for actor 0 of the batch"):
+        random_actions(closed, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="action 'walk' has no mask, and its num_choices is not set"):
+        random_actions(masked(None, None), np.random.default_rng(0))

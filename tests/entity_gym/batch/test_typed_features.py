@@ -1,0 +1,408 @@
+"""Features that are a category, an angle or a flag: what may be declared, which values get through, and who knows of it."""
+
+import copy
+import dataclasses
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_gym import (
+    Action,
+    ActionSpace,
+    Angle,
+    Category,
+    Entity,
+    Environment,
+    Flag,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
+from entity_gym.check import check_environment
+from entity_gym.check.report import Status
+from entity_gym.check.subject import Effort
+from entity_gym.play.turns import describe_features
+from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
+from entity_gym.pools.batch_slots import BatchVecEnv
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.registry import make_spec
+
+CARD = Entity(["x", Category("suit", 4), Angle("heading"), Flag("held")])
+SPACE = ObsSpace({"Wall": Entity(["x"]), "Card": CARD}, ["time", Category("season", 4), Flag("night")])
+ACTIONS = {"next": GlobalCategoricalActionSpace(["on", "again"])}
+GOOD_CARD = [0.5, 3, -7.25, 1]
+GOOD_WORLD = [2.5, 0, 1]
+
+# --- Declaring
+
+
+def test_an_entity_has_the_names_of_all_features_and_the_kinds_of_those_that_are_not_plain_numbers() -> None:
+    assert CARD.features == ("x", "suit", "heading", "held")
+    assert dict(CARD.kinds) == {"suit": Category("suit", 4), "heading": Angle("heading"), "held": Flag("held")}
+    assert (SPACE.global_features, dict(SPACE.global_kinds)) == (
+        ("time", "season", "night"),
+        {"season": Category("season", 4), "night": Flag("night")},
+    )
+
+
+def test_plain_numbers_have_no_kind() -> None:
+    assert dict(Entity(["x", "y"]).kinds) == {} and dict(ObsSpace({}, ["time"]).global_kinds) == {}
+
+
+def test_entities_are_equal_when_their_features_are_of_the_same_kinds() -> None:
+    suit = Entity([Category("suit", 4)])
+    assert suit == Entity([Category("suit", 4)]) and hash(suit) == hash(Entity([Category("suit", 4)]))
+    for other in ("suit", Category("suit", 5), Flag("suit"), Angle("suit")):
+        assert suit != Entity([other])
+        assert ObsSpace({}, [Category("suit", 4)]) != ObsSpace({}, [other])
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickled": lambda space: pickle.loads(pickle.dumps(space)),
+    "copied": copy.deepcopy,
+    "replaced": dataclasses.replace,
+    "printed": lambda space: eval(repr(space)),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("space", [CARD, SPACE, Entity([]), ObsSpace()])
+def test_kinds_are_kept_by_whatever_copies_a_space(space: Any, way: str) -> None:
+    assert COPIES[way](space) == space
+
+
+def test_kinds_may_stand_beside_mere_names() -> None:
+    assert Entity(CARD.features, CARD.kinds) == CARD
+    assert ObsSpace(SPACE.entities, SPACE.global_features, SPACE.global_kinds) == SPACE
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: Category("suit", 0), r"Category\('suit'\): num is 0; it must be a whole number from 1 to 16777216"),
+        (lambda: Category("suit", 2**24 + 1), "num is 16777217; it must be a whole number from 1 to 16777216"),
+        (lambda: Category("suit", 4.0), "num is 4.0; it must be a whole number"),  # type: ignore[arg-type]
+        (lambda: Category("suit", True), "num is True; it must be a whole number"),
+        (lambda: Category(4, 4), "Category: name is 4; it must be a text"),  # type: ignore[arg-type]
+        (lambda: Flag(1), "Flag: name is 1; it must be a text"),  # type: ignore[arg-type]
+        (lambda: Angle(None), "Angle: name is None; it must be a text"),  # type: ignore[arg-type]
+        (lambda: Entity(["x", Flag("x")]), r"Entity.features names \['x'\] more than once"),
+        (
+            lambda: Entity(["x", 3]),
+            r"Entity.features is \['x', 3\]; it must be a list of feature names, or of Category",
+        ),  # type: ignore[list-item]
+        (lambda: Entity(Flag("x")), r"Entity.features is Flag\(name='x'\); it must be a list"),  # type: ignore[arg-type]
+        (lambda: Entity([Flag]), "Entity.features is .*Flag.*; it must be a list"),  # type: ignore[list-item]
+        (lambda: ObsSpace({}, [None]), r"ObsSpace.global_features is \[None\]; it must be a list"),  # type: ignore[list-item]
+        (
+            lambda: Entity(["x", "y"], {"yy": Flag("yy")}),
+            "the kind of 'yy' is given, which is none; .*did you mean 'y'",
+        ),
+        (lambda: Entity(["x"], {"x": Flag("y")}), r"the kind of 'x' is Flag\(name='y'\); it must be its own"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused(declare: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        declare()
+
+
+# --- Which values get through
+
+
+def show(card: Any = GOOD_CARD, world: Any = GOOD_WORLD) -> Observation:
+    """Two walls, and three cards of which the second is `card`."""
+    return Observation(
+        features={"Wall": [[0.5], [9]], "Card": [GOOD_CARD, card, GOOD_CARD]},
+        global_features=world,
+        actions={"next": GlobalCategoricalActionMask()},
+    )
+
+
+def changed(row: list[float], name: str, value: Any) -> list[Any]:
+    names = CARD.features if row is GOOD_CARD else SPACE.global_features
+    return [value if each == name else old for each, old in zip(names, row, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("suit", 0), ("suit", 3), ("held", 0), ("held", True), ("heading", -1e6), ("heading", 0)]
+)
+def test_what_is_allowed_arrives_as_it_is(name: str, value: Any) -> None:
+    card = changed(GOOD_CARD, name, value)
+    obs = batch_observations([show(card)], SPACE, ACTIONS)
+    assert obs.features["Card"].values[1].tolist() == card
+    assert obs.features["Card"].values.dtype == np.float32
+
+
+REFUSED = [
+    ("suit", 4, "4; a category of 4 must be a whole number from 0 to 3"),
+    ("suit", -1, "-1; a category of 4 must be a whole number from 0 to 3"),
+    ("suit", 1.5, "1.5; a category of 4 must be a whole number from 0 to 3"),
+    ("suit", np.nan, "nan; a category of 4 must be a whole number from 0 to 3"),
+    ("suit", np.inf, "inf; a category of 4 must be a whole number from 0 to 3"),
+    ("held", 2, "2; a flag must be 0 or 1"),
+    ("held", 0.25, "0.25; a flag must be 0 or 1"),
+    ("held", -np.inf, "-inf; a flag must be 0 or 1"),
+    ("heading", np.nan, "nan; an angle must be a finite number"),
+    ("x", np.inf, "inf; features must be finite numbers"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "wrong"), REFUSED)
+def test_a_refusal_names_environment_type_entity_feature_value_and_what_is_allowed(
+    name: str, value: float, wrong: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        batch_observations([show(), show(changed(GOOD_CARD, name, value))], SPACE, ACTIONS, "Game")
+    assert str(caught.value) == f"Game (environment 1): feature {name!r} of entity 1 of type 'Card' is {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        ("season", 7, "7; a category of 4 must be a whole number from 0 to 3"),
+        ("night", -1, "-1; a flag must be 0 or 1"),
+        ("time", np.nan, "nan; features must be finite numbers"),
+    ],
+)
+def test_global_features_are_checked_in_the_same_way(name: str, value: float, wrong: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        batch_observations([show(), show(world=changed(GOOD_WORLD, name, value))], SPACE, ACTIONS, "Game")
+    assert str(caught.value) == f"Game (environment 1): global feature {name!r} is {wrong}"
+
+
+def test_ids_of_the_largest_category_are_exact() -> None:
+    space = ObsSpace({"Unit": Entity([Category("id", 2**24)])})
+    obs = batch_observations([Observation(features={"Unit": [[2**24 - 1], [2**24 - 2]]})], space, {})
+    assert obs.features["Unit"].values.tolist() == [[2**24 - 1], [2**24 - 2]]
+    with pytest.raises(
+        ValueError, match="is 16777216; a category of 16777216 must be a whole number from 0 to 16777215"
+    ):
+        batch_observations([Observation(features={"Unit": [[2**24]]})], space, {})
+
+
+@given(
+    num=st.integers(1, 2**24),
+    value=st.one_of(st.integers(-3, 2**24 + 3), st.floats(width=32)).map(np.float32),
+    nearby=st.integers(-2, 2) | st.none(),
+)
+def test_a_category_takes_its_ids_and_nothing_else(num: int, value: np.float32, nearby: int | None) -> None:
+    value = value if nearby is None else np.float32(num + nearby)
+    space = ObsSpace({"Unit": Entity(["x", Category("id", num)])})
+    obs = Observation(features={"Unit": [[0.5, value]]})
+    if np.isfinite(value) and float(value).is_integer() and int(value) in range(num):
+        assert batch_observations([obs], space, {}).features["Unit"].values[0, 1] == value
+    else:
+        with pytest.raises(ValueError, match="feature 'id' of entity 0 of type 'Unit' is "):
+            batch_observations([obs], space, {})
+
+
+def test_a_type_that_nobody_is_of_and_a_batch_of_none_have_nothing_to_check() -> None:
+    none = Observation(global_features=GOOD_WORLD)
+    assert batch_observations([none], SPACE, ACTIONS).features["Card"].values.shape == (0, 4)
+    assert batch_observations([], SPACE, ACTIONS).features["Card"].values.shape == (0, 4)
+
+
+# --- On every way into a batch
+
+
+class Deck(Environment):
+    """Shows a good card at first. The one that comes with step `step` has `held` 2."""
+
+    def __init__(self, step: int = 1, length: int = 9) -> None:
+        self.step, self.length, self.steps = step, length, 0
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return ACTIONS
+
+    def configure(self, info: Mapping[str, Any]) -> None:
+        self.step = info["step"]
+
+    def reset(self) -> Observation:
+        self.steps = 0
+        return show()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.steps += 1
+        obs = show(changed(GOOD_CARD, "held", 2 if self.steps == self.step else 1))
+        obs.done = obs.truncated = self.steps == self.length
+        return obs
+
+
+class Decks(BatchEnvironment):
+    """The same over arrays: in environment 2 the card that comes with the first step has `held` 2."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.held = np.ones(num_envs)
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return ACTIONS
+
+    def reset(self, ids: np.ndarray, rng: BatchRandom) -> None:
+        self.held[ids] = 1
+
+    def step(self, ids: np.ndarray, actions: Mapping[str, Any], rng: BatchRandom) -> BatchStep:
+        self.held[ids] += ids == 2
+        never = np.zeros(len(ids), np.bool_)
+        return BatchStep(np.zeros(len(ids)), never, never)
+
+    def observe(self, ids: np.ndarray) -> BatchObservation:
+        cards = np.tile(GOOD_CARD, (3 * len(ids), 1))
+        cards[1::3, 3] = self.held[ids]
+        return BatchObservation(
+            features={"Card": Rows(cards, np.full(len(ids), 3))},
+            global_features=np.tile(GOOD_WORLD, (len(ids), 1)),
+            actions={"next": BatchActors()},
+        )
+
+
+def the_third_shows_it(pool: Any) -> None:
+    pool.reset(env_info=[{"step": 1 if i == 2 else 100} for i in range(4)])
+
+
+POOLS: dict[str, Callable[[], Any]] = {
+    "list": lambda: ListEnv(Deck, 4),
+    "threads": lambda: ThreadedVecEnv(Deck, 4, num_threads=2),
+    "processes": lambda: ProcessVecEnv(Deck, 4, num_processes=2),
+    "arrays": lambda: BatchVecEnv(Decks, 4),
+}
+ON = {"next": RaggedBufferI64.from_array(np.zeros((4, 1, 1), np.int64))}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_every_pool_refuses_it_in_the_same_words(kind: str) -> None:
+    with POOLS[kind]() as pool:
+        pool.reset() if kind == "arrays" else the_third_shows_it(pool)
+        with pytest.raises(ValueError) as caught:
+            pool.act(ON)
+    name = "Decks" if kind == "arrays" else "Deck"
+    place = "feature 'held' of entity 1 of type 'Card'"
+    assert str(caught.value) == f"{name} (environment 2): {place} is 2; a flag must be 0 or 1"
+
+
+def test_whole_episodes_refuse_it_too() -> None:
+    pool = EpisodeVecEnv(Deck, 4)
+    try:
+        pool.reset()
+        with pytest.raises(
+            ValueError, match="Deck .*feature 'held' of entity 1 of type 'Card' is 2; a flag must be 0 or 1"
+        ):
+            pool.step(ON)
+    finally:
+        pool.close()
+
+
+def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
+    with ListEnv(lambda: Deck(step=1, length=1), 4) as pool:
+        pool.reset()
+        with pytest.raises(ValueError, match="feature 'held' of entity 1 of type 'Card' is 2; a flag must be 0 or 1"):
+            pool.act(ON)
+
+
+def test_the_test_kit_reports_it() -> None:
+    little = Effort(steps=5, seconds=None, longest_episode=20, timed_seconds=0.01, processes=False)
+    report = check_environment(Deck, effort=little)
+    (failed,) = [result for result in report.results if result.status is Status.FAILED]
+    assert failed.name == "observations"
+    assert "feature 'held' of entity 1 of type 'Card' is 2; a flag must be 0 or 1" in failed.text
+
+
+def test_the_test_kit_sees_a_kind_that_changes() -> None:
+    class Moody(Deck):
+        sizes = iter(range(4, 100))
+
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace({"Card": Entity([Category("suit", next(self.sizes))])})
+
+    report = check_environment(Moody, effort=Effort(steps=5, seconds=None, processes=False))
+    spaces = next(result for result in report.results if result.name == "spaces")
+    assert spaces.status is Status.FAILED and "the spaces change" in spaces.text and "'num': 5" in spaces.text
+
+
+# --- Saving
+
+
+def test_kinds_come_back_from_json() -> None:
+    saved = json.loads(json.dumps(spaces_to_dict(SPACE, ACTIONS)))
+    assert spaces_from_dict(saved) == (SPACE, ACTIONS)
+
+
+def test_spaces_that_were_saved_without_kinds_are_of_plain_numbers() -> None:
+    older = {"entities": [{"name": "A", "features": ["x", "y"]}], "global_features": ["time"], "actions": []}
+    space = ObsSpace({"A": Entity(["x", "y"])}, ["time"])
+    assert spaces_from_dict(older) == (space, {})
+    assert spaces_to_dict(space, {}) == older  # so an older checkpoint still fits its environment
+
+
+@pytest.mark.parametrize(
+    ("entity", "global_features", "what"),
+    [
+        (Entity(["x", Category("suit", 5), Angle("heading"), Flag("held")]), SPACE.global_features, "entities['Card']"),
+        (Entity(CARD.features), SPACE.global_features, "entities['Card']"),
+        (CARD, ["time", Category("season", 5), Flag("night")], "global_kinds"),
+        (CARD, SPACE.global_features, "global_kinds"),
+    ],
+)
+def test_a_difference_in_kind_is_a_difference(entity: Entity, global_features: Any, what: str) -> None:
+    now = ObsSpace({"Wall": Entity(["x"]), "Card": entity}, global_features)
+    difference = spaces_difference(spaces_to_dict(SPACE, ACTIONS), spaces_to_dict(now, ACTIONS))
+    assert difference is not None and difference.startswith(what)
+
+
+# --- Who else knows of them
+
+
+def spec() -> Any:
+    return make_spec(Deck, max_entities={"Wall": 2, "Card": 3}, env_type="gymnasium")
+
+
+def test_a_spec_says_what_the_features_are() -> None:
+    assert spec().entities["Card"].kinds == CARD.kinds
+    text = repr(spec())
+    assert "features [x, suit (category of 4), heading (angle), held (flag)]" in text
+    assert "global features [time, season (category of 4), night (flag)]" in text
+
+
+def test_the_gymnasium_form_has_bounds_where_there_are_any() -> None:
+    pytest.importorskip("gymnasium")
+    space = spec().gymnasium_observation_space
+    cards, world = space["entities"]["Card"], space["global"]
+    assert cards.shape == (3, 4)
+    for low, high in zip(cards.low, cards.high, strict=True):
+        assert (low.tolist(), high.tolist()) == ([-np.inf, 0, -np.inf, 0], [np.inf, 3, np.inf, 1])
+    assert (world.low.tolist(), world.high.tolist()) == ([-np.inf, 0, 0], [np.inf, 3, 1])
+    walls = space["entities"]["Wall"]
+    assert (np.isneginf(walls.low).all(), np.isposinf(walls.high).all()) == (True, True)
+
+
+def test_the_dm_form_has_bounds_where_there_are_any() -> None:
+    pytest.importorskip("dm_env")
+    cards = spec().dm_observation_spec["entities"]["Card"]
+    assert (cards.minimum[-1].tolist(), cards.maximum[-1].tolist()) == (
+        [-np.inf, 0, -np.inf, 0],
+        [np.inf, 3, np.inf, 1],
+    )
+
+
+def test_playing_shows_ids_in_full() -> None:
+    kinds = {"unit": Category("unit", 20_000), "held": Flag("held")}
+    assert describe_features(["x", "unit", "held"], [12345.6, 12345.0, 1.0], kinds) == "x=1.235e+04 unit=12345 held=1"

@@ -1,0 +1,76 @@
+"""Parts of a batch become one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import RaggedArray, VecCategoricalActionMask, VecObs
+from entity_gym.pools.list_env import ListEnv
+from tests.entity_gym.pools.kinds_of_pools import Counter, content
+from tests.worlds import Zoo, frames
+
+
+def renumbered(obs: VecObs, first_env: int) -> VecObs:
+    """`obs` as the part of a pool that begins with this environment."""
+    infos = {i + first_env: info for i, info in obs.end_of_episode_info.items()}
+    final = None if obs.final is None else renumbered(obs.final, first_env)
+    return replace(obs, env_id=obs.env_id + first_env, end_of_episode_info=infos, final=final)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32), sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4))
+def test_pools_one_after_another_are_one_large_pool(seed: int, sizes: list[int]) -> None:
+    starts = np.cumsum([0, *sizes]).tolist()
+    whole = ListEnv(Zoo, starts[-1], seed=seed, final_observations="all")
+    pools = [
+        ListEnv(Zoo, size, seed=seed, first_env=first, final_observations="all")
+        for first, size in zip(starts, sizes, strict=False)
+    ]
+    rng = np.random.default_rng(seed)
+    obs, parts = whole.reset(), [pool.reset() for pool in pools]
+    for _ in range(5):
+        actions = random_actions(obs, rng)
+        obs = whole.act(actions)
+        parts = [
+            pool.act({name: buffer[first : first + len(pool)] for name, buffer in actions.items()})
+            for pool, first in zip(pools, starts, strict=False)
+        ]
+        joined = VecObs.cat([renumbered(part, first) for part, first in zip(parts, starts, strict=False)])
+        assert frames(joined) == frames(obs)
+        assert (joined.metrics, joined.end_of_episode_info) == (obs.metrics, obs.end_of_episode_info)
+        assert joined.elapsed_step.tolist() == obs.elapsed_step.tolist()
+        assert joined.env_id.tolist() == obs.env_id.tolist()
+        assert (joined.final is None) == (obs.final is None)
+        if joined.final is not None and obs.final is not None:
+            assert frames(joined.final) == frames(obs.final)
+            assert joined.final.env_id.tolist() == obs.final.env_id.tolist()
+
+
+def test_fixed_arrays_are_joined_too() -> None:
+    parts = []
+    for i in range(2):
+        obs = ListEnv(Counter, 2).reset()
+        obs.arrays = {
+            "obs": np.full((2, 3, 4), i, np.int16),
+            "obs:players": RaggedArray(np.full((3, 2, 2), i), np.array([0, 1 + i, 3])),
+        }
+        parts.append(obs)
+    joined = VecObs.cat(parts)
+    array, players = joined.arrays["obs"], joined.arrays["obs:players"]
+    assert isinstance(array, np.ndarray) and isinstance(players, RaggedArray)
+    assert (array.shape, array.dtype, array[:, 0, 0].tolist()) == ((4, 3, 4), np.int16, [0, 0, 1, 1])
+    assert (players.values.shape, players.values[:, 0, 0].tolist()) == ((6, 2, 2), [0, 0, 0, 1, 1, 1])
+    assert players.offsets.tolist() == [0, 1, 3, 5, 6]
+    mask = joined.action_masks["add"]
+    assert isinstance(mask, VecCategoricalActionMask) and mask.num_choices == 3
+
+
+def test_one_part_is_itself_and_no_part_is_a_mistake() -> None:
+    obs = ListEnv(Zoo, 2).reset()
+    assert content(VecObs.cat([obs])) == content(obs)
+    with pytest.raises(ValueError, match="VecObs.cat was given no parts"):
+        VecObs.cat([])

@@ -1,0 +1,180 @@
+"""Spaces, observations and actions in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import (
+    Angle,
+    CategoricalAction,
+    CategoricalActionSpace,
+    Category,
+    ContinuousAction,
+    ContinuousActionSpace,
+    Entity,
+    Flag,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.saving import spaces_to_dict
+from entity_gym.bridges.remote.messages import ProtocolError, encode
+from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
+
+ACTIONS = {
+    "move": CategoricalActionSpace(["left", "right"]),
+    "shoot": SelectEntityActionSpace(nobody=True),
+    "wait": GlobalCategoricalActionSpace(["no", "yes"]),
+    "steer": ContinuousActionSpace([-1.0], [np.inf]),
+}
+PLAIN = {"name": "A", "features": []}
+FEATURES = {"Ship": [[1.5, 2]], "Mine": [[0], [1]]}
+
+
+def refused(given: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        observation_from_json(given, ACTIONS)
+
+
+def test_every_space_goes_there_and_back() -> None:
+    obs_space = ObsSpace({"Ship": Entity(["x", Angle("turn")]), "Mine": Entity([Flag("live")])}, [Category("level", 3)])
+    plain = spaces_to_dict(obs_space, ACTIONS)
+    assert encode({"type": "worlds", "spaces": plain})  # nothing in it that JSON does not have
+    assert spaces_from_json(plain) == (obs_space, ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "they must be an object with 'entities' and 'actions'"),
+        ({"entity": []}, "'spaces' has no part 'entity'; .* did you mean 'entities'"),
+        ({"entities": [{"name": "A", "features": [], "kind": []}], "actions": []}, "entity 'A' has no part 'kind'"),
+        ({"actions": []}, "'entities' is None; it must be a list of objects"),
+        ({"entities": [{"name": "A", "features": []}], "actions": []}, "there is no action"),
+        ({"entities": [], "actions": [{"name": "a"}]}, "neither entities nor global features"),
+        ({"entities": [{"features": []}], "actions": []}, "'name' is missing"),
+        ({"entities": [{"name": "A", "features": []}] * 2, "actions": []}, r"names \['A'\] more than once"),
+        ({"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]}, "list of feature names"),
+        ({"entities": ["A"], "actions": []}, "cannot be read"),
+        ({"entities": [{"name": 3, "features": []}], "actions": []}, r"'entities' has the names \[3\]; .* texts"),
+        (
+            {"entities": [{"name": "A", "features": ["x", "x"]}], "actions": []},
+            r"entity 'A': .* names \['x'\] more than",
+        ),
+        (
+            {"entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flagg"}]}], "actions": []},
+            "entity 'A': the kind of 'x': the type is 'Flagg'; .*did you mean 'Flag'",
+        ),
+        (
+            {
+                "entities": [{"name": "A", "features": ["x"], "kinds": [{"name": "x", "type": "Flag", "num": 2}]}],
+                "actions": [],
+            },
+            "entity 'A': the kind of 'x' has no part 'num'; allowed: 'type', 'name'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
+            "action 'a' has no part 'foo'; allowed: 'type', 'name', 'exclude_self', 'nobody'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": "ab"}]},
+            "action 'a': choices is 'ab'; it must be a list of names",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": ["x", "x"]}]},
+            r"action 'a': CategoricalActionSpace.choices names \['x'\] more than once",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [], "global_kinds": [{"name": "g", "type": "Angel"}]},
+            "'global_kinds': the kind of 'g': .* did you mean 'Angle'",
+        ),
+        (
+            {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "Move"}]},
+            "action 'a': the type is 'Move'; allowed: 'CategoricalActionSpace'",
+        ),
+        (
+            {"entities": [{"name": "A", "features": []}], "actions": [{"name": "a", "type": "CategoricalActionSpace"}]},
+            "missing 1 required positional argument: 'choices'",
+        ),
+    ],
+)
+def test_spaces_that_cannot_be_are_refused(given: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        spaces_from_json(given)
+
+
+def test_an_observation_has_what_was_sent_and_defaults_for_the_rest() -> None:
+    obs = observation_from_json(
+        {
+            "type": "observation",
+            "env": 3,
+            "features": FEATURES,
+            "ids": {"Ship": ["s"], "Mine": [1, 2]},
+            "actions": {
+                "move": {"actor_ids": ["s"], "mask": [[True, False]]},
+                "shoot": {"actor_types": ["Ship"], "actee_ids": [2]},
+                "wait": {"mask": [True, True]},
+                "steer": {},
+            },
+            "reward": 2,
+            "metrics": {"speed": 0.5},
+        },
+        ACTIONS,
+    )
+    assert np.array_equal(obs.features["Ship"], [[1.5, 2]])
+    assert obs.ids == {"Ship": ["s"], "Mine": [1, 2]}
+    assert list(obs.actions) == ["move", "shoot", "wait", "steer"]
+    assert (obs.reward, obs.done, obs.truncated, obs.metrics) == (2, False, False, {"speed": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([], "it must be an object"),
+        ({"feature": {}}, "no part 'feature'; .* did you mean 'features'"),
+        ({"features": []}, "features is .*; it must be an object"),
+        ({"reward": "1"}, "reward is '1'; it must be a number"),
+        ({"reward": True}, "reward is True; it must be a number"),
+        ({"reward": 1e300}, "reward is 1e.300; it must be a number that float32 can hold"),
+        ({"done": 1}, "done is 1; it must be true or false"),
+        ({"features": {"Mine": [["1.5"]]}}, "features of 'Mine' are .* they must be numbers"),
+        ({"features": {"Mine": [[None]]}}, "features of 'Mine' are .* they must be numbers"),
+        ({"features": {"Mine": [[1], [1, 2]]}}, "as many in every row"),
+        ({"features": {"Mine": 3}}, "features of 'Mine' are 3"),
+        ({"global_features": ["a"]}, "global_features are"),
+        ({"ids": {"Ship": "s"}}, "ids of 'Ship' are 's'"),
+        ({"ids": {"Ship": [1.5]}}, "they must be a list of texts or whole numbers"),
+        ({"ids": {"Ship": [True]}}, "they must be a list of texts or whole numbers"),
+        ({"actions": {"jump": {}}}, "unknown action 'jump'; allowed: 'move'"),
+        ({"actions": {"move": []}}, "action 'move' is .*; it must be an object"),
+        ({"actions": {"move": {"actee_ids": []}}}, "action 'move' has no part 'actee_ids'; .* 'actor_ids'"),
+        ({"actions": {"move": {"actor_ids": "s"}}}, "actor_ids of action 'move' is 's'; it must be a list"),
+        ({"actions": {"move": {"actor_types": [1]}}}, "they must be names of entity types"),
+        ({"actions": {"move": {"actor_ids": [], "actor_types": []}}}, "action 'move': .* give one"),
+        ({"truncated": True}, "a truncated episode has ended"),
+    ],
+)
+def test_an_observation_that_cannot_be_is_refused_and_named(given: Any, why: str) -> None:
+    refused(given, why)
+
+
+def test_actions_say_who_does_what_in_the_worlds_own_ids() -> None:
+    told = actions_to_json(
+        {
+            "move": CategoricalAction(["s"], np.array([1])),
+            "shoot": SelectEntityAction(["s"], [2]),
+            "wait": GlobalCategoricalAction(1, "yes"),
+            "steer": ContinuousAction(["s"], np.array([[0.5]], dtype=np.float32)),
+        }
+    )
+    assert told == {
+        "move": {"actors": ["s"], "choices": [1]},
+        "shoot": {"actors": ["s"], "actees": [2]},
+        "wait": {"choice": 1, "label": "yes"},
+        "steer": {"actors": ["s"], "values": [[0.5]]},
+    }

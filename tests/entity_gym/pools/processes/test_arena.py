@@ -1,0 +1,138 @@
+"""Pickles and arrays, from one end of a channel to the other through shared memory."""
+
+import os
+import pickle
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from entity_gym.pools.processes.arena import ArenaReader, ArenaWriter, Channel, create_arena
+from tests.entity_gym.pools.kinds_of_pools import content
+
+NOTHING = pickle.dumps(None)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    both = connected()
+    yield both
+    for end in both:
+        end.close()
+        end.close()  # may be called twice
+
+
+def connected() -> tuple[Channel, Channel]:
+    here, there = socket.socketpair()
+    one, other = create_arena(), create_arena()
+    return Channel(here, one, other), Channel(there, os.dup(other), os.dup(one))
+
+
+some_arrays = arrays.arrays(
+    st.sampled_from([np.float32, np.int64, np.bool_, np.uint8, np.complex64, ">i4", "U3", np.float64]),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
+)
+
+
+@given(sent=st.lists(st.tuples(st.text(), st.lists(some_arrays, max_size=4)), max_size=5))
+def test_what_is_sent_is_received(sent: list) -> None:
+    one, other = connected()
+    try:
+        for number, (value, given_arrays) in enumerate(sent):
+            one.send(7, number, pickle.dumps(value), given_arrays, last=number % 2 == 0)
+        received = [other.receive() for _ in sent]
+        assert [message[:4] for message in received] == [(7, n, n % 2 == 0, sent[n][0]) for n in range(len(sent))]
+        assert [[content(array) for array in message.arrays] for message in received] == [
+            [content(array) for array in given_arrays] for _, given_arrays in sent
+        ]
+        assert all(message.error is None for message in received)
+    finally:
+        one.close()
+        other.close()
+
+
+def test_arrays_come_in_any_memory_order_and_can_be_written_to(ends: tuple[Channel, Channel]) -> None:
+    grid = np.arange(12).reshape(3, 4)
+    frozen = np.arange(3)
+    frozen.flags.writeable = False
+    given_arrays = [grid.T, grid[:, ::2], grid[::-1], frozen, np.array(5.0)]
+    ends[0].send(0, 0, NOTHING, given_arrays)
+    received = ends[1].receive().arrays
+    assert [array.tolist() for array in received] == [array.tolist() for array in given_arrays]
+    for array in received:
+        array[...] = 0
+    assert grid[0, 1] == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=40))
+def test_what_has_not_been_read_is_not_overwritten(script: list[tuple[bool, int]]) -> None:
+    fd = create_arena()
+    writer, reader = ArenaWriter(fd), ArenaReader(os.dup(fd))
+    unread: list = []
+    for number, (read, size) in enumerate(script):
+        if read and unread:
+            array, parcel = unread.pop(0)
+            assert reader.get(parcel)[1][0].tolist() == array.tolist()
+            writer.release()
+        else:
+            array = np.full(size, number)
+            unread.append((array, writer.put(NOTHING, [array])))
+    for array, parcel in unread:
+        assert reader.get(parcel)[1][0].tolist() == array.tolist()
+    writer.close()
+    reader.close()
+
+
+def test_requests_and_answers_that_take_turns_use_the_same_memory_again(ends: tuple[Channel, Channel]) -> None:
+    def turn() -> None:
+        for mine, its in (ends, ends[::-1]):
+            mine.send(0, 0, NOTHING, [np.zeros(50_000)])
+            its.receive()
+
+    turn()
+    before = [os.fstat(end._writer._fd).st_size for end in ends]
+    for _ in range(20):
+        turn()
+    assert [os.fstat(end._writer._fd).st_size for end in ends] == before
+    assert before[0] < 2 * 50_000 * 8
+
+
+def test_what_was_received_is_not_touched_by_what_comes_after(ends: tuple[Channel, Channel]) -> None:
+    ends[0].send(0, 0, NOTHING, [np.arange(5)])
+    (first,) = ends[1].receive().arrays
+    ends[1].send(0, 0, NOTHING)
+    ends[0].receive()
+    ends[0].send(0, 0, NOTHING, [np.zeros(5)])
+    ends[1].receive()
+    assert first.tolist() == [0, 1, 2, 3, 4]
+
+
+class OnlyHere:
+    def __reduce__(self) -> tuple:
+        return int, ("no number",)
+
+
+def test_a_value_that_cannot_be_put_together_leaves_the_conversation_intact(ends: tuple[Channel, Channel]) -> None:
+    ends[0].send(0, 1, pickle.dumps(OnlyHere()))
+    ends[0].send(0, 2, pickle.dumps("next"))
+    first, second = ends[1].receive(), ends[1].receive()
+    assert (first.request, first.value, str(first.error)) == (
+        1,
+        None,
+        "invalid literal for int() with base 10: 'no number'",
+    )
+    assert (second.value, second.error) == ("next", None)
+
+
+def test_an_end_that_is_gone_is_noticed_after_what_it_sent(ends: tuple[Channel, Channel]) -> None:
+    ends[0].send(0, 0, pickle.dumps("last words"))
+    ends[0].close()
+    assert ends[1].receive().value == "last words"
+    with pytest.raises(EOFError):
+        ends[1].receive()
+    with pytest.raises(OSError, match="Broken pipe"):
+        ends[1].send(0, 0, NOTHING)

@@ -1,0 +1,394 @@
+"""Steps that nobody waits for: `send`, `recv`, `async_reset`, and some environments at a time."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from entity_gym import Action, Observation
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
+from tests.worlds import Zoo, frame, making
+
+MakePool = Callable[..., VecEnv]
+
+
+def threaded(num_threads: int) -> MakePool:
+    def make(create_env: Callable, num_envs: int, **kwargs: object) -> VecEnv:
+        return ThreadedVecEnv(create_env, num_envs, num_threads, **kwargs)
+
+    return make
+
+
+POOLS = [
+    pytest.param(ListEnv, id="ListEnv"),
+    *(pytest.param(threaded(n), id=f"{n} threads") for n in (1, 2, 3)),
+]
+all_pools = pytest.mark.parametrize("pool", POOLS)
+
+
+def trajectories(env: VecEnv, steps: int) -> list[list[dict]]:
+    """What each environment shows, first observation and `steps` steps, however they come in."""
+    streams = Streams(env)
+    seen: list[list[dict]] = [[] for _ in range(len(env))]
+    env.async_reset()
+    while min(map(len, seen)) <= steps:
+        obs = env.recv()
+        assert len(obs) == env.batch_size
+        assert obs.env_id.tolist() == sorted(obs.env_id.tolist())
+        for k, i in enumerate(obs.env_id):
+            seen[i].append({**frame(obs, k), "elapsed_step": int(obs.elapsed_step[k])})
+        env.send(streams.actions(obs), obs.env_id)
+    return [frames[: steps + 1] for frames in seen]
+
+
+# --- The same as together
+
+
+@all_pools
+def test_in_order_everything_is_as_in_steps_together(pool: MakePool) -> None:
+    expected = contents(play_together(ListEnv(Zoo, 6, seed=4, final_observations="all"), 20))
+    with pool(Zoo, 6, seed=4, final_observations="all") as env:
+        streams = Streams(env)
+        env.async_reset()
+        seen = [env.recv()]
+        for _ in range(20):
+            env.send(streams.actions(seen[-1]))
+            seen.append(env.recv())
+    assert contents(seen) == expected
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
+@all_pools
+def test_in_any_order_every_environment_goes_its_way(pool: MakePool, batch_size: int) -> None:
+    expected = trajectories(ListEnv(Zoo, 5, seed=4), 12)
+    with pool(Zoo, 5, seed=4, batch_size=batch_size) as env:
+        assert env.batch_size == batch_size
+        assert trajectories(env, 12) == expected
+
+
+# --- Who comes back
+
+
+class Gate(Counter):
+    """Takes a step only when its gate is open."""
+
+    def __init__(self, is_open: bool = True) -> None:
+        super().__init__(limit=100)
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        assert self.gate.wait(timeout=20)
+        return super().act(actions)
+
+
+def test_whichever_is_done_first_comes_back_first() -> None:
+    envs = [Gate(is_open=False), Gate(), Gate()]
+    with ThreadedVecEnv(making(*envs), 3, 3, batch_size=2) as env:
+        env.async_reset()
+        env.recv()
+        env.reset()
+        env.send(add(1, 2, 1))
+        obs = env.recv()
+        assert (obs.env_id.tolist(), totals(obs)) == ([1, 2], [2, 1])
+        env.send(add(2), [1])
+        envs[0].gate.set()
+        obs = env.recv()
+        assert (obs.env_id.tolist(), totals(obs)) == ([0, 1], [1, 4])
+
+
+def test_a_slow_environment_holds_up_only_those_of_its_thread() -> None:
+    envs = [Gate(), Gate(is_open=False), Gate(), Gate()]
+    with ThreadedVecEnv(making(*envs), 4, 2, batch_size=3) as env:
+        env.reset()
+        env.send(add(1, 1, 1, 1))
+        assert env.recv().env_id.tolist() == [0, 2, 3]
+        envs[1].gate.set()
+
+
+def test_one_thread_steps_in_the_order_of_sending_and_no_further_than_it_must() -> None:
+    envs = [Counter() for _ in range(4)]
+    env = ListEnv(making(*envs), 4, batch_size=2)
+    env.reset()
+    env.send(add(1, 1, 1), [3, 0, 1])
+    assert env.recv().env_id.tolist() == [0, 3]
+    assert [each.total for each in envs] == [1, 0, 0, 1]
+
+
+@all_pools
+def test_some_of_the_environments_are_stepped_in_the_order_asked_for(pool: MakePool) -> None:
+    with pool(Counter, 4) as env:
+        env.reset()
+        obs = env.act(add(1, 2), [3, 1])
+        assert (obs.env_id.tolist(), totals(obs), obs.elapsed_step.tolist()) == ([3, 1], [1, 2], [1, 1])
+        obs = env.act(add(1, 1, 1, 1))
+        assert (totals(obs), obs.elapsed_step.tolist()) == ([1, 3, 1, 2], [1, 2, 1, 2])
+        assert len(env.act({"add": RaggedBufferI64(1)}, [])) == 0
+
+
+@all_pools
+def test_some_can_be_under_way_while_others_are_stepped(pool: MakePool) -> None:
+    with pool(Counter, 4, batch_size=2) as env:
+        env.reset()
+        env.send(add(2, 2), [2, 0])
+        assert totals(env.act(add(1, 1), np.array([1, 3]))) == [1, 1]
+        obs = env.recv()
+        assert (obs.env_id.tolist(), totals(obs)) == ([0, 2], [2, 2])
+
+
+# --- Steps of the episode
+
+
+@all_pools
+def test_steps_are_counted_from_the_first_observation_of_each_episode(pool: MakePool) -> None:
+    envs = [Counter(limit=2), Counter(limit=3)]
+    with pool(making(*envs), 2) as env:
+        seen = [env.reset(), *(env.act(add(1, 1)) for _ in range(4))]
+        assert [obs.elapsed_step.tolist() for obs in seen] == [[0, 0], [1, 1], [0, 2], [1, 0], [0, 1]]
+        assert [obs.done.tolist() for obs in seen][2:] == [[True, False], [False, True], [True, False]]
+        # the last observation of an episode has all of its steps behind it, and nobody acts on it
+        assert [None if obs.final is None else obs.final.elapsed_step.tolist() for obs in seen] == [
+            None,
+            None,
+            [2],
+            [3],
+            [2],
+        ]
+        assert seen[2].final is not None
+        assert seen[2].final.action_masks["add"].actors.to_list() == [[]]
+        state = env.state()
+        env.act(add(1, 1))
+        assert env.load_state(state).elapsed_step.tolist() == [0, 1]
+
+
+# --- Mistakes
+
+
+@all_pools
+def test_waiting_for_more_than_is_under_way_is_a_mistake_and_no_hang(pool: MakePool) -> None:
+    with pool(Counter, 4, batch_size=3) as env:
+        env.reset()
+        with pytest.raises(ValueError, match="recv returns batch_size=3 environments, and 0 are under way: send them"):
+            env.recv()
+        env.send(add(1, 1), [0, 1])
+        with pytest.raises(ValueError, match="batch_size=3 environments, and 2 are under way"):
+            env.recv()
+        env.send(add(1), [2])
+        assert totals(env.recv()) == [1, 1, 1]
+
+
+@all_pools
+def test_an_environment_takes_one_step_at_a_time(pool: MakePool) -> None:
+    with pool(Counter, 3) as env:
+        with pytest.raises(ValueError, match="send was called before reset"):
+            env.send(add(1, 1, 1))
+        env.reset()
+        env.send(add(1, 1), [0, 2])
+        under_way = r"Counter \(environment 2\) is under way; recv it first"
+        with pytest.raises(ValueError, match=f"send: {under_way}"):
+            env.send(add(1, 1), [1, 2])
+        with pytest.raises(ValueError, match=f"act: {under_way}"):
+            env.act(add(1), [2])
+        env.send(add(1), [1])  # the refused ones have left no trace
+        assert totals(env.recv()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ([0, 3], "env_id names environment 3; there are 0 to 2"),
+        ([-1], "env_id names environment -1; there are 0 to 2"),
+        ([1, 0, 1], "env_id names environment 1 2 times; each may be stepped once"),
+        ([0.5], "env_id is [0.5]; it must be a list of environments, as whole numbers"),
+        ([[0]], "env_id is [[0]]; it must be a list of environments"),
+        (0, "env_id is 0; it must be a list of environments"),
+        ([True, False, True], "env_id is [True, False, True]; it must be a list of environments"),
+    ],
+)
+def test_environments_must_be_there_and_named_once(env_id: list, message: str) -> None:
+    env = ListEnv(Counter, 3)
+    env.reset()
+    for method in (env.act, env.send):
+        with pytest.raises(ValueError) as info:
+            method(add(1), env_id)
+        assert message in str(info.value)
+
+
+@all_pools
+def test_actions_are_checked_when_they_are_sent(pool: MakePool) -> None:
+    with pool(Counter, 3) as env:
+        env.reset()
+        with pytest.raises(
+            ValueError, match=r"Counter \(environment 2\): action 'add' of entity 0 is 3; expected a choice"
+        ):
+            env.send(add(1, 3), [0, 2])
+        with pytest.raises(ValueError, match="action 'add' has 1 sequences for 2 environments"):
+            env.send(add(1), [0, 2])
+        env.send(add(1, 1, 1))
+        assert totals(env.recv()) == [1, 1, 1]
+
+
+@all_pools
+def test_actions_may_be_overwritten_once_they_are_sent(pool: MakePool) -> None:
+    with pool(Counter, 3) as env:
+        env.reset()
+        actions = add(1, 1, 1)
+        env.send(actions)
+        actions["add"].values[:] = 77
+        assert totals(env.recv()) == [1, 1, 1]
+
+
+# --- Errors of environments
+
+
+@all_pools
+def test_an_error_concerns_the_environment_that_raised_it_and_the_others_go_on(pool: MakePool) -> None:
+    envs = [Counter(error=ZeroDivisionError("oh no") if i == 1 else None) for i in range(3)]
+    with pool(making(*envs), 3, batch_size=1) as env:
+        env.reset()
+        env.send(add(2, 2, 2))
+        seen: list[int] = []
+        errors = []
+        for _ in range(3):
+            try:
+                seen += env.recv().env_id.tolist()
+            except ZeroDivisionError as error:
+                errors.append((str(error), error.__notes__))
+        assert errors == [("oh no", ["raised by Counter (environment 1) in act()"])]
+        assert sorted(seen) == [0, 2]
+        assert totals(env.act(add(1, 1), [0, 2])) == [3, 3]
+        with pytest.raises(ValueError, match=r"Counter \(environment 1\) showed last was lost to an error"):
+            env.send(add(1), [1])
+        assert totals(env.reset()) == [0, 0, 0]
+
+
+class NotANumber(Counter):
+    def observe(self, reward: float = 0.0, *, done: bool = False) -> Observation:
+        obs = super().observe(reward, done=done)
+        if self.total == 2:
+            obs.features = {"Total": [[float("nan")]]}
+        return obs
+
+
+@all_pools
+def test_an_observation_that_cannot_be_is_reported_to_whoever_receives_it(pool: MakePool) -> None:
+    with pool(NotANumber, 3) as env:
+        env.reset()
+        env.send(add(1, 2, 1))
+        with pytest.raises(
+            ValueError, match=r"NotANumber \(environment 1\): feature 'n' of entity 0 of type 'Total' is nan"
+        ):
+            env.recv()
+        assert totals(env.reset()) == [0, 0, 0]
+
+
+# --- Starting over, saving
+
+
+@all_pools
+def test_a_reset_forgets_what_was_under_way(pool: MakePool) -> None:
+    envs = [Counter(error=ZeroDivisionError("oh no")) for _ in range(3)]
+    with pool(making(*envs), 3, batch_size=1) as env:
+        env.reset()
+        env.send(add(1, 2, 1))
+        assert totals(env.reset()) == [0, 0, 0]
+        with pytest.raises(ValueError, match="0 are under way"):
+            env.recv()
+        env.async_reset()
+        env.async_reset()
+        assert sorted(i for _ in range(3) for i in env.recv().env_id.tolist()) == [0, 1, 2]
+
+
+@all_pools
+def test_what_was_sent_before_a_reset_has_happened_all_the_same(pool: MakePool) -> None:
+    # whether a step had begun when the pool was reset must not show in later random numbers
+    first, second = ListEnv(Zoo, 3, seed=1), pool(Zoo, 3, seed=1)
+    obs = first.reset()
+    second.reset()
+    first.act(Streams(first).actions(obs))
+    second.send(Streams(second).actions(obs))
+    assert content(second.reset()) == content(first.reset())
+    second.close()
+
+
+@all_pools
+def test_a_pool_saved_with_steps_under_way_continues_identically(pool: MakePool) -> None:
+    def start(env: VecEnv) -> tuple[VecObs, dict[str, RaggedBufferI64]]:
+        obs = env.reset(seed=2)
+        return obs, Streams(env).actions(obs)
+
+    expected = ListEnv(Zoo, 4, seed=2)
+    _, actions = start(expected)
+    now = expected.act(actions)
+    later = expected.act(Streams(expected, seed=5).actions(now))
+
+    with pool(Zoo, 4, batch_size=2) as env, pool(Zoo, 4, seed=9) as other:
+        start(env)
+        env.send(actions)
+        state = env.state()
+        twin = env.clone()
+        now.final = None  # belongs to the step that was taken before saving
+        assert content(other.load_state(state)) == content(now)
+        assert content(other.act(Streams(other, seed=5).actions(now))) == content(later)
+        for each in (env, twin):  # both still have them under way
+            assert sorted(i for _ in range(2) for i in each.recv().env_id.tolist()) == [0, 1, 2, 3]
+            assert content(each.act(Streams(each, seed=5).actions(now))) == content(later)
+        twin.close()
+
+
+@all_pools
+def test_a_saved_state_is_not_touched_by_later_steps_and_can_be_loaded_again(pool: MakePool) -> None:
+    with pool(Counter, 2) as env:
+        env.reset()
+        env.act(add(1, 2))
+        state = env.state()
+        for _ in range(2):
+            assert totals(env.load_state(state)) == [1, 2]
+            assert totals(env.act(add(1, 1))) == [2, 3]
+
+
+# --- Parameters of episodes
+
+
+@all_pools
+@pytest.mark.parametrize(
+    "env_info", [[{"limit": 1}, {}, {"limit": 2}], {"limit": [1, 3, 2]}, {"limit": np.array([1, 3, 2])}]
+)
+def test_episodes_can_differ_in_their_parameters(pool: MakePool, env_info: object) -> None:
+    with pool(Counter, 3) as env:
+        env.reset(env_info=env_info)
+        seen = [env.act(add(0, 0, 0)).done.tolist() for _ in range(3)]
+        assert seen == [[True, False, False], [True, False, True], [True, True, False]]
+        env.reset()  # parameters stay what they are
+        assert env.act(add(0, 0, 0)).done.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("env_info", "message"),
+    [
+        ([{"limit": 1}], "env_info has 1 entries for 2 environments"),
+        ({"limit": [1, 2, 3]}, "env_info['limit'] is 3 values; give one value for each of 2 environments"),
+        ({"limit": 1}, "env_info['limit'] is 1; give one value for each of 2 environments"),
+        ({"limit": "ab"}, "env_info['limit'] is 'ab'; give one value for each of 2 environments"),
+        ([{"limit": 1}, 2], "env_info[1] is 2; expected a mapping from parameter to value"),
+        ([{}, {"limits": 1}], "unknown parameter 'limits'; allowed: 'limit'"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) -> None:
+    with pytest.raises(ValueError) as info:
+        ListEnv(Counter, 2).reset(env_info=env_info)
+    assert message in str(info.value)
+
+
+def test_an_environment_without_parameters_says_so() -> None:
+    with pytest.raises(
+        ValueError, match=r"Zoo \(environment 0\): Zoo does not implement configure\(\), so it takes no env_info"
+    ):
+        ListEnv(Zoo, 2).reset(env_info=[{}, {}])

@@ -1,0 +1,331 @@
+"""Parameters that are set while episodes are running count from the next episode on, in every pool."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+)
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.compiled import Categorical, CompiledEnvironment
+from entity_gym.compiled import Entity as CompiledEntity
+from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
+from entity_gym.pools.batch_slots import BatchVecEnv
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.slots import EnvIds
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from tests.worlds import Zoo, choose
+
+
+class Laps(CompiledEnvironment):
+    """Runs `laps` rounds and shows the round, how many there are, and the `weight` that it carries."""
+
+    entities = {"Runner": CompiledEntity(["round", "laps", "weight"], max=1)}
+    actions = {"run": Categorical(["on"], actors="Runner")}
+    parameters = {"laps": 2, "weight": 0.5}
+    state = [("carried", np.float64)]
+
+    @staticmethod
+    def check_parameters(p: Any) -> None:
+        if p.laps < 1:
+            raise ValueError(f"laps is {p.laps}; it must be at least 1")
+
+    def reset(s: Any) -> None:
+        s.carried = s.weight
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        return s.carried, s.steps == s.laps, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Runner = 1
+        obs.Runner[0, 0] = s.steps
+        obs.Runner[0, 1] = s.laps
+        obs.Runner[0, 2] = s.carried
+
+
+class PythonLaps(Environment):
+    """The same as a Python object."""
+
+    def __init__(self) -> None:
+        self.round, self.laps, self.weight = 0, 2, 0.5
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Runner": Entity(["round", "laps", "weight"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"run": CategoricalActionSpace(["on"])}
+
+    def configure(self, info: Mapping[str, Any]) -> None:
+        for name, value in info.items():
+            if name not in ("laps", "weight"):
+                raise ValueError(f"PythonLaps has no parameter {name!r}")
+            setattr(self, name, value)
+
+    def reset(self) -> Observation:
+        self.round = 0
+        return self.show(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.round += 1
+        return self.show(self.weight)
+
+    def show(self, reward: float) -> Observation:
+        return Observation(
+            features={"Runner": [[self.round, self.laps, self.weight]]},
+            ids={"Runner": ["runner"]},
+            actions={"run": CategoricalActionMask()},
+            reward=reward,
+            done=self.round == self.laps,
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {"round": self.round, "laps": self.laps, "weight": self.weight}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.round, self.laps, self.weight = state["round"], state["laps"], state["weight"]
+
+
+class BatchLaps(BatchEnvironment):
+    """The same over arrays."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.rows = np.tile(np.array([0.0, 2.0, 0.5]), (num_envs, 1))
+
+    def obs_space(self) -> ObsSpace:
+        return PythonLaps().obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return PythonLaps().action_space()
+
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
+        for i, info in zip(ids.tolist(), env_info, strict=True):
+            for name, value in info.items():
+                self.rows[i, ("round", "laps", "weight").index(name)] = value
+
+    def reset(self, ids: EnvIds, rng: BatchRandom) -> None:
+        self.rows[ids, 0] = 0
+
+    def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
+        self.rows[ids, 0] += 1
+        never = np.zeros(len(ids), np.bool_)
+        return BatchStep(self.rows[ids, 2], self.rows[ids, 0] == self.rows[ids, 1], never)
+
+    def observe(self, ids: EnvIds) -> BatchObservation:
+        return BatchObservation(
+            features={"Runner": self.rows[ids][:, None, :]}, actions={"run": BatchActors(actors="Runner")}
+        )
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        return {"rows": self.rows}
+
+
+POOLS: dict[str, Callable[[int], VecEnv]] = {
+    "list": lambda n: ListEnv(PythonLaps, n),
+    "threads": lambda n: ThreadedVecEnv(PythonLaps, n, 2),
+    "compiled": lambda n: ThreadedVecEnv(Laps, n),
+    "compiled threads": lambda n: ThreadedVecEnv(Laps, n, 2),
+    "ordinary Python": lambda n: ThreadedVecEnv(Laps, n, compile=False),
+    "view": lambda n: ListEnv(Laps().as_environment, n),
+    "arrays": lambda n: BatchVecEnv(BatchLaps, n),
+    "processes": lambda n: ProcessVecEnv(PythonLaps, n, 2),
+    "compiled processes": lambda n: ProcessVecEnv(Laps, n, 2),
+}
+
+
+@pytest.fixture(params=POOLS)
+def make(request: pytest.FixtureRequest) -> Callable[[int], VecEnv]:
+    return POOLS[request.param]
+
+
+def run(env: VecEnv) -> VecObs:
+    return env.act(choose("run", [[0]] * len(env)))
+
+
+def shown(obs: VecObs) -> list[list[float]]:
+    """[round, laps, weight] of each environment."""
+    return obs.features["Runner"].values.tolist()
+
+
+def test_parameters_wait_for_the_next_episode(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
+        env.reset()
+        env.configure({"laps": [3, 1], "weight": [1.0, 2.0]})
+        obs = run(env)
+        assert shown(obs) == [[1, 2, 0.5], [1, 2, 0.5]] and obs.reward.tolist() == [0.5, 0.5]
+        obs = run(env)  # the last step is still played with the old ones, and the first frame shows the new ones
+        assert obs.done.tolist() == [True, True] and obs.reward.tolist() == [0.5, 0.5]
+        assert shown(obs) == [[0, 3, 1], [0, 1, 2]]
+        obs = run(env)
+        assert obs.done.tolist() == [False, True] and obs.reward.tolist() == [1, 2]
+        assert [run(env).done.tolist() for _ in range(3)] == [[False, True], [True, True], [False, True]]  # and stay
+
+
+def test_what_is_set_meanwhile_comes_on_top(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
+        env.reset()
+        env.configure([{"laps": 3, "weight": 1.0}, {}])
+        run(env)
+        env.configure([{"weight": 4.0}, {"laps": 5}])
+        assert shown(run(env)) == [[0, 3, 4], [0, 5, 0.5]]
+
+
+def test_a_reset_takes_what_waits_and_then_what_it_is_given(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
+        env.reset()
+        env.configure({"laps": [3, 4], "weight": [1.0, 2.0]})
+        assert shown(env.reset(env_info=[{"weight": 8.0}, {}])) == [[0, 3, 8], [0, 4, 2]]
+        env.configure({"laps": [1, 1]})
+        assert shown(env.reset()) == [[0, 1, 8], [0, 1, 2]]
+
+
+def test_before_the_first_episode_it_is_for_the_first(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
+        env.configure({"laps": [3, 4]})
+        assert shown(env.reset()) == [[0, 3, 0.5], [0, 4, 0.5]]
+
+
+def test_what_waits_is_saved(make: Callable[[int], VecEnv]) -> None:
+    with make(3) as env, make(3) as other:
+        env.reset()
+        run(env)
+        env.configure([{"laps": 3}, {}, {"weight": 2.0}])
+        state = copy.deepcopy(env.state())
+        expected = [shown(run(env)) for _ in range(4)]
+        assert expected[0] == [[0, 3, 0.5], [0, 2, 0.5], [0, 2, 2]]
+        other.load_state(state)
+        assert [shown(run(other)) for _ in range(4)] == expected
+        assert shown(env.load_state(state)) == [[1, 2, 0.5]] * 3
+        assert [shown(run(env)) for _ in range(4)] == expected
+
+
+def test_a_state_from_before_there_was_anything_to_wait_for_still_loads() -> None:
+    for make in (POOLS["list"], POOLS["compiled"], POOLS["arrays"]):
+        with make(2) as env:
+            env.reset()
+            state = env.state()
+            del state["pending"]
+            env.configure({"laps": [5, 5]})
+            env.load_state(state)
+            run(env)
+            assert shown(run(env)) == [[0, 2, 0.5]] * 2
+
+
+def test_a_copy_waits_too() -> None:
+    for make in (POOLS["list"], POOLS["compiled"], POOLS["processes"]):
+        with make(2) as env:
+            env.reset()
+            env.configure({"laps": [3, 4]})
+            with env.clone() as twin:
+                run(twin)
+                assert shown(run(twin)) == [[0, 3, 0.5], [0, 4, 0.5]]
+
+
+@pytest.mark.parametrize("kind", ["threads", "compiled threads", "processes"])
+def test_what_is_under_way_is_waited_for(kind: str) -> None:
+    with POOLS[kind](4) as env:
+        env.async_reset()
+        env.configure({"laps": [1, 2, 3, 4]})
+        first = env.recv()
+        assert shown(first) == [[0, 2, 0.5]] * 4
+        for _ in range(2):
+            env.send(choose("run", [[0]] * 4))
+            obs = env.recv()
+        assert shown(obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5], [0, 4, 0.5]]
+
+
+def test_a_worker_that_takes_the_place_of_a_dead_one_knows_them() -> None:
+    with ProcessVecEnv(PythonLaps, 2, 2, on_crash="restart") as env:
+        env.reset(env_info={"weight": [2.0, 2.0]})
+        env.configure({"laps": [3, 4]})
+        env._pool.workers[1].process.kill()
+        assert shown(run(env)) == [[1, 2, 2], [0, 4, 2]]
+
+
+def test_whole_episodes_take_them_at_their_reset() -> None:
+    env = EpisodeVecEnv(Laps, 3, compile=False)
+    obs, running = env.reset(env_info={"laps": [1, 2, 3]}, env_id=[0, 2])
+    assert shown(obs) == [[0, 1, 0.5], [0, 3, 0.5]]
+    assert shown(env.reset().obs) == [[0, 1, 0.5], [0, 2, 0.5], [0, 3, 0.5]]
+
+
+# --- What is refused
+
+
+class Fixed(PythonLaps):
+    configure = Environment.configure
+
+
+class FixedBatch(BatchLaps):
+    configure = BatchEnvironment.configure
+
+
+@pytest.mark.parametrize(
+    "make_fixed",
+    [
+        lambda: ListEnv(Fixed, 2),
+        lambda: ThreadedVecEnv(Fixed, 2, 2),
+        lambda: ProcessVecEnv(Fixed, 2, 2),
+        lambda: BatchVecEnv(FixedBatch, 2),
+    ],
+)
+def test_an_environment_that_takes_no_parameters_says_so_at_once(make_fixed: Callable[[], VecEnv]) -> None:
+    with make_fixed() as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"Fixed\w* does not implement configure\(\), so it takes no env_info"):
+            env.configure({"laps": [1, 1]})
+        assert shown(run(env)) == [[1, 2, 0.5]] * 2  # and goes on
+
+
+def test_a_compiled_environment_refuses_at_once_and_all_stay_as_they_are() -> None:
+    with POOLS["compiled"](2) as env:
+        env.reset()
+        with pytest.raises(ValueError, match="laps is 0; it must be at least 1") as error:
+            env.configure({"laps": [7, 0]})
+        assert error.value.__notes__ == ["in env_info of Laps (environment 1)"]
+        with pytest.raises(ValueError, match="has no parameter 'lap'; .* did you mean 'laps'"):
+            env.configure({"lap": [1, 1]})
+        run(env)
+        assert shown(run(env)) == [[0, 2, 0.5]] * 2
+
+
+def test_a_python_environment_refuses_when_the_episode_begins() -> None:
+    with POOLS["list"](2) as env:
+        env.reset()
+        env.configure([{}, {"lap": 3}])
+        run(env)
+        with pytest.raises(ValueError, match="has no parameter 'lap'") as error:
+            run(env)
+        assert error.value.__notes__ == ["raised by PythonLaps (environment 1) in configure()"]
+
+
+def test_there_is_one_value_for_each_environment(make: Callable[[int], VecEnv]) -> None:
+    with make(2) as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"env_info\['laps'\] is 3 values; give one value for each of 2"):
+            env.configure({"laps": [1, 2, 3]})
+
+
+def test_a_pool_of_ones_own_that_has_no_configure_says_so() -> None:
+    class Own(ListEnv):
+        configure = VecEnv.configure
+
+    with Own(Zoo, 1) as env, pytest.raises(ValueError, match="Own takes no parameters"):
+        env.configure([{}])

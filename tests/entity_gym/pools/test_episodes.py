@@ -1,0 +1,79 @@
+"""Episodes are counted from outside: an episode's length is its number of steps."""
+
+import numpy as np
+import pytest
+
+from entity_gym import Observation
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.episodes import Episode, EpisodeTracker
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.spaces import ObsSpace
+from tests.worlds import Script, Zoo, making, play
+
+
+def step(*observations: Observation) -> VecObs:
+    return batch_observations(observations, ObsSpace(), {})
+
+
+def test_the_first_episode_is_as_long_as_the_others() -> None:
+    # three steps of reward 1 each; `reset`, and the reward it shows, are no step. The ancestor counted 4 and then 3.
+    first, going, last = Observation(reward=100), Observation(reward=1), Observation(reward=1, done=True)
+    env = ListEnv(making(Script([first, going, going, last])), 1)
+    env.reset()
+    tracker = EpisodeTracker(1)
+    ended = [tracker.step(env.act({})) for _ in range(6)]
+    assert ended == [[], [], [Episode(0, 3.0, 3, False)], [], [], [Episode(0, 3.0, 3, False)]]
+
+
+def test_environments_are_counted_apart() -> None:
+    tracker = EpisodeTracker(2)
+    assert tracker.step(step(Observation(reward=1), Observation(reward=10))) == []
+    ended = tracker.step(step(Observation(reward=2), Observation(reward=20, done=True)))
+    assert ended == [Episode(1, 30.0, 2, False)]
+    ended = tracker.step(step(Observation(reward=4, done=True, truncated=True), Observation(reward=5, done=True)))
+    assert ended == [Episode(0, 7.0, 3, True), Episode(1, 5.0, 1, False)]
+
+
+def test_an_episode_comes_with_what_the_environment_said_about_it() -> None:
+    (episode,) = EpisodeTracker(1).step(step(Observation(done=True, end_of_episode_info={"won": 1})))
+    assert episode.info == {"won": 1}
+
+
+def test_a_batch_of_some_environments_counts_for_those() -> None:
+    tracker = EpisodeTracker(3)
+    obs = step(Observation(reward=1), Observation(reward=2, done=True))
+    obs.env_id = np.array([2, 0])
+    assert tracker.step(obs) == [Episode(0, 2.0, 1, False)]
+    assert tracker.lengths.tolist() == [0, 0, 1]
+
+
+def test_rewards_add_up_without_the_rounding_of_float32() -> None:
+    tracker = EpisodeTracker(1)
+    tracker.step(step(Observation(reward=2.0**24)))
+    (episode,) = tracker.step(step(Observation(reward=1.0, done=True)))
+    assert episode.reward == 2**24 + 1
+
+
+def test_the_rewards_of_all_episodes_are_the_rewards_of_all_steps() -> None:
+    env = ListEnv(Zoo, 5, seed=3)
+    seen = play(env, env.reset(), steps=40)
+    tracker = EpisodeTracker(5)
+    ended = [episode for obs in seen for episode in tracker.step(obs)]
+    assert len(ended) == sum(int(obs.done.sum()) for obs in seen) > 20
+    assert sum(episode.length for episode in ended) + tracker.lengths.sum() == 5 * 40
+    total = sum(float(obs.reward.sum()) for obs in seen)
+    assert sum(episode.reward for episode in ended) + tracker.rewards.sum() == pytest.approx(total)
+    assert all(episode.info == {"steps": episode.length} for episode in ended)  # the Zoo counts by itself
+
+
+def test_a_restored_tracker_goes_on_where_it_was() -> None:
+    tracker = EpisodeTracker(1)
+    tracker.step(step(Observation(reward=1)))
+    state = tracker.state()
+    tracker.step(step(Observation(reward=50, done=True)))
+    tracker.load_state(state)
+    assert tracker.step(step(Observation(reward=2, done=True))) == [Episode(0, 3.0, 2, False)]
+    other = EpisodeTracker(1)
+    other.load_state(state)  # the saved state is not what the first one counted on in
+    assert other.step(step(Observation(done=True))) == [Episode(0, 1.0, 2, False)]

@@ -1,0 +1,436 @@
+"""Whatever an environment gets wrong, the message names its class and index, the thing, what was given and expected."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.pools.list_env import ListEnv
+from tests.worlds import Script, making
+
+SPACE = ObsSpace({"Wall": Entity(["x"]), "Cat": Entity(["x", "y"]), "Dog": Entity(["x"])}, ["time", "wind"])
+ACTIONS: dict[str, ActionSpace] = {
+    "walk": CategoricalActionSpace(["stay", "left", "right"]),
+    "chase": SelectEntityActionSpace(),
+    "weather": GlobalCategoricalActionSpace(["sun", "rain"]),
+}
+NAN, INF = float("nan"), float("inf")
+T, F = True, False
+
+
+class Garden(Script):
+    """Named in the messages below."""
+
+
+def garden(**fields: Any) -> Observation:
+    """Two walls without ids, the cats 'a' and 'b', and the dog 'd', with some fields replaced."""
+    usual: dict[str, Any] = {
+        "features": {"Wall": [[0.0], [1.0]], "Cat": [[0.0, 0.0], [1.0, 1.0]], "Dog": [[0.0]]},
+        "ids": {"Cat": ["a", "b"], "Dog": ["d"]},
+        "global_features": [0.0, 0.0],
+    }
+    return Observation(**{**usual, **fields})
+
+
+def walk(*actor_ids: Any, **fields: Any) -> dict[str, ActionMask]:
+    return {"walk": CategoricalActionMask(actor_ids=actor_ids if actor_ids else None, **fields)}
+
+
+def chase(**fields: Any) -> dict[str, ActionMask]:
+    return {"chase": SelectEntityActionMask(**{"actor_ids": ["d"], "actee_types": ["Cat"], **fields})}
+
+
+def weather(mask: Any) -> dict[str, ActionMask]:
+    return {"weather": GlobalCategoricalActionMask(mask=mask)}
+
+
+FEATURES = {
+    "a feature that is NaN": (
+        garden(features={"Cat": [[0, 0], [1, NAN]], "Dog": [[0]]}),
+        "feature 'y' of entity 1 of type 'Cat' is nan; features must be finite numbers",
+    ),
+    "a feature that is infinite": (
+        garden(features={"Cat": [[0, 0], [0, 0]], "Dog": [[-INF]]}),
+        "feature 'x' of entity 0 of type 'Dog' is -inf; features must be finite numbers",
+    ),
+    "too many features": (
+        garden(features={"Cat": [[0, 0, 0], [1, 1, 1]]}),
+        "features of 'Cat' have shape (2, 3); expected (number of entities, 2)",
+    ),
+    "one list of features": (
+        garden(features={"Cat": [0, 0]}),
+        "features of 'Cat' have shape (2,); expected (number of entities, 2)",
+    ),
+    "a number in place of features": (
+        garden(features={"Cat": 3}),
+        "features of 'Cat' have shape (); expected (number of entities, 2)",
+    ),
+    "rows that differ in length": (
+        garden(features={"Cat": [[0, 0], [1]]}),
+        "features of 'Cat' are not rows of 2 numbers each",
+    ),
+    "features that are no numbers": (
+        garden(features={"Cat": [["left", "up"], ["right", "down"]]}),
+        "features of 'Cat' are not rows of 2 numbers each",
+    ),
+    "features by name": (
+        garden(features={"Cat": {"x": [0, 1], "y": [0, 1]}}),
+        "features of 'Cat' are not rows of 2 numbers each",
+    ),
+    "features of an unknown type": (
+        garden(features={"Caat": [[0, 0]]}),
+        "features of unknown entity type 'Caat'; allowed: 'Wall', 'Cat', 'Dog'; did you mean 'Cat'?",
+    ),
+    "too few global features": (
+        garden(global_features=[0.0]),
+        "1 global_features; the observation space declares 2: ['time', 'wind']",
+    ),
+    "global features left out": (garden(global_features=()), "0 global_features; the observation space declares 2"),
+    "a global feature that is NaN": (
+        garden(global_features=[0.0, NAN]),
+        "global feature 'wind' is nan; features must be finite numbers",
+    ),
+    "global features that are no numbers": (
+        garden(global_features=["noon", "mild"]),
+        "global_features are ['noon', 'mild']; expected one number for each of ['time', 'wind']",
+    ),
+}
+IDS = {
+    "ids of an unknown type": (
+        garden(ids={"dog": ["d"]}),
+        "ids of unknown entity type 'dog'; allowed: 'Wall', 'Cat', 'Dog'",
+    ),
+    "too few ids": (garden(ids={"Cat": ["a"]}), "entity type 'Cat' has 1 ids for 2 entities"),
+    "ids of entities that are not there": (
+        garden(features={}, ids={"Cat": ["a"]}),
+        "entity type 'Cat' has 1 ids for 0 entities",
+    ),
+    "an id twice in a type": (
+        garden(ids={"Cat": ["a", "a"]}),
+        "id 'a' is given to two entities; ids must be unique across all types",
+    ),
+    "an id twice across types": (
+        garden(ids={"Cat": ["a", "d"], "Dog": ["d"]}),
+        "id 'd' is given to two entities; ids must be unique across all types",
+    ),
+    "an id that cannot be one": (
+        garden(ids={"Cat": [["a"], ["b"]]}),
+        "ids are {'Cat': [['a'], ['b']]}; every id must be hashable",
+    ),
+}
+VISIBLE = {
+    "visibility of an unknown type": (garden(visible={"Cats": [T]}), "visible of unknown entity type 'Cats'; allowed"),
+    "too few visibility flags": (
+        garden(visible={"Cat": [T]}),
+        "visible['Cat'] has shape (1,) and type bool; expected one bool for each of 2",
+    ),
+    "visibility as numbers": (
+        garden(visible={"Cat": [0, 1]}),
+        "visible['Cat'] has shape (2,) and type int64; expected one bool for each of 2",
+    ),
+    "visibility in ragged rows": (
+        garden(visible={"Cat": [[T], [T, F]]}),
+        "visible['Cat'] is [[True], [True, False]]; expected one bool for each of 2",
+    ),
+}
+ACTORS = {
+    "an unknown action": (
+        garden(actions={"wlak": CategoricalActionMask()}),
+        "unknown action 'wlak'; allowed: 'walk', 'chase', 'weather'; did you mean 'walk'?",
+    ),
+    "a mask of another kind of action": (
+        garden(actions={"walk": SelectEntityActionMask(actor_ids=["a"])}),
+        "action 'walk': a SelectEntityActionMask was given; CategoricalActionSpace takes a CategoricalActionMask",
+    ),
+    "a categorical mask for a global action": (
+        garden(actions={"weather": CategoricalActionMask()}),
+        "action 'weather': a CategoricalActionMask was given; "
+        "GlobalCategoricalActionSpace takes a GlobalCategoricalActionMask",
+    ),
+    "an array in place of a mask": (
+        garden(actions={"walk": np.ones((2, 3), np.bool_)}),
+        "action 'walk': a ndarray was given; CategoricalActionSpace takes a CategoricalActionMask",
+    ),
+    "an actor that is not there": (
+        garden(actions=walk("a", "c")),
+        "action 'walk': actor_ids names 'c', which no entity has; allowed: 'a', 'b', 'd'",
+    ),
+    "an actor id that cannot be one": (
+        garden(actions=walk(["a"])),
+        "action 'walk': actor_ids names ['a'], which no entity has",
+    ),
+    "an actor twice": (
+        garden(actions=walk("a", "b", "a")),
+        "action 'walk': actor_ids ['a', 'b', 'a'] lists an entity twice",
+    ),
+    "actors of an unknown type": (
+        garden(actions=walk(actor_types=["Cow"])),
+        "action 'walk': actor_types names the unknown entity type 'Cow'; allowed: 'Wall', 'Cat', 'Dog'",
+    ),
+    "actors of a type twice": (
+        garden(actions=walk(actor_types=["Cat", "Dog", "Cat"])),
+        "action 'walk': actor_types ['Cat', 'Dog', 'Cat'] lists a type twice",
+    ),
+    "actors without ids": (
+        garden(actions=walk(actor_types=["Wall"])),
+        "action 'walk': entities of type 'Wall' are actors but have no ids; give Observation.ids['Wall']",
+    ),
+    "an actor among others without an id": (
+        garden(ids={"Cat": ["a", None]}, actions=walk(actor_types=["Cat"])),
+        "action 'walk': entities of type 'Cat' are actors but have no ids; give Observation.ids['Cat']",
+    ),
+    "everybody acts, and some have no ids": (
+        garden(actions=walk()),
+        "action 'walk': entities of type 'Wall' are actors but have no ids",
+    ),
+    "an actee that is not there": (
+        garden(actions=chase(actee_types=None, actee_ids=["b", "z"])),
+        "action 'chase': actee_ids names 'z', which no entity has; allowed: 'a', 'b', 'd'",
+    ),
+    "an actee twice": (
+        garden(actions=chase(actee_types=None, actee_ids=["b", "b"])),
+        "action 'chase': actee_ids ['b', 'b'] lists an entity twice",
+    ),
+    "actees of an unknown type": (
+        garden(actions=chase(actee_types=["Cta"])),
+        "action 'chase': actee_types names the unknown entity type 'Cta'; allowed: 'Wall', 'Cat', 'Dog'; "
+        "did you mean 'Cat'?",
+    ),
+    "actees without ids": (
+        garden(actions=chase(actee_types=["Wall"])),
+        "action 'chase': entities of type 'Wall' are actees but have no ids",
+    ),
+}
+MASKS = {
+    "a mask with too few choices": (
+        garden(actions=walk("a", mask=[[T, F]])),
+        "action 'walk': mask has shape (1, 2); expected (1, 3), one row an actor and one column for each of the choices",
+    ),
+    "a mask with too few actors": (
+        garden(actions=walk("a", "b", mask=[[T, F, T]])),
+        "action 'walk': mask has shape (1, 3); expected (2, 3)",
+    ),
+    "a mask of one row for one actor": (
+        garden(actions=walk("a", mask=[T, F, T])),
+        "action 'walk': mask has shape (3,); expected (1, 3)",
+    ),
+    "an empty mask for actors": (
+        garden(actions=walk("a", mask=[])),
+        "action 'walk': mask has shape (0,); expected (1, 3)",
+    ),
+    "a mask in ragged rows": (
+        garden(actions=walk("a", "b", mask=[[T, F, T], [T]])),
+        "action 'walk': the mask's rows differ in length; expected (2, 3), one row an actor",
+    ),
+    "a mask of numbers": (
+        garden(actions=walk("a", mask=[[1, 0, 1]])),
+        "action 'walk': mask is of type int64; expected bool, true where allowed",
+    ),
+    "an actor whose choices are all masked": (
+        garden(actions=walk("a", "b", mask=[[T, T, T], [F, F, F]])),
+        "action 'walk': every one of the 3 choices of actor 'b' is masked; leave one open, or leave the actor out",
+    ),
+    "an actor whose actees are all masked": (
+        garden(actions=chase(mask=[[F, F]])),
+        "action 'chase': every one of the 2 actees of actor 'd' is masked; leave one open, or leave the actor out",
+    ),
+    "a pair mask with an actee too many": (
+        garden(actions=chase(mask=[[T, T, T]])),
+        "action 'chase': mask has shape (1, 3); expected (1, 2), one row an actor and one column for each of the actees",
+    ),
+    "a global mask with a choice too many": (
+        garden(actions=weather([T, T, T])),
+        "action 'weather': mask has shape (3,); expected (1, 2)",
+    ),
+    "a global mask that closes everything": (
+        garden(actions=weather([F, F])),
+        "action 'weather': every one of the 2 choices of actor '__global__' is masked",
+    ),
+    "a global mask of numbers": (
+        garden(actions=weather(np.array([1.0, 0.0]))),
+        "action 'weather': mask is of type float64; expected bool, true where allowed",
+    ),
+}
+SCALARS = {
+    "a reward that is NaN": (garden(reward=NAN), "reward is nan; it must be a finite number"),
+    "a reward that is infinite": (garden(reward=INF), "reward is inf; it must be a finite number"),
+    "a reward that is None": (garden(reward=None), "reward is None; it must be a finite number"),
+    "a reward for every actor": (garden(reward=np.array([1.0])), "reward is array([1.]); it must be a finite number"),
+    "a reward that is no number": (garden(reward="much"), "reward is 'much'; it must be a finite number"),
+    "a metric that is no number": (garden(metrics={"hp": "low"}), "metrics['hp'] is 'low'; it must be a number"),
+}
+WRONG = {**FEATURES, **IDS, **VISIBLE, **ACTORS, **MASKS, **SCALARS}
+
+
+def pool(*scripts: list[Any]) -> ListEnv:
+    envs = [Garden(script, SPACE, ACTIONS) for script in scripts]
+    return ListEnv(making(*envs), len(envs), final_observations="all")
+
+
+def nobody(num_envs: int) -> dict[str, RaggedBufferI64]:
+    return {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [0] * num_envs) for name in ACTIONS}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_in_the_first_observation_is_named(mistake: str) -> None:
+    observation, message = WRONG[mistake]
+    env = pool([garden()], [garden()], [observation])
+    with pytest.raises(ValueError, match=f"^{re.escape('Garden (environment 2): ' + message)}"):
+        env.reset()
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_in_a_later_observation_is_named(mistake: str) -> None:
+    observation, message = WRONG[mistake]
+    env = pool([garden()], [garden(), observation])
+    env.reset()
+    with pytest.raises(ValueError, match=f"^{re.escape('Garden (environment 1): ' + message)}"):
+        env.act(nobody(2))
+
+
+@pytest.mark.parametrize("mistake", ["a feature that is NaN", "a mask of numbers", "an id twice across types"])
+def test_a_mistake_in_a_final_observation_is_named(mistake: str) -> None:
+    observation, message = WRONG[mistake]
+    env = pool([garden()], [garden(), replace(observation, done=True)])
+    env.reset()
+    with pytest.raises(ValueError, match=f"^{re.escape('Garden (environment 1): ' + message)}"):
+        env.act(nobody(2))
+
+
+def test_global_features_that_the_space_does_not_declare_are_refused() -> None:
+    env = ListEnv(making(Garden([Observation(global_features=[1.0])])), 1)
+    with pytest.raises(ValueError, match=r"Garden \(environment 0\): 1 global_features; .* declares none"):
+        env.reset()
+
+
+def test_the_example_that_the_mistakes_are_made_in_is_right() -> None:
+    obs = pool([garden(actions={**walk("a", mask=[[T, F, T]]), **chase(mask=[[T, F]]), **weather([T, F])})]).reset()
+    assert obs.num_entities == 6
+
+
+# --- Returning something else
+
+
+@pytest.mark.parametrize("returned", [None, (garden(), 0.0, False), {"Cat": []}], ids=["None", "tuple", "dict"])
+def test_reset_and_act_must_return_an_observation(returned: Any) -> None:
+    with pytest.raises(ValueError, match=r"^Garden \(environment 1\): reset\(\) returned .*; expected an Observation"):
+        pool([garden()], [returned]).reset()
+    env = pool([garden()], [garden(), returned])
+    env.reset()
+    with pytest.raises(ValueError, match=r"^Garden \(environment 1\): act\(\) returned .*; expected an Observation"):
+        env.act(nobody(2))
+    env = pool([garden()], [garden(), garden(done=True), returned])
+    env.reset()
+    with pytest.raises(ValueError, match=r"^Garden \(environment 1\): reset\(\) returned .*; expected an Observation"):
+        env.act(nobody(2))
+
+
+def test_an_episode_cannot_begin_with_its_end() -> None:
+    over = garden(done=True)
+    with pytest.raises(ValueError, match=r"^Garden \(environment 1\): reset\(\) .* expected .* that is not done"):
+        pool([garden()], [over]).reset()
+    env = pool([garden(), garden()], [garden(), over, over])
+    env.reset()
+    with pytest.raises(ValueError, match=r"^Garden \(environment 1\): reset\(\) .* expected .* that is not done"):
+        env.act(nobody(2))
+
+
+# --- The environment's own exceptions
+
+
+class NoFish(Exception):
+    """An exception with a constructor of its own, as libraries have them."""
+
+    def __init__(self, lake: str, depth: int) -> None:
+        super().__init__(f"no fish in {lake} at {depth}")
+        self.depth = depth
+
+
+@pytest.mark.parametrize("error", [KeyError("cat"), ZeroDivisionError("division by zero"), NoFish("Erie", 7)], ids=repr)
+def test_an_exception_keeps_its_type_and_says_which_environment_it_came_from(error: Exception) -> None:
+    error.__notes__ = []
+    with pytest.raises(type(error)) as in_reset:
+        pool([garden()], [garden()], [error]).reset()
+    assert in_reset.value is error
+    assert error.__notes__ == ["raised by Garden (environment 2) in reset()"]
+
+    error.__notes__ = []
+    env = pool([garden()], [garden(), error])
+    env.reset()
+    with pytest.raises(type(error)):
+        env.act(nobody(2))
+    assert error.__notes__ == ["raised by Garden (environment 1) in act()"]
+
+
+class Fragile(Garden):
+    def __init__(self) -> None:
+        super().__init__([garden()], SPACE, ACTIONS)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        return Observation(truncated=True)
+
+    def render(self) -> np.ndarray:
+        raise RuntimeError("no screen")
+
+    def state(self) -> dict[str, Any]:
+        raise OSError("no disk")
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        raise KeyError("position")
+
+
+def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
+    env = ListEnv(Fragile, 2)
+    env.reset()
+    for act, error, note in (
+        (lambda: env.act(nobody(2)), ValueError, "raised by Fragile (environment 0) in act()"),
+        (lambda: env.render([1]), RuntimeError, "raised by Fragile (environment 1) in render()"),
+        (lambda: (env.reset(), env.state()), OSError, "raised by Fragile (environment 0) in state()"),
+        (
+            lambda: env.load_state({"environments": [{}, {}], "random": [], "observations": []}),
+            KeyError,
+            "raised by Fragile (environment 0) in load_state()",
+        ),
+    ):
+        with pytest.raises(error) as raised:
+            act()
+        assert raised.value.__notes__ == [note]
+
+
+def test_a_pool_can_be_reset_after_an_error() -> None:
+    env = pool([garden(), NoFish("Erie", 7), garden(reward=1), garden(reward=2)])
+    env.reset()
+    with pytest.raises(NoFish):
+        env.act(nobody(1))
+    env.reset()
+    assert env.act(nobody(1)).reward.tolist() == [2.0]
+
+
+def test_of_an_environment_that_leaves_the_program_it_is_said_which_it_was() -> None:
+    class Leaver(Script):
+        def act(self, actions: Mapping[str, Action]) -> Observation:
+            raise SystemExit(0)
+
+    env = ListEnv(lambda: Leaver([Observation()]), 1)
+    env.reset()
+    with pytest.raises(SystemExit) as left:
+        env.act({})
+    assert left.value.__notes__ == ["raised by Leaver (environment 0) in act()"]

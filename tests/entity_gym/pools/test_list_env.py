@@ -1,0 +1,308 @@
+"""A serial pool: seeding, autoreset, final observations, and continuing from a saved state."""
+
+import copy
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_ppo.checkpoints.stored_values import decode, encode
+from entity_gym import Action, Entity, Environment, Observation, ObsSpace
+from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.pools.list_env import ListEnv
+from tests.worlds import Script, Zoo, frames, making, play, trajectory
+
+SPACE = ObsSpace({"Cat": Entity(["x"])})
+
+
+def cat(x: float, **fields: Any) -> Observation:
+    return Observation(features={"Cat": [[x]]}, **fields)
+
+
+def scripted(*scripts: list[Observation], **kwargs: Any) -> ListEnv:
+    env = ListEnv(making(*(Script(script, SPACE) for script in scripts)), len(scripts), **kwargs)
+    env.reset()
+    return env
+
+
+# --- Seeding
+
+
+def test_environment_i_draws_from_the_seed_sequence_of_seed_and_i() -> None:
+    env = ListEnv(Zoo, 3, seed=7)
+    for i in range(3):
+        expected = np.random.default_rng(np.random.SeedSequence((7, i)))
+        assert env.envs[i].rng.bit_generator.state == expected.bit_generator.state
+    env.reset(seed=8)
+    again = Zoo()
+    again.rng = np.random.default_rng(np.random.SeedSequence((8, 2)))
+    again.reset()
+    assert env.envs[2].rng.random() == again.rng.random()
+
+
+@pytest.mark.parametrize("create_env", [Zoo, PythonMineSweeper])
+def test_trajectories_do_not_depend_on_the_number_of_environments(create_env: type[Environment]) -> None:
+    pools = {size: ListEnv(create_env, size, seed=5) for size in (1, 2, 5)}
+    seen = {size: [obs := env.reset(), *play(env, obs, steps=20)] for size, env in pools.items()}
+    for size, i in ((1, 0), (2, 0), (2, 1)):
+        assert trajectory(seen[size], i) == trajectory(seen[5], i)
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_seed_others() -> None:
+    first, again, other = (ListEnv(PythonMineSweeper, 2, seed=seed) for seed in (1, 1, 2))
+    a, b, c = (frames(env.reset()) for env in (first, again, other))
+    assert a == b
+    assert a != c
+    assert frames(other.reset(seed=1)) == a
+
+
+def test_environments_of_a_pool_differ_for_any_size() -> None:
+    # the ancestor's compiled pool gave the same seed to several, and failed where threads did not divide their number
+    boards = [json.dumps(frame["features"]) for frame in frames(ListEnv(PythonMineSweeper, 7).reset())]
+    assert len(set(boards)) == 7
+
+
+def test_a_reset_without_a_seed_goes_on_with_the_random_numbers() -> None:
+    env = ListEnv(PythonMineSweeper, 1, seed=1)
+    assert frames(env.reset()) != frames(env.reset())
+    assert frames(env.reset(seed=1)) != frames(env.reset())
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed is -1; it must not be negative"):
+        ListEnv(Zoo, 1, seed=-1)
+
+
+# --- Autoreset
+
+
+def test_the_observation_after_done_is_the_first_of_the_next_episode() -> None:
+    env = scripted([cat(0), cat(1, reward=0.5), cat(2, reward=2, done=True, end_of_episode_info={"won": 1})])
+    going, ended, next_ = env.act({}), env.act({}), env.act({})
+    assert (going.features["Cat"].to_list(), going.done.tolist(), going.reward.tolist()) == ([[[1]]], [False], [0.5])
+    assert (ended.features["Cat"].to_list(), ended.done.tolist(), ended.reward.tolist()) == ([[[0]]], [True], [2.0])
+    assert (ended.truncated.tolist(), ended.end_of_episode_info) == ([False], {0: {"won": 1}})
+    assert (next_.features["Cat"].to_list(), next_.done.tolist(), next_.reward.tolist()) == ([[[1]]], [False], [0.5])
+    assert next_.end_of_episode_info == {}
+
+
+def test_what_the_first_observation_of_an_episode_says_of_reward_and_info_is_not_the_last_ones() -> None:
+    first = cat(0, reward=100, metrics={"hp": 100}, end_of_episode_info={"won": 100})
+    env = scripted([first, cat(1, reward=1, done=True, truncated=True, metrics={"hp": 1})])
+    obs = env.act({})
+    assert (obs.reward.tolist(), obs.truncated.tolist(), obs.end_of_episode_info) == ([1.0], [True], {})
+    assert (obs.metrics["hp"].sum, obs.metrics["hp"].count) == (1.0, 1)
+
+
+def test_environments_end_each_at_their_own_time() -> None:
+    env = scripted([cat(0), cat(1, done=True)], [cat(10), cat(11), cat(12, done=True)])
+    seen = [env.act({}) for _ in range(4)]
+    assert [obs.done.tolist() for obs in seen] == [[True, False], [True, True], [True, False], [True, True]]
+    assert [obs.features["Cat"].to_list() for obs in seen][:2] == [[[[0]], [[11]]], [[[0]], [[10]]]]
+
+
+def test_a_pool_resets_and_steps_every_environment_once() -> None:
+    env = scripted([cat(0), cat(1)], [cat(2), cat(3)])
+    assert len(env) == 2
+    env.act({})
+    assert [len(script.received) for script in env.envs] == [1, 1]  # type: ignore[attr-defined]
+
+
+# --- Final observations
+
+ENDS = [
+    [cat(0), cat(1, reward=1, done=True)],
+    [cat(10), cat(11)],
+    [cat(20), cat(21, reward=2, done=True, truncated=True)],
+]
+
+
+@pytest.mark.parametrize(("keep", "env_id"), [("truncated", [2]), ("all", [0, 2])])
+def test_final_observations_are_kept_with_the_environments_they_belong_to(keep: str, env_id: list[int]) -> None:
+    obs = scripted(*ENDS, final_observations=keep).act({})
+    assert obs.features["Cat"].to_list() == [[[0]], [[11]], [[20]]]
+    assert obs.final is not None
+    assert obs.final.env_id.tolist() == env_id
+    assert obs.final.features["Cat"].to_list() == [[[i * 10 + 1]] for i in env_id]
+    assert obs.final.done.tolist() == [True] * len(env_id)
+    assert obs.final.truncated.tolist() == [i == 2 for i in env_id]
+
+
+def test_truncated_is_the_default() -> None:
+    assert scripted(*ENDS).act({}).final.env_id.tolist() == [2]
+
+
+def test_no_final_observations_are_kept_where_none_are_wanted_or_none_ended() -> None:
+    assert scripted(*ENDS, final_observations="none").act({}).final is None
+    assert scripted(ENDS[0]).act({}).final is None
+    assert scripted(ENDS[1], final_observations="all").act({}).final is None
+
+
+def test_another_word_for_final_observations_is_refused() -> None:
+    with pytest.raises(ValueError, match="final_observations is 'some'; allowed: .*'truncated', 'all', 'none'"):
+        ListEnv(Zoo, 1, final_observations="some")  # type: ignore[arg-type]
+
+
+class InPlace(Environment):
+    """Hands out its own arrays and dictionaries, and writes each step into them."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((1, 1), np.float32)
+        self.hidden = np.zeros(1, np.bool_)
+        self.info: dict[str, int] = {}
+        self.metrics: dict[str, float] = {}
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> dict:
+        return {}
+
+    def reset(self) -> Observation:
+        self.rows[:] = 0
+        self.info.clear()
+        self.metrics.clear()
+        self.hidden[:] = True
+        return self._observe(done=False)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.rows += 1
+        self.hidden[:] = False
+        self.info["steps"] = int(self.rows[0, 0])
+        self.metrics["steps"] = self.info["steps"]
+        return self._observe(done=self.info["steps"] == 3)
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self.rows.copy()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.rows[:] = state["rows"]
+
+    def _observe(self, *, done: bool) -> Observation:
+        return Observation(
+            features={"Cat": self.rows},
+            visible={"Cat": self.hidden},
+            end_of_episode_info=self.info,
+            metrics=self.metrics,
+            done=done,
+            truncated=done,
+        )
+
+
+def test_a_final_observation_outlives_a_reset_that_writes_into_the_same_arrays() -> None:
+    env = ListEnv(InPlace, 2)
+    env.reset()
+    seen = [env.act({}) for _ in range(3)]
+    assert [obs.features["Cat"].to_list() for obs in seen] == [[[[1]]] * 2, [[[2]]] * 2, [[[0]]] * 2]
+    final = seen[-1].final
+    assert final is not None
+    assert final.features["Cat"].to_list() == [[[3]]] * 2
+    assert final.visible["Cat"].to_list() == [[[False]]] * 2
+    assert seen[-1].visible == {}
+    assert seen[-1].end_of_episode_info == {0: {"steps": 3}, 1: {"steps": 3}}
+    assert seen[-1].metrics["steps"].max == 3
+
+
+def test_a_saved_state_outlives_steps_that_write_into_the_same_arrays() -> None:
+    env = ListEnv(InPlace, 1)
+    env.reset()
+    env.act({})
+    state = env.state()
+    env.act({})
+    assert env.load_state(state).features["Cat"].to_list() == [[[1]]]
+    assert env.act({}).features["Cat"].to_list() == [[[2]]]
+
+
+# --- Saving
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), before=st.integers(0, 7), stored=st.booleans())
+def test_a_restored_pool_goes_on_exactly(seed: int, before: int, stored: bool) -> None:
+    env = ListEnv(Zoo, 3, seed=seed)
+    obs = [first := env.reset(), *play(env, first, steps=before, seed=1)][-1]
+    state = decode(encode(env.state(), "state")) if stored else env.state()
+    expected = [frames(seen) for seen in play(env, obs, steps=8, seed=2)]
+
+    other = ListEnv(Zoo, 3, seed=seed + 1)
+    restored = other.load_state(state)
+    assert frames(restored) == frames(obs)
+    assert [frames(seen) for seen in play(other, restored, steps=8, seed=2)] == expected
+    # and so does the pool itself, however far it went meanwhile
+    assert [frames(seen) for seen in play(env, env.load_state(state), steps=8, seed=2)] == expected
+
+
+def test_minesweeper_goes_on_exactly_from_the_middle_of_an_episode() -> None:
+    env = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, cooldown_period=2), 4, seed=1)
+    obs = play(env, env.reset(), steps=5)[-1]
+    state = copy.deepcopy(env.state())
+    expected = [frames(seen) for seen in play(env, obs, steps=60)]
+    other = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, cooldown_period=2), 4, seed=9)
+    assert [frames(seen) for seen in play(other, other.load_state(state), steps=60)] == expected
+    assert any(frame["done"] for step in expected for frame in step)  # random numbers of later episodes included
+
+
+def test_only_environments_with_both_methods_can_be_saved() -> None:
+    assert ListEnv(Zoo, 1).can_save
+    env = scripted([cat(0)])
+    assert not env.can_save
+    with pytest.raises(NotImplementedError, match=r"Script does not implement state\(\)"):
+        env.state()
+
+
+def test_a_state_of_another_number_of_environments_is_refused() -> None:
+    env = ListEnv(Zoo, 2)
+    env.reset()
+    with pytest.raises(ValueError, match="the saved state has 2 environments; this pool has 3"):
+        ListEnv(Zoo, 3).load_state(env.state())
+
+
+def test_there_is_no_state_before_the_first_reset() -> None:
+    with pytest.raises(ValueError, match="state was called before reset"):
+        ListEnv(Zoo, 1).state()
+
+
+def test_observations_can_be_pickled() -> None:
+    # the ancestor's ragged buffers could not
+    obs = ListEnv(Zoo, 3, seed=2).reset()
+    assert frames(pickle.loads(pickle.dumps(obs))) == frames(obs)
+
+
+# --- The rest of the interface
+
+
+def test_acting_before_the_first_reset_is_refused() -> None:
+    with pytest.raises(ValueError, match="act was called before reset"):
+        ListEnv(Zoo, 1).act({})
+
+
+@pytest.mark.parametrize("num_envs", [0, -3])
+def test_a_pool_has_at_least_one_environment(num_envs: int) -> None:
+    with pytest.raises(ValueError, match=f"num_envs is {num_envs}; it must be at least 1"):
+        ListEnv(Zoo, num_envs)
+
+
+def test_a_factory_must_make_environments() -> None:
+    with pytest.raises(ValueError, match="create_env returned dict; it must return an entity_gym.Environment"):
+        ListEnv(dict, 1)  # type: ignore[arg-type]
+
+
+def test_closing_twice_is_allowed() -> None:
+    env = scripted([cat(0)], [cat(1)])
+    env.close()
+    env.close()
+    assert [script.closed for script in env.envs] == [2, 2]  # type: ignore[attr-defined]
+
+
+def test_some_environments_are_drawn() -> None:
+    env = ListEnv(PythonMineSweeper, 3)
+    env.reset()
+    images = env.render([2, 0])
+    assert len(images) == 2
+    assert images[0].dtype == np.uint8 and images[0].shape[2] == 3
+    assert (images[0] != images[1]).any()

@@ -1,0 +1,188 @@
+"""A world of two players, taken apart and put together: what each sees and does is worked out by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import (
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.ragged import RaggedBufferI64
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecAction, VecSelectEntityActionMask
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.pools.players import join, players_of, split
+from tests.entity_gym.pools.player_worlds import DUEL, Duel, bids, duel_obs
+from tests.worlds import choose
+
+# --- The mapping
+
+
+def test_a_world_without_the_three_functions_has_no_players() -> None:
+    assert players_of(MineSweeper) is None
+    assert players_of(lambda: Duel()) is None
+
+
+def test_parameters_come_from_the_description_or_from_the_call() -> None:
+    class Tables(Duel):
+        @staticmethod
+        def num_players(values: Mapping[str, Any]) -> int:
+            return int(values["pawns"])
+
+    sources = [
+        MultiSnake(num_snakes=6, num_players=3),
+        functools.partial(Tables, 4),
+        functools.partial(Tables, pawns=5),
+    ]
+    mappings = [players_of(source) for source in (*sources, Tables, MultiSnake)]
+    assert [mapping.num_players for mapping in mappings if mapping] == [3, 4, 5, 1, 1]
+
+
+def test_what_a_mapping_gets_wrong_is_named() -> None:
+    class Wrong(Duel):
+        @staticmethod
+        def players(values: Any, entity_type: str, rows: Any) -> Any:
+            return rows[:, 0] * values["pawns"] if values["cut"] else (rows[:, 0] * 2).astype(int)
+
+        @staticmethod
+        def seen_by(values: Any, player: Any, entity_type: str, rows: Any) -> Any:
+            return rows[:, :1]
+
+    with pytest.raises(
+        ValueError, match=r"Wrong.players\(\) says that an entity of type 'Pawn' is player 2's; .* 0 to 1"
+    ):
+        split(duel_obs(1), players_of(Wrong), 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"Wrong.players\(\) returned float32 of shape \(2,\).*one whole number each"):
+        split(duel_obs(1), players_of(functools.partial(Wrong, cut=True)), 0)  # type: ignore[arg-type]
+    mapping = players_of(Wrong)
+    assert mapping is not None
+    with pytest.raises(ValueError, match=r"Wrong.seen_by\(\) returned features of shape \(2, 1\).*\(2, 2\)"):
+        mapping.seen_by(np.zeros(2, np.int64), "Pawn", np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match="there are players 0 to 1"):
+        split(duel_obs(1), DUEL, 2)
+
+
+# --- One frame becomes a frame for each player
+
+
+def test_every_player_sees_everything_in_its_own_way_and_moves_its_own() -> None:
+    obs = duel_obs(2)
+    own, other = split(obs, DUEL, 0), split(obs, DUEL, 1)
+    assert own.features["Pawn"].to_list() == [[[0, 0], [1, 0], [0, 0], [1, 0]]]
+    assert other.features["Pawn"].to_list() == [[[1, 0], [0, 0], [1, 0], [0, 0]]]
+    assert own.features["Stone"].size1().tolist() == other.features["Stone"].size1().tolist() == [2]
+    assert own.action_masks["bid"].actors.to_list() == [[[2], [4]]]  # behind two stones
+    assert other.action_masks["bid"].actors.to_list() == [[[3], [5]]]
+    assert obs.features["Pawn"].to_list() == [[[0, 0], [1, 0], [0, 0], [1, 0]]]  # what was given is left alone
+
+
+def test_the_player_may_be_another_in_every_frame() -> None:
+    obs = duel_obs(1, 0, 2)
+    seen = split(obs, DUEL, np.array([1, 0, 0]))
+    assert seen.action_masks["bid"].actors.to_list() == [[[3]], [], [[2], [4]]]
+    assert seen.features["Pawn"].to_list() == [[[1, 0], [0, 0]], [], [[0, 0], [1, 0], [0, 0], [1, 0]]]
+
+
+class Court(Duel):
+    """Has every kind of mask: players whose number is a feature point at each other, and the owner of the court opens it."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Pawn": Entity(["owner"])}, global_features=["owner"])
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {
+            "wave": CategoricalActionSpace(["left", "right"]),
+            "point": SelectEntityActionSpace(),
+            "open": GlobalCategoricalActionSpace(["no", "yes"]),
+        }
+
+    def show(self, owners: list[int], host: int, pointing: list[str]) -> Observation:
+        ids = [f"{owner}{i}" for i, owner in enumerate(owners)]
+        mask = np.ones((len(pointing), len(ids)), bool)
+        mask[0, -1] = False
+        return Observation(
+            features={"Pawn": [[owner] for owner in owners]},
+            ids={"Pawn": ids},
+            global_features=[host],
+            actions={
+                "wave": CategoricalActionMask(actor_types=["Pawn"], mask=[[True, owner == 1] for owner in owners]),
+                "point": SelectEntityActionMask(actor_ids=pointing, actee_types=["Pawn"], mask=mask),
+                "open": GlobalCategoricalActionMask(),
+            },
+        )
+
+
+def test_masks_of_all_kinds_keep_only_the_own_actors() -> None:
+    court = Court()
+    shown = [court.show([0, 1, 1], 1, ["00", "12"]), court.show([1, 0], 0, ["10"])]
+    obs = batch_observations(shown, court.obs_space(), court.action_space())
+    seen = split(obs, DUEL, 0)
+    wave, point, opening = (seen.action_masks[name] for name in ("wave", "point", "open"))
+    assert isinstance(point, VecSelectEntityActionMask)
+    assert wave.actors.to_list() == [[[0]], [[1]]]
+    assert wave.mask.to_list() == [[[True, False]], [[True, False]]]  # type: ignore[union-attr]
+    assert point.actors.to_list() == [[[0]], []]
+    assert point.actees.to_list() == [[[0], [1], [2]], []]  # with no actors there are no actees
+    assert point.mask is not None and point.mask.to_list() == [[[True], [True], [False]], []]
+    assert opening.actors.to_list() == [[], [[2]]]  # who the court belongs to, opens it
+
+
+def test_the_parts_of_all_players_are_what_was_there() -> None:
+    court = Court()
+    shown = [court.show([0, 1, 1], 1, ["00", "12"]), court.show([1, 0], 0, ["10"])]
+    obs = batch_observations(shown, court.obs_space(), court.action_space())
+    whole = random_actions(obs, np.random.default_rng(0))
+    owners = {"wave": [[0, 1, 1], [1, 0]], "point": [[0, 1], [1]], "open": [[1], [0]]}
+    parts = []
+    for player in (0, 1):
+        mine: dict[str, VecAction] = {}
+        for name, frames_owners in owners.items():
+            rows = [
+                [value for value, owner in zip(values, of, strict=True) if owner == player]
+                for values, of in zip(whole[name].to_list(), frames_owners, strict=True)
+            ]
+            flat = np.array([value for row in rows for value in row], np.int64).reshape(-1, 1)
+            mine[name] = RaggedBufferI64.from_flattened(flat, [len(row) for row in rows])
+        parts.append((player, mine))
+    assert join(obs, DUEL, parts) == whole
+
+
+# --- And their actions one again
+
+
+def test_actions_of_all_players_go_to_their_own_actors() -> None:
+    obs = duel_obs(2, 1)
+    joined = join(obs, DUEL, [(np.array([0, 1]), bids([1, 2], [0])), (np.array([1, 0]), bids([0, 0], [2]))])
+    assert joined["bid"].to_list() == [[[1], [0], [2], [0]], [[2], [0]]]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([(0, bids([1], [1])), (1, bids([1, 1], [1]))], r"'bid' has 1 values in frame 0, where player 0 has 2 actors"),
+        ([(0, bids([1, 1])), (1, bids([1, 1], [1]))], "'bid' has 1 sequences for 2 environments"),
+        ([(0, {}), (1, bids([1, 1], [1]))], "action 'bid' is missing"),
+        ([(0, choose("bit", [[1, 1], [1]]))], "unknown action 'bit'; .* did you mean 'bid'"),
+        ([(0, bids([1, 1], [1]))], "0 parts act for player 1 in action 'bid'"),
+        ([(0, bids([1, 1], [1])), (0, bids([1, 1], [1]))], "2 parts act for player 0 in action 'bid'"),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused(parts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        join(duel_obs(2, 1), DUEL, parts)

@@ -1,0 +1,270 @@
+"""Pools in which a learner plays one player of each environment: what it sees, earns and wins, and saving."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from entity_gym.batch.sampling import random_actions
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.players import players_of
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.seated_env import SeatedEpisodeVecEnv, SeatedVecEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
+from tests.worlds import choose, frames
+
+# --- A pool in which the learner plays one player of each environment
+
+
+def seated(*, bid: int = 1, num_envs: int = 2, **kwargs: Any) -> tuple[SeatedVecEnv, Bidder]:
+    source = functools.partial(Duel, **kwargs)
+    bidder, mapping = Bidder(bid), players_of(source)
+    assert mapping is not None
+    return SeatedVecEnv(ListEnv(source, num_envs), mapping, bidder), bidder
+
+
+def test_the_learner_moves_its_own_player_and_earns_its_own_reward() -> None:
+    env, bidder = seated(bid=1, pawns=2)
+    obs = env.reset()
+    assert env.seats.tolist() == [0, 1]
+    assert obs.action_masks["bid"].actors.to_list() == [[[2], [4]], [[3], [5]]]
+    assert obs.reward.tolist() == [0, 0]
+    obs = env.act(bids([2, 2], [0, 1]))
+    assert obs.reward.tolist() == [4, 1]
+    obs = env.act(bids([0, 0], [0, 0]))
+    assert obs.reward.tolist() == [0, 0]
+    assert [shown.reward.tolist() for shown in bidder.shown] == [[0, 0], [2, 2]]
+    assert bidder.shown[0].features["Pawn"].to_list()[0] == [[1, 0], [0, 0], [1, 0], [0, 0]]  # as player 1 sees it
+
+
+def test_a_finished_episode_says_who_won_and_against_whom() -> None:
+    env, _ = seated(bid=1, num_envs=3)
+    env.reset()
+    for _ in range(2):
+        env.act(bids([1], [1], [1]))
+    obs = env.act(bids([0], [2], [1]))
+    assert obs.done.all() and obs.elapsed_step.tolist() == [0, 0, 0]
+    told = [obs.end_of_episode_info[i] for i in range(3)]
+    assert [info["win_rate"] for info in told] == [0.0, 1.0, 0.5]
+    assert [info["opponent_reward"] for info in told] == [3.0, 3.0, 3.0]
+    assert {info["opponent"] for info in told} == {"bidder 1"}
+    assert told[0]["score_0"] == 2.0  # what the world says stays
+    assert obs.reward.tolist() == [0, 2, 1]  # of the last step, beside the first frame of the next episode
+    assert obs.features["Pawn"].to_list()[0] == [[0, 0], [1, 0]]
+    for _ in range(3):
+        obs = env.act(bids([2], [0], [2]))
+    assert [obs.end_of_episode_info[i]["win_rate"] for i in range(3)] == [1.0, 0.0, 1.0]  # counted from 0 again
+
+
+def test_without_rewards_of_their_own_all_share_one_and_the_scores_decide() -> None:
+    env, _ = seated(bid=1, tells=False)
+    env.reset()
+    assert env.act(bids([2], [0])).reward.tolist() == [3, 1]  # the sums
+    env.act(bids([2], [0]))
+    obs = env.act(bids([2], [0]))
+    assert [obs.end_of_episode_info[i]["win_rate"] for i in range(2)] == [1.0, 0.0]
+    assert [obs.end_of_episode_info[i]["opponent_reward"] for i in range(2)] == [3.0, 3.0]
+
+
+def test_last_observations_are_seen_by_the_learner_too() -> None:
+    env, _ = seated(cut=True)
+    env.reset()
+    for _ in range(3):
+        obs = env.act(bids([1], [1]))
+    assert obs.final is not None
+    assert obs.final.features["Pawn"].to_list() == [[[0, 3], [1, 3]], [[1, 3], [0, 3]]]
+    assert obs.final.action_masks["bid"].actors.items() == 0
+
+
+def test_some_environments_may_be_stepped_alone() -> None:
+    env, bidder = seated(bid=2, num_envs=3)
+    env.reset()
+    obs = env.act(bids([1], [0]), env_id=[2, 0])
+    assert obs.env_id.tolist() == [2, 0] and obs.reward.tolist() == [1, 0]
+    assert bidder.shown[-1].env_id.tolist() == [2, 0]
+    obs = env.act(bids([1], [1]), env_id=[1, 2])
+    assert obs.features["Pawn"].to_list() == [[[1, 1], [0, 1]], [[0, 2], [1, 2]]]
+    assert env.act(bids([0], [0], [0])).elapsed_step.tolist() == [2, 2, 0]
+
+
+def test_seats_may_be_given() -> None:
+    env = SeatedVecEnv(ListEnv(Duel, 2), DUEL, Bidder(0), seats=[1, 1])
+    assert env.reset().action_masks["bid"].actors.to_list() == [[[3]], [[3]]]
+    with pytest.raises(ValueError, match=r"seats are \[0, 2\]; give one of the players 0 to 1 for each of 2"):
+        SeatedVecEnv(ListEnv(Duel, 2), DUEL, Bidder(0), seats=[0, 2])
+
+
+def test_three_players_are_two_opponents() -> None:
+    source = MultiSnake(board_size=6, num_snakes=3, num_players=3, max_snake_length=3)
+    mapping = players_of(source)
+    assert mapping is not None
+    shown: list[VecObs] = []
+
+    class Watching(Dice):
+        def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+            shown.append(obs)
+            return super().act(obs, env_id)
+
+    env = SeatedVecEnv(ThreadedVecEnv(source, 4), mapping, Watching(0))
+    env.act(random_actions(env.reset(), np.random.default_rng(0)))
+    assert shown[0].env_id.tolist() == [0, 1, 2, 3] * 2
+    assert shown[0].action_masks["move"].actors.values[:, 0].tolist() == [1, 2, 0, 1, 2, 0, 1, 2]
+
+
+def test_parameters_that_decide_who_owns_what_stay() -> None:
+    source = MultiSnake(num_players=2)
+    mapping = players_of(source)
+    assert mapping is not None
+    env = SeatedVecEnv(ThreadedVecEnv(source, 2), mapping, Dice(0))
+    env.reset(env_info={"board_size": [6, 7]})
+    with pytest.raises(ValueError, match="env_info of environment 1 has 'num_snakes', on which it depends"):
+        env.reset(env_info=[{}, {"num_snakes": 4}])
+    with pytest.raises(ValueError, match="env_info of environment 0 has 'num_players'"):
+        env.configure({"num_players": [1, 1]})
+
+
+# --- Saving, and any pool
+
+
+def snakes(kind: str) -> VecEnv:
+    source = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=4, max_steps=9)
+    if kind == "list":
+        return ListEnv(source.as_environment, 6, 3)
+    if kind == "processes":
+        return ProcessVecEnv(source, 6, 2, seed=3)
+    return ThreadedVecEnv(source, 6, 2 if kind == "threads" else 1, seed=3)
+
+
+def seat(pool: VecEnv) -> SeatedVecEnv:
+    mapping = players_of(MultiSnake(num_players=2))
+    assert mapping is not None
+    return SeatedVecEnv(pool, mapping, Dice(1))
+
+
+def play(env: SeatedVecEnv, obs: VecObs, steps: int, rng: np.random.Generator) -> list[list[dict[str, Any]]]:
+    shown = []
+    for _ in range(steps):
+        obs = env.act(random_actions(obs, rng))
+        shown.append(frames(obs))
+    return shown
+
+
+def test_a_saved_pool_goes_on_in_the_same_way() -> None:
+    with seat(snakes("one thread")) as env, seat(snakes("one thread")) as other:
+        rng = np.random.default_rng(0)
+        play(env, env.reset(), 5, rng)
+        assert env.can_save
+        state = env.state()
+        again = np.random.default_rng(7)
+        expected = play(env, env.act(random_actions(env.load_state(state), again)), 30, again)
+        assert any(frame["info"] for step in expected for frame in step)
+        again = np.random.default_rng(7)
+        assert play(other, other.act(random_actions(other.load_state(state), again)), 30, again) == expected
+
+
+def test_a_state_of_a_pool_without_seats_is_refused() -> None:
+    with snakes("one thread") as pool, seat(snakes("one thread")) as env, seat(snakes("processes")) as other:
+        pool.reset()
+        with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
+            env.load_state(pool.state())
+        env.reset()
+        for seatless in (pool, other.pool):
+            with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
+                seatless.load_state(env.state())
+
+
+@pytest.mark.parametrize("kind", ["list", "threads", "processes"])
+def test_all_pools_show_the_learner_the_same(kind: str) -> None:
+    shown = []
+    for pool in (snakes("one thread"), snakes(kind)):
+        with seat(pool) as env:
+            shown.append(play(env, env.reset(), 25, np.random.default_rng(2)))
+    assert shown[0] == shown[1]
+
+
+def test_both_seats_together_play_the_world_as_if_all_moves_were_chosen_by_hand() -> None:
+    """The learner's moves and the opponent's, put together by hand, give the same boards, rewards and results."""
+    moves = np.random.default_rng(4)
+    with snakes("one thread") as pool, snakes("one thread") as by_hand:
+        scripted = [moves.integers(4, size=(6, 2)) for _ in range(40)]  # [mine, theirs] in every environment
+        seats = np.arange(6) % 2
+
+        class Theirs(Dice):
+            step = 0
+
+            def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+                assert obs.action_masks["move"].actors.values[:, 0].tolist() == (1 - seats).tolist()
+                return choose("move", [[int(c)] for c in scripted[Theirs.step][:, 1]])
+
+        mapping = players_of(MultiSnake(num_players=2))
+        assert mapping is not None
+        env = SeatedVecEnv(pool, mapping, Theirs(0))
+        env.reset(), by_hand.reset()
+        scores = np.zeros((6, 2))
+        games = 0
+        for step, chosen in enumerate(scripted):
+            Theirs.step = step
+            obs = env.act(choose("move", [[int(c)] for c in chosen[:, 0]]))
+            whole = by_hand.act(
+                choose(
+                    "move", [[int(c) for c in (pair if seats[i] == 0 else pair[::-1])] for i, pair in enumerate(chosen)]
+                )
+            )
+            rewards = whole.arrays["player_reward"].values.reshape(6, -1)[:, :2]  # type: ignore[union-attr]
+            scores += rewards
+            assert np.allclose(rewards.sum(1), whole.reward)
+            assert obs.reward.tolist() == rewards[np.arange(6), seats].tolist()
+            for i in range(6):
+                head = obs.features["SnakeHead"][i].values
+                assert head[:, :2].tolist() == whole.features["SnakeHead"][i].values[:, :2].tolist()
+                assert head[:, 2].tolist() == ([0, 1] if seats[i] == 0 else [1, 0])
+            for i in np.flatnonzero(whole.done).tolist():
+                own, other = scores[i, seats[i]], scores[i, 1 - seats[i]]
+                assert obs.end_of_episode_info[i]["win_rate"] == (own > other) + 0.5 * (own == other)
+                assert obs.end_of_episode_info[i]["opponent_reward"] == pytest.approx(other)
+                assert whole.end_of_episode_info[i][f"score_{1 - seats[i]}"] == pytest.approx(other)
+                scores[i] = 0
+                games += 1
+        assert games > 20
+
+
+# --- Whole episodes
+
+
+def test_an_evaluation_plays_every_side_in_turn() -> None:
+    env = SeatedEpisodeVecEnv(EpisodeVecEnv(Duel, 2), DUEL, Bidder(1))
+    sides, results = [], []
+    for _ in range(2):
+        obs, running = env.reset()
+        sides.append((obs.action_masks["bid"].actors.values[:, 0] - 2).tolist())
+        while len(running):
+            (all_obs, _), (obs, running) = env.step(bids([2], [0]))
+        results.append([all_obs.end_of_episode_info[i]["win_rate"] for i in range(2)])
+    assert sides == [[0, 1], [1, 0]]
+    assert results == [[1.0, 0.0], [1.0, 0.0]]
+
+
+def test_an_evaluation_goes_on_with_those_that_are_still_playing() -> None:
+    source = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=3, max_steps=12)
+    mapping = players_of(source)
+    assert mapping is not None
+    env = SeatedEpisodeVecEnv(EpisodeVecEnv(source, 8, seed=1), mapping, Dice(0))
+    rng, games = np.random.default_rng(0), 0
+    obs, running = env.reset(env_id=range(6))
+    while len(running):
+        assert obs.env_id.tolist() == running.tolist()
+        assert obs.action_masks["move"].actors.values[:, 0].tolist() == (running % 2).tolist()
+        (all_obs, _), (obs, running) = env.step(random_actions(obs, rng))
+        games += len(all_obs.end_of_episode_info)
+    assert games == 6
+    with pytest.raises(ValueError, match="every episode has ended"):
+        env.step(random_actions(obs, rng))

@@ -1,0 +1,91 @@
+"""Environments that bring slots of their own: every pool uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_ppo.config import EnvConfig, RolloutConfig
+from enn_ppo.environment import bind_environment
+from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+
+
+class Numbered(Environment):
+    """Shows what it was seeded with, and the number that its slots gave it."""
+
+    def __init__(self) -> None:
+        self.number, self.seeded = -1.0, -1.0
+
+    def reseed(self, seed: int, number: int) -> None:
+        super().reseed(seed, number)
+        self.seeded = float(seed + number)
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Thing": Entity(["number", "seeded"])})
+
+    def action_space(self) -> dict[str, CategoricalActionSpace]:
+        return {"Wait": CategoricalActionSpace(["wait"])}
+
+    def reset(self) -> Observation:
+        return Observation(
+            features={"Thing": [[self.number, self.seeded]]},
+            ids={"Thing": [0]},
+            actions={"Wait": CategoricalActionMask()},
+        )
+
+    def act(self, actions: Any) -> Observation:
+        return self.reset()
+
+
+class Counting:
+    """Its slots count their environments in tens."""
+
+    def __call__(self) -> Environment:
+        return Numbered()
+
+    def make_slots(self, num_envs: int, **options: Any) -> PythonSlots:
+        slots = PythonSlots(self, num_envs, **options)
+        for i, env in enumerate(slots.envs):
+            assert isinstance(env, Numbered)
+            env.number = 10.0 * (slots.first_env + i)
+        return slots
+
+
+counting = Counting()  # found by its name
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ThreadedVecEnv(counting, 3, seed=5),
+        lambda: ThreadedVecEnv(counting, 3, 2, seed=5),
+        lambda: ProcessVecEnv(counting, 3, 2, seed=5),
+        lambda: bind_environment(EnvConfig(id=f"{__name__}:counting")).make_vec_env(RolloutConfig(num_envs=3), 5),
+    ],
+    ids=["one thread", "threads", "processes", "training"],
+)
+def test_a_pool_asks_for_the_slots(make: Any) -> None:
+    with make() as pool:
+        np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[0, 5], [10, 6], [20, 7]])
+
+
+def test_evaluation_asks_for_them_too() -> None:
+    env = EpisodeVecEnv(counting, 2, seed=1)
+    np.testing.assert_array_equal(env.reset().obs.features["Thing"].values, [[0, 1], [10, 2]])
+
+
+def test_a_pool_of_the_environments_alone_knows_of_no_slots() -> None:
+    with ListEnv(Numbered, 2, seed=3) as pool:
+        np.testing.assert_array_equal(pool.reset().features["Thing"].values, [[-1, 3], [-1, 4]])
+
+
+def test_what_is_made_already_takes_no_arguments() -> None:
+    with pytest.raises(ValueError, match=r"env\.kwargs \{'size': 3\} cannot be given to .*counting"):
+        bind_environment(EnvConfig(id=f"{__name__}:counting", kwargs={"size": 3}))

@@ -1,0 +1,476 @@
+"""Worker threads: the same trajectories, errors that arrive, and nothing left behind."""
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entity_gym import Action, Environment, Observation, ObsSpace, thread_choice, threaded_env, workers
+from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.pools.kinds_of_pools import (
+    Counter,
+    Streams,
+    add,
+    content,
+    contents,
+    play_together,
+    pool_threads,
+    totals,
+)
+from tests.worlds import Script, Zoo, frames, making
+
+NUM_THREADS = [1, 2, 3]
+
+
+class EngineError(Exception):
+    """An exception that only a user's environment knows."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    assert pool_threads() == []
+    yield
+    assert pool_threads() == []
+
+
+# --- The same, whoever does the work
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_trajectories_do_not_depend_on_the_number_of_threads(num_threads: int) -> None:
+    expected = contents(play_together(ListEnv(Zoo, 7, seed=3, final_observations="all"), 25))
+    with ThreadedVecEnv(Zoo, 7, num_threads, seed=3, final_observations="all") as env:
+        assert contents(play_together(env, 25)) == expected
+
+
+def test_two_seeds_differ() -> None:
+    with ThreadedVecEnv(Zoo, 3, 2, seed=1) as env, ThreadedVecEnv(Zoo, 3, 2, seed=2) as other:
+        assert content(env.reset()) != content(other.reset())
+        assert content(other.reset(seed=1)) == content(env.reset(seed=1))
+
+
+def test_a_pool_that_is_a_part_counts_from_its_first_environment() -> None:
+    whole, part = ListEnv(Zoo, 5, seed=3), ThreadedVecEnv(Zoo, 3, 2, seed=3, first_env=2)
+    assert frames(part.reset()) == frames(whole.reset())[2:]
+    part.close()
+    with ThreadedVecEnv(Counter, 3, 2, first_env=2) as named:
+        named.reset()
+        with pytest.raises(ValueError, match=r"Counter \(environment 3\): action 'add'"):
+            named.act(add(1, 7, 1))
+
+
+class Handshake(Counter):
+    """A step ends only when another environment takes one at the same time, as only threads that release the GIL can."""
+
+    meeting = threading.Barrier(2)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.meeting.wait(timeout=20)
+        return super().act(actions)
+
+
+def test_environments_that_release_the_gil_are_stepped_at_the_same_time() -> None:
+    with ThreadedVecEnv(Handshake, 2, 2) as env:
+        env.reset()
+        assert totals(env.act(add(1, 2))) == [1, 2]
+        env.send(add(1, 1))
+        assert totals(env.recv()) == [2, 3]
+
+
+def test_each_thread_owns_a_slice_and_the_caller_has_the_first() -> None:
+    envs = [Counter() for _ in range(5)]
+    with ThreadedVecEnv(making(*envs), 5, 2) as env:
+        env.reset()
+        env.act(add(0, 0, 0, 0, 0))
+        assert [sorted(each.threads) for each in envs] == [["MainThread"]] * 2 + [["environments-1"]] * 3
+
+
+def test_one_thread_starts_none_and_more_than_environments_are_not_started() -> None:
+    with ThreadedVecEnv(Counter, 3, 1) as env:
+        env.async_reset()
+        env.recv()
+        assert (pool_threads(), env.num_threads, env.threads_report) == ([], 1, "num_threads=1")
+    with ThreadedVecEnv(Counter, 2, 8) as env:
+        assert len(pool_threads()) == 1
+        assert env.num_threads == 2
+        assert env.threads_report == "num_threads=8: 2 are used, one for each environment"
+
+
+# --- Errors
+
+
+def fragile(broken: int = 37, num_envs: int = 64) -> list[Counter]:
+    envs = [Counter() for _ in range(num_envs)]
+    envs[broken].error = EngineError("the engine is on fire")
+    return envs
+
+
+def check_fire(info: pytest.ExceptionInfo[EngineError], envs: list[Counter]) -> None:
+    assert info.type is EngineError
+    assert str(info.value) == "the engine is on fire"
+    assert info.value is envs[37].error
+    assert info.value.__notes__ == ["raised by Counter (environment 37) in act()"]
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_an_exception_arrives_as_itself_and_with_its_environment(num_threads: int) -> None:
+    envs = fragile()
+    env = ThreadedVecEnv(making(*envs), 64, num_threads)
+    env.reset()
+    env.act(add(*[1] * 64))
+    with pytest.raises(EngineError) as info:
+        env.act(add(*[2] * 64))
+    check_fire(info, envs)
+    env.close()
+    assert pool_threads() == []
+    assert {each.closed for each in envs} == {1}
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+@pytest.mark.parametrize("batch_size", [64, 10])
+def test_so_does_one_of_a_step_that_nobody_waited_for(num_threads: int, batch_size: int) -> None:
+    envs = fragile()
+    env = ThreadedVecEnv(making(*envs), 64, num_threads, batch_size=batch_size)
+    env.reset()
+    env.send(add(*[2] * 64))
+    with pytest.raises(EngineError) as info:
+        for _ in range(64):
+            env.recv()
+    check_fire(info, envs)
+    env.close()
+    assert pool_threads() == []
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_of_several_exceptions_the_first_environments_arrives(num_threads: int) -> None:
+    envs = [Counter(error=EngineError(str(i))) for i in range(6)]
+    with ThreadedVecEnv(making(*envs), 6, num_threads) as env:
+        env.reset()
+        with pytest.raises(EngineError, match="^1\n"):
+            env.act(add(0, 2, 0, 0, 2, 2))
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_after_an_error_the_pool_wants_a_reset_and_then_goes_on(num_threads: int) -> None:
+    with ThreadedVecEnv(making(*fragile(2, 4)), 4, num_threads) as env:
+        env.reset()
+        with pytest.raises(EngineError):
+            env.act(add(1, 1, 2, 1))
+        lost = r"what Counter \(environment 0\) showed last was lost to an error; call reset first"
+        with pytest.raises(ValueError, match=lost):
+            env.act(add(1, 1, 1, 1))
+        with pytest.raises(ValueError, match=lost):
+            env.state()
+        env.reset()
+        assert totals(env.act(add(1, 1, 1, 1))) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_an_interrupt_is_handed_on_and_the_pool_goes_on(num_threads: int) -> None:
+    class Interrupted(Counter):
+        def act(self, actions: Mapping[str, Action]) -> Observation:
+            if actions["add"].actions[0] == 2:
+                raise KeyboardInterrupt
+            return super().act(actions)
+
+    with ThreadedVecEnv(Interrupted, 2, num_threads) as env:
+        env.reset()
+        for amounts in ((2, 1), (1, 2)):
+            with pytest.raises(KeyboardInterrupt):
+                env.act(add(*amounts))
+            env.reset()
+        assert totals(env.act(add(1, 0))) == [1, 0]
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_actions_that_were_not_offered_step_nobody(num_threads: int) -> None:
+    with ThreadedVecEnv(Counter, 3, num_threads) as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"Counter \(environment 2\): action 'add' of entity 0 is 5; expected"):
+            env.act(add(1, 1, 5))
+        assert totals(env.act(add(1, 1, 1))) == [1, 1, 1]
+
+
+# --- Saving
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_a_pool_saved_in_the_middle_continues_identically(num_threads: int) -> None:
+    def go_on(env: VecEnv, obs: Any) -> list[Any]:
+        streams = Streams(env, seed=9)
+        seen = []
+        for _ in range(12):
+            obs = env.act(streams.actions(obs))
+            seen.append(obs)
+        return contents(seen)
+
+    with ThreadedVecEnv(Zoo, 5, num_threads, seed=1) as env:
+        obs = play_together(env, 6)[-1]
+        state = env.state()
+        twin = env.clone()
+        expected = go_on(env, obs)
+        assert go_on(twin, obs) == expected
+        twin.close()
+        assert go_on(env, env.load_state(state)) == expected
+    with ThreadedVecEnv(Zoo, 5, 4 - num_threads, seed=2) as other:
+        assert go_on(other, other.load_state(state)) == expected
+
+
+def test_a_clone_has_threads_of_its_own() -> None:
+    env = ThreadedVecEnv(Counter, 2, 2)
+    env.reset()
+    twin = env.clone()
+    assert len(pool_threads()) == 2
+    env.close()
+    assert totals(twin.act(add(1, 2))) == [1, 2]
+    twin.close()
+
+
+def test_a_clone_needs_environments_that_can_be_saved() -> None:
+    with ThreadedVecEnv(making(Script([Observation()])), 1) as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"Script does not implement both state\(\) and load_state\(\)"):
+            env.clone()
+
+
+# --- Nothing is left behind
+
+
+@pytest.mark.parametrize("num_threads", NUM_THREADS)
+def test_closing_twice_is_allowed_and_a_closed_pool_says_so(num_threads: int) -> None:
+    env = ThreadedVecEnv(Counter, 3, num_threads)
+    env.reset()
+    env.close()
+    env.close()
+    for call in (env.reset, env.recv, env.async_reset, env.state, env.clone, lambda: env.act(add(1, 1, 1))):
+        with pytest.raises(ValueError, match="the pool is closed"):
+            call()
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_pool_that_nobody_holds_any_more_ends_its_threads(under_way: bool) -> None:
+    env = ThreadedVecEnv(Counter, 3, 3)
+    env.reset()
+    if under_way:
+        env.send(add(1, 1, 1))
+    slots = weakref.ref(env.slots)
+    del env
+    gc.collect()
+    assert pool_threads() == []
+    assert slots() is None
+
+
+@pytest.mark.parametrize(
+    "last", ["env.act(add(1, 1, 1))", "env.send(add(1, 1, 1))", "env.async_reset()", "raise SystemExit(0)"]
+)
+def test_the_interpreter_exits_quietly_whatever_a_pool_was_doing(last: str) -> None:
+    script = f"""
+        from entity_gym.pools.threaded_env import ThreadedVecEnv
+        from tests.entity_gym.pools.kinds_of_pools import Counter, add
+        env = ThreadedVecEnv(Counter, 3, 3)
+        env.reset()
+        {last}
+    """
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class Stuck(Counter):
+    """Takes a step that ends when it is told."""
+
+    def __init__(self, go: threading.Event) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.go = go
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.begun.set()
+        self.go.wait()
+        return super().act(actions)
+
+
+def test_closing_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.05)
+    go = threading.Event()
+    envs = [Stuck(go), Stuck(go)]
+    env = ThreadedVecEnv(making(*envs), 2, 2)
+    env.reset()
+    env.send(add(1, 1))
+    for each in envs:
+        each.begun.wait()
+    with pytest.warns(RuntimeWarning, match="environments are still taking a step after"):
+        env.close()
+    assert [each.closed for each in envs] == [0, 0]  # closing what is in use would be worse
+    go.set()
+    for thread in pool_threads():
+        thread.join()
+    env.close()
+    assert [each.closed for each in envs] == [1, 1]
+
+
+def test_a_pool_does_not_survive_a_fork_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadedVecEnv(Counter, 2, 2) as env:
+        env.reset()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(ValueError, match="made in another process"):
+                env.act(add(1, 1))
+
+
+# --- How many threads
+
+
+def test_auto_tries_them_out_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threaded_env, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(thread_choice, "_SECONDS_PER_ROUND", 0.0005)
+    expected = contents(play_together(ListEnv(Zoo, 4, seed=6), 10))
+    with ThreadedVecEnv(Zoo, 4, "auto", seed=6) as env:
+        assert "a step of 4 environments takes" in env.threads_report
+        assert env.num_threads in (1, 2)
+        assert contents(play_together(env, 10)) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "many", "chosen", "report"),
+    [
+        (
+            3e-3,
+            2e-3,
+            2,
+            "num_threads=auto: 2 threads, 1.50 times as fast as one: a step of 4 environments takes 3,000 µs",
+        ),
+        (2.2e-3, 2e-3, 1, "num_threads=auto: 1 thread, since 2 are 1.10 times as fast, less than 1.2"),
+        (2e-3, 4e-3, 1, "num_threads=auto: 1 thread, since 2 are 0.50 times as fast"),
+    ],
+)
+def test_auto_takes_more_threads_only_where_they_are_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, one: float, many: float, chosen: int, report: str
+) -> None:
+    monkeypatch.setattr(threaded_env, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(thread_choice, "_seconds_per_step", lambda *_: (one, many))
+    with ThreadedVecEnv(Zoo, 4, "auto") as env:
+        assert env.num_threads == chosen
+        assert env.threads_report.startswith(report)
+        assert len(pool_threads()) == chosen - 1
+
+
+class Unborn(Counter):
+    """Has no state before its first episode."""
+
+    def state(self) -> dict[str, Any]:
+        return {"world": self.world}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("create_env", "cores", "why"),
+    [
+        (Counter, [0], "since there is only one core or environment"),
+        (lambda: Script([Observation()]), [0, 1], "since environments that cannot be saved cannot be tried out"),
+        (Unborn, [0, 1], "have no state before they are reset: .*'Unborn' object has no attribute 'world'"),
+    ],
+)
+def test_auto_stays_with_one_thread_where_it_cannot_try_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, create_env: Any, cores: list[int], why: str
+) -> None:
+    monkeypatch.setattr(threaded_env, "usable_cores", lambda: cores)
+    with ThreadedVecEnv(create_env, 2, "auto") as env:
+        assert env.num_threads == 1
+        assert re.search(why, env.threads_report)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux binds threads to cores")
+def test_threads_are_bound_to_cores_and_the_caller_is_not() -> None:
+    where: dict[str, set[int]] = {}
+
+    class Located(Counter):
+        def act(self, actions: Mapping[str, Action]) -> Observation:
+            where[threading.current_thread().name] = os.sched_getaffinity(0)
+            return super().act(actions)
+
+    cores = sorted(os.sched_getaffinity(0))
+    with ThreadedVecEnv(Located, 3, 3, thread_affinity_offset=1) as env:
+        env.reset()
+        env.act(add(1, 1, 1))
+        env.send(add(1, 1, 1))
+        env.recv()
+    assert where.pop("MainThread") == set(cores)
+    assert where == {f"environments-{t}": {cores[(1 + t) % len(cores)]} for t in range(3)}
+
+
+def test_binding_threads_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="thread_affinity_offset is -2; it must be a core's number, or -1"):
+        ThreadedVecEnv(Counter, 2, 2, thread_affinity_offset=-2)
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pytest.raises(ValueError, match="only Linux lets threads choose their core"):
+        ThreadedVecEnv(Counter, 2, 2, thread_affinity_offset=0)
+
+
+# --- Arguments
+
+
+class NotAnEnvironment:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_threads": 0}, "num_threads is 0; it must be a whole number, at least 1, or 'auto'"),
+        ({"num_threads": "all"}, "num_threads is 'all'; it must be a whole number, at least 1, or 'auto'"),
+        ({"num_threads": True}, "num_threads is True"),
+        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"num_envs": 2.5}, "num_envs is 2.5; it must be a whole number"),
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 to num_envs=4"),
+        ({"batch_size": 5}, "batch_size is 5; it must be a whole number from 1 to num_envs=4"),
+        ({"seed": -1}, "seed is -1; it must not be negative"),
+        ({"final_observations": "some"}, "final_observations is 'some'; allowed"),
+        ({"env": Counter()}, "env is one Counter object; give what makes one, such as the class Counter"),
+        ({"env": "Counter"}, "env is 'Counter'; expected a compiled environment, or what makes a Python one"),
+        ({"env": NotAnEnvironment}, "create_env returned NotAnEnvironment; it must return an entity_gym.Environment"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as info:
+        ThreadedVecEnv(**{"env": Counter, "num_envs": 4, "num_threads": 2, **arguments})
+    assert message in str(info.value)
+
+
+def test_spaces_and_pictures_are_those_of_the_environments() -> None:
+    class Drawn(Environment):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace()
+
+        def action_space(self) -> dict[str, Any]:
+            return {}
+
+        def reset(self) -> Observation:
+            return Observation()
+
+        def act(self, actions: Mapping[str, Action]) -> Observation:
+            return Observation()
+
+        def render(self) -> Any:
+            raise EngineError("no screen")
+
+    with ThreadedVecEnv(Drawn, 2, 2) as env:
+        assert (env.obs_space(), dict(env.action_space()), len(env)) == (ObsSpace(), {}, 2)
+        env.reset()
+        with pytest.raises(EngineError) as info:
+            env.render([1])
+        assert info.value.__notes__ == ["raised by Drawn (environment 1) in render()"]
+        with pytest.raises(ValueError, match="env_id names environment 2; there are 0 to 1"):
+            env.render([2])
