@@ -94,7 +94,7 @@ def test_something_that_makes_no_environment_is_refused() -> None:
 
 # --- What is wrong. (environment, check, reason): that check fails first, for that reason
 
-HERE = r"tests/entity_gym/broken\.py, line \d+"
+HERE = r"tests/entity_gym/check/broken\.py, line \d+"
 MISTAKES = [
     (broken.pretend_compiled, "constructor", "'a world' was made; it must be an entity_gym.Environment"),
     (broken.RaisesInConstructor, "constructor", rf"RuntimeError: no disk left \({HERE}, in __init__\)"),
@@ -161,7 +161,7 @@ def test_what_may_be_meant_is_a_warning(env, name: str, reason: str) -> None:
 
 # --- Compiled worlds
 
-THERE = r"tests/entity_gym/broken_compiled\.py, line \d+"
+THERE = r"tests/entity_gym/check/broken_compiled\.py, line \d+"
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_world_that_hangs_is_interrupted_and_the_line_named(capsys) -> None:
     assert main(["tests.entity_gym.check.broken:Hangs", "--quick", "--time-limit", "1"]) == 1
     failed, others = capsys.readouterr().out.splitlines()[3:5]
     assert re.fullmatch(
-        r"FAILED   observations     hangs: a call took more than 1 s, in tests/entity_gym/broken\.py, line \d+, in act: "
+        r"FAILED   observations     hangs: a call took more than 1 s, in tests/entity_gym/check/broken\.py, line \d+, in act: "
         r"`time.sleep\(0.01\)`",
         failed,
     )

@@ -430,7 +430,7 @@ def test_what_the_environment_raises_in_a_step_is_one_line(capsys, monkeypatch: 
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
     assert main(["tests.entity_gym.check.broken:RaisesInAct", "--seed", "0"]) == 1
     assert re.fullmatch(
-        r"error: ZeroDivisionError: .* \(tests/entity_gym/broken\.py, line \d+, in act: `self.x //= 0`\)\n",
+        r"error: ZeroDivisionError: .* \(tests/entity_gym/check/broken\.py, line \d+, in act: `self.x //= 0`\)\n",
         capsys.readouterr().err,
     )
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from entity_gym import Action, Environment, Observation, ObsSpace, thread_choice, threaded_env, workers
+from entity_gym import Action, Environment, Observation, ObsSpace
+from entity_gym.pools import thread_choice, threaded_env, workers
 from entity_gym.pools.list_env import ListEnv
 from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
