@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.env_status import Status, Statuses
-from entity_gym.pools.slots import EnvIds, EnvSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
-from entity_gym.pools.workers import PATIENCE, SerialWorkers, Task, Workers, run_serially
+from entity_gym.pools.workers import PATIENCE, SerialWorkers, Task, Workers
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 _READY, _LOST = int(Status.READY), int(Status.LOST)
@@ -87,6 +87,11 @@ class SlotVecEnv(VecEnv):
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         self._check_open()
         ids = self._statuses.ready(env_id, "act")
+        if self._workers.num_workers == 1:
+            self._mark(ids, _LOST)  # unless all goes well
+            obs = self.slots.act(actions, ids, lambda: self._mark(ids, _READY))
+            self._mark(ids, _READY)
+            return obs
         self.slots.check(actions, ids)
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
 

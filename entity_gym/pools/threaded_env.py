@@ -124,11 +124,11 @@ def make_slots(
         "final_observations": final_observations,
     }
     if is_compiled(given):
-        from entity_gym.compiled.slots import CompiledSlots
-
-        return CompiledSlots(
-            given, num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
+        world = given() if isinstance(given, type) else given
+        slots: EnvSlots = world.make_slots(
+            num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
         )
+        return slots
     if isinstance(given, type) and issubclass(given, BatchEnvironment):
         return BatchSlots(given, num_envs, **common)
     if isinstance(given, SlotsFactory):
