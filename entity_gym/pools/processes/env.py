@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.choices import check_actions
 from entity_gym.batch import columns
-from entity_gym.batch.dispatch import check_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.obs_rows import Shown, crashed
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -328,7 +328,8 @@ class ProcessVecEnv(VecEnv):
     def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         """Check actions before any worker steps."""
         if len(ids):
-            check_actions(actions, self._shown.action_masks(ids), self._reader, ids)
+            where = lambda k: self._reader.where(int(ids[k]))  # noqa: E731
+            check_actions(actions, self._shown.action_masks(ids), self._reader.action_space, where)
 
     # ---- answers
 
