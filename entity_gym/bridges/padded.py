@@ -37,24 +37,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.typed_features import bounds
-from entity_gym.batch.vec_obs import (
-    PLAYER_REWARD,
-    RaggedArray,
-    VecAction,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.batch.packing import offsets_of
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.errors import nearest
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    SelectEntityActionSpace,
-)
+from entity_gym.spaces import GLOBAL_ENTITY, bounds
 from entity_gym.spec import EnvSpec
 
 #: Upper bound of entity places in spaces of the ragged form, where the number of entities has no limit.
@@ -62,7 +49,7 @@ MAX_PLACES = 2**31
 
 _INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 
-#: Nested dictionaries. Leaves are `Field`s, or (N, ...) arrays, or `RaggedArray`s with some rows for each environment.
+#: Nested dictionaries. Leaves are `Field`s, or (N, ...) arrays, or `RaggedBuffer`s with some rows for each environment.
 Tree: TypeAlias = Any
 EnvIds = NDArray[np.int64]
 
@@ -149,8 +136,8 @@ def nest(values: Mapping[str, Any], prefix: str) -> Tree:
 def frame_of(tree: Tree, row: int) -> Tree:
     """Return one frame: (...) arrays, and (rows, ...) arrays for ragged leaves."""
 
-    def one(array: NDArray[Any] | RaggedArray) -> NDArray[Any]:
-        if isinstance(array, RaggedArray):
+    def one(array: NDArray[Any] | RaggedBuffer[Any]) -> NDArray[Any]:
+        if isinstance(array, RaggedBuffer):
             return array.values[array.offsets[row] : array.offsets[row + 1]]
         return np.asarray(array[row])
 
@@ -162,42 +149,14 @@ def frames_of(tree: Tree) -> list[Tree]:
     if isinstance(tree, dict):
         branches = [frames_of(branch) for branch in tree.values()]
         return [dict(zip(tree, values, strict=True)) for values in zip(*branches, strict=True)]
-    if isinstance(tree, RaggedArray):
+    if isinstance(tree, RaggedBuffer):
         return [tree.values[lo:hi] for lo, hi in itertools.pairwise(tree.offsets.tolist())]
     return list(tree) if tree.ndim > 1 else [np.asarray(value) for value in tree]
 
 
-def gather(tree: Tree, rows: NDArray[np.int64]) -> Tree:
-    """Copy the frames `rows`, in that order."""
-
-    def some(array: NDArray[Any] | RaggedArray) -> NDArray[Any] | RaggedArray:
-        if not isinstance(array, RaggedArray):
-            return np.asarray(array[rows])
-        lengths = np.diff(array.offsets)[rows]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return RaggedArray(array.values[np.repeat(array.offsets[rows], lengths) + within], offsets)
-
-    return map_tree(some, tree)
-
-
-def cat(trees: Sequence[Tree]) -> Tree:
-    """Concatenate the frames of one or more trees."""
-    first = trees[0]
-    if len(trees) == 1:
-        return first
-    if isinstance(first, dict):
-        return {name: cat([tree[name] for tree in trees]) for name in first}
-    if not isinstance(first, RaggedArray):
-        return np.concatenate(trees)
-    lengths = np.concatenate([np.diff(tree.offsets) for tree in trees])
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return RaggedArray(np.concatenate([tree.values for tree in trees]), offsets)
-
-
 def without_offsets(tree: Tree) -> Tree:
     """Replace every ragged leaf by its rows, those of all environments one after another."""
-    return map_tree(lambda array: array.values if isinstance(array, RaggedArray) else array, tree)
+    return map_tree(lambda array: array.values if isinstance(array, RaggedBuffer) else array, tree)
 
 
 # ---- entities
@@ -325,8 +284,8 @@ class PaddedAction:
         self.name, self.space, self.max_actors = name, spec.action_space[name], action.max_actors
         self._world, self._entities = spec.config.name, entities
         self._raises = spec.config.invalid_actions == "raise"
-        self.is_global = isinstance(self.space, GlobalCategoricalActionSpace)
-        self.num_choices = _num_choices(self.space, entities.num_rows)
+        self.num_choices = self.space.padded_choices(entities.num_rows)
+        self.has_choices = self.space.dtype is np.int64
         self.closable = action.closable
         self._field = self.field()
         self.num_replaced = np.zeros(num_envs, np.int64)
@@ -335,7 +294,9 @@ class PaddedAction:
 
     def field(self, *shape: int, ragged: bool = False) -> Field:
         """Return the field of values for actors of this shape."""
-        return _values_field(self.space, self.num_choices, shape, ragged)
+        numbers = () if self.has_choices else (self.space.width,)
+        low, high = self.space.padded_bounds(self.num_choices)
+        return Field((*shape, *numbers), np.dtype(self.space.dtype), low, high, ragged)
 
     def actors(self, obs: VecObs, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the (n, A) rows of the actors, -1 beyond the last one."""
@@ -348,12 +309,17 @@ class PaddedAction:
         """Return (n, A, C) 1 where the actor may take the choice; raises ValueError if there are too many actors."""
         self.check_fits(obs)
         mask = obs.action_masks[self.name]
-        return padded(_open_choices(self, mask, obs, counts, self._entities), mask.actors.offsets, self.max_actors)
+        rows = None
+        if mask.actees is not None:
+            frame = np.repeat(np.arange(len(obs)), mask.actees.size1())
+            rows = self._entities.to_rows(counts[frame], mask.actees.values[:, 0])
+        return padded(self.space.padded_mask(mask, self.num_choices, rows), mask.actors.offsets, self.max_actors)
 
     def remember(self, obs: VecObs, offered: NDArray[np.int8] | None) -> None:
         """Note that the next actions of these environments answer `obs`; `offered` may be None unless `closable`."""
         self.num_actors[obs.env_id] = obs.action_masks[self.name].actors.size1()
         if self.closable:
+            assert offered is not None
             self.open[obs.env_id] = offered
 
     def check_fits(self, obs: VecObs) -> None:
@@ -393,32 +359,21 @@ class PaddedAction:
         """Return `values` as an array with the dtype of the field; raises ValueError for another shape or type."""
         field = self.field(*shape)
         given = np.asarray(values)
-        real = field.dtype.kind == "f"
-        if given.dtype.kind not in ("fiu" if real else "iu") or given.shape != field.shape:
+        if given.dtype.kind not in ("iu" if self.has_choices else "fiu") or given.shape != field.shape:
             raise ValueError(
                 f"action {self.name!r} has shape {given.shape} and dtype {given.dtype}; expected "
-                f"{'numbers' if real else 'whole numbers'} of shape {field.shape}"
+                f"{'whole numbers' if self.has_choices else 'numbers'} of shape {field.shape}"
             )
         with np.errstate(over="ignore"):  # a value that float32 cannot hold becomes infinite, and is refused
             return given.astype(field.dtype)
 
     def check_bounds(self, picked: NDArray[Any], owner: EnvIds, most: int | None = None) -> None:
         """Raise ValueError if one of (K, ...) values is out of bounds; `most` replaces the largest choice."""
-        field = self._field
-        high = field.high if most is None else most
-        wrong = ~((picked >= field.low) & (picked <= high) & np.isfinite(picked))
-        if not wrong.any():
-            return
-        row, *column = (int(place) for place in np.argwhere(wrong)[0])
-        where = f"{self._world} (environment {owner[row]}): action {self.name!r}"
-        if isinstance(self.space, ContinuousActionSpace):
-            k = column[0]
-            actor = row - int((owner == owner[row]).argmax())
-            raise ValueError(
-                f"{where} of actor {actor}: {self.space.label(k)} is {picked[row, k]}; it must be a finite number from "
-                f"{field.low[k]} to {field.high[k]}"
-            )
-        raise ValueError(f"{where} is {picked[row]}; it must be from 0 to {high}")
+        low, high = self._field.low, self._field.high if most is None else most
+        wrong = ~((picked >= low) & (picked <= high) & np.isfinite(picked))
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise ValueError(f"{self._where(owner, row)}{self.space.padded_refusal(picked[row], high)}")
 
     def to_pool(
         self,
@@ -429,12 +384,12 @@ class PaddedAction:
         counts: NDArray[np.int64],
     ) -> VecAction:
         """Convert (K, ...) values of actors to what a pool takes; `open_` (K, C) says which are open, None: all."""
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(num_actors)])
-        if isinstance(self.space, ContinuousActionSpace):
+        offsets = offsets_of(num_actors)
+        if not self.has_choices:
             return RaggedBufferF32.from_offsets(picked, offsets)
         if open_ is not None:
             picked = self._open_only(picked, owner, open_)
-        if isinstance(self.space, SelectEntityActionSpace):
+        if self.space.selects:
             rows, picked = picked, np.full(len(picked), -1, np.int64)
             some = (rows >= 0) & (rows < self._entities.num_rows)  # the number of rows selects nobody
             picked[some] = self._entities.to_index(counts[owner[some]], rows[some])
@@ -451,15 +406,18 @@ class PaddedAction:
         refused = np.flatnonzero(closed & some_open)
         if len(refused) and self._raises:
             k = int(refused[0])
-            actor = k - int((owner == owner[k]).argmax())
             raise ValueError(
-                f"{self._world} (environment {owner[k]}): action {self.name!r} of actor {actor} is {asked[k]}, which is not "
-                f"open now; open are {np.flatnonzero(open_[k]).tolist()}"
+                f"{self._where(owner, k)} is {asked[k]}, which is not open now; open are {np.flatnonzero(open_[k]).tolist()}"
             )
         chosen = np.where(closed & ~some_open, -1, asked)
         chosen[refused] = _next_open(np.maximum(asked[refused], 0), open_[refused])
         np.add.at(self.num_replaced, owner[refused], 1)
         return chosen
+
+    def _where(self, owner: EnvIds, row: int) -> str:
+        """Return how messages name the value in a row of (K, ...)."""
+        actor = row - int((owner == owner[row]).argmax())
+        return f"{self._world} (environment {owner[row]}): action {self.name!r} of actor {actor}"
 
 
 def _next_open(asked: NDArray[np.int64], open_: NDArray[np.int8]) -> NDArray[np.int64]:
@@ -468,42 +426,6 @@ def _next_open(asked: NDArray[np.int64], open_: NDArray[np.int8]) -> NDArray[np.
     first = np.take_along_axis(open_, order, axis=1).argmax(axis=1)
     found: NDArray[np.int64] = order[np.arange(len(asked)), first]
     return found
-
-
-def _num_choices(space: Any, num_rows: int) -> int:
-    """Return C; a continuous action counts as one choice that is always open."""
-    if isinstance(space, SelectEntityActionSpace):
-        return num_rows + space.nobody
-    return 1 if isinstance(space, ContinuousActionSpace) else len(space.choices)
-
-
-def _values_field(space: Any, num_choices: int, shape: tuple[int, ...], ragged: bool) -> Field:
-    if isinstance(space, ContinuousActionSpace):
-        return Field((*shape, space.size), _FLOAT32, *space.bounds(), ragged)
-    return Field(shape, _INT64, 0, num_choices - 1, ragged)
-
-
-def _open_choices(
-    action: PaddedAction, mask: Any, obs: VecObs, counts: NDArray[np.int64], entities: PaddedEntities
-) -> NDArray[np.int8]:
-    """Return (K, C) 1 where the actor may take the choice."""
-    if isinstance(mask, VecSelectEntityActionMask):
-        assert isinstance(action.space, SelectEntityActionSpace)
-        num_actors, num_actees = mask.actors.size1(), mask.actees.size1()
-        frame = np.repeat(np.arange(len(obs)), num_actees)
-        rows = entities.to_rows(counts[frame], mask.actees.values[:, 0])
-        per_actor = np.repeat(num_actees, num_actors)  # (K,) how many actees
-        actor = np.repeat(np.arange(len(per_actor)), per_actor)  # (pairs,)
-        within = np.arange(len(actor)) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
-        first = np.repeat(mask.actees.offsets[:-1], num_actors)
-        open_ = np.zeros((len(per_actor), action.num_choices), np.int8)
-        open_[actor, rows[first[actor] + within]] = True if mask.mask is None else mask.mask.values[:, 0]
-        open_[:, entities.num_rows :] = 1  # nobody
-        return open_
-    if isinstance(mask, VecContinuousActionMask) or mask.mask is None:
-        return np.ones((mask.actors.items(), action.num_choices), np.int8)
-    choices: NDArray[np.int8] = mask.mask.values.view(np.int8)
-    return choices
 
 
 def named_actions(actions: Any, wanted: Mapping[str, str]) -> Mapping[str, Any]:
@@ -553,7 +475,7 @@ class PaddedForm:
         self._shows_entities = observation == {}
         self._masks_in_info = not self._shows_entities and (self._closable or not self.plain)
         self._masks = self._shows_entities or self._masks_in_info
-        selects = any(isinstance(space, SelectEntityActionSpace) for space in spec.action_space.values())
+        selects = any(space.selects for space in spec.action_space.values())
         self._needs_counts = self._masks or selects
         self._counts = np.zeros((num_envs, len(spec.entities)), np.int64)
         self._per_player = next((name for name, array in spec.arrays.items() if array.per_player), None)
@@ -564,7 +486,7 @@ class PaddedForm:
             acting = {
                 action.name: Field((action.max_actors,), _INT64, -1, self._entities.num_rows - 1)
                 for action in actions
-                if not action.is_global
+                if not action.space.is_global
             }
             observation = without_empty({**self._entities.fields(), "action_mask": masks, "actors": acting})
         own: dict[str, Tree] = {"env_id": Field((), _INT64, 0, num_envs - 1), "elapsed_step": Field((), _INT64, 0)}
@@ -639,8 +561,8 @@ class PaddedForm:
             own["action_mask"] = masks
         if self._per_player is not None:
             rows = obs.arrays[self._per_player]
-            assert isinstance(rows, RaggedArray)
-            own["players"] = {"env_id": RaggedArray(np.repeat(obs.env_id, np.diff(rows.offsets)), rows.offsets)}
+            assert isinstance(rows, RaggedBuffer)
+            own["players"] = {"env_id": RaggedBuffer.from_offsets(np.repeat(obs.env_id, rows.size1()), rows.offsets)}
         info = merge_trees(own, nest(obs.arrays, "info"))
         if counts is None or not self._shows_entities:
             return nest(obs.arrays, "obs"), info
@@ -681,14 +603,14 @@ class RaggedForm:
         self.action: dict[str, Tree] = {}
         for name, space in spec.action_space.items():
             action = PaddedAction(roomy, name, entities, 1)
-            self.action[name] = action.field(ragged=not action.is_global)
-            if not action.is_global:
+            self.action[name] = action.field(ragged=not action.space.is_global)
+            if not action.space.is_global:
                 tree["actors"][name] = Field((), _INT64, 0, MAX_PLACES, ragged=True)
-            if isinstance(space, SelectEntityActionSpace):
+            if space.selects:
                 self.action[name] = Field((), _INT64, 0, MAX_PLACES, ragged=True)
                 tree["action_mask"][name] = Field((2,), _INT64, 0, ragged=True)
-            elif isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace):
-                tree["action_mask"][name] = flags(action.num_choices, ragged=not action.is_global)
+            elif action.has_choices:
+                tree["action_mask"][name] = flags(action.num_choices, ragged=not action.space.is_global)
         self.observation: Tree = without_empty(tree)
 
     def show(self, obs: VecObs) -> tuple[Tree, dict[str, Tree]]:
@@ -705,10 +627,10 @@ class RaggedForm:
         for name, action in self._actions.items():
             offered = action.offered(obs, counts)
             action.remember(obs, offered if action.closable else None)
-            if isinstance(action.space, SelectEntityActionSpace):
+            if action.space.selects:
                 masks[name] = np.argwhere(offered[0, :, : entities.num_rows]).astype(np.int64)[None]
-            elif not isinstance(action.space, ContinuousActionSpace):
-                masks[name] = offered.any(axis=1).astype(np.int8) if action.is_global else offered
+            elif action.has_choices:
+                masks[name] = np.asarray(offered.any(axis=1), np.int8) if action.space.is_global else offered
         own = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step, "replaced_actions": num_replaced}
         tree = {**entities.pad(obs, counts), **_actors_and_masks(self._actions, obs, counts, masks)}
         return tree, merge_trees(own, nest(obs.arrays, "info"))
@@ -744,9 +666,9 @@ class RaggedForm:
             )
         action.check_bounds(picked, np.zeros(len(picked), np.int64), None if field.shape else field.high)
         missing = max(0, num_actors - len(picked))
-        nothing: Any = -1
-        if isinstance(action.space, ContinuousActionSpace):
-            nothing = np.clip(np.float32(0), *action.space.bounds())
+        nothing: Any = -1  # becomes the first open choice
+        if not action.has_choices:
+            nothing = np.clip(np.float32(0), field.low, field.high)
             action.num_replaced[:] += missing
         filled = np.empty((num_actors, *field.shape), field.dtype)
         filled[: len(picked)], filled[len(picked) :] = picked[:num_actors], nothing
@@ -764,7 +686,7 @@ def _with_room(spec: EnvSpec, num_entities: Sequence[int], num_actors: Mapping[s
         name: replace(
             action,
             max_actors=num_actors[name],
-            closable=not isinstance(spec.action_space[name], ContinuousActionSpace),
+            closable=spec.action_space[name].dtype is np.int64,
         )
         for name, action in spec.actions.items()
     }
@@ -782,7 +704,7 @@ def _num_replaced(actions: Mapping[str, PaddedAction], obs: VecObs) -> NDArray[n
 def _actors_and_masks(
     actions: Mapping[str, PaddedAction], obs: VecObs, counts: NDArray[np.int64], masks: dict[str, Any]
 ) -> dict[str, Tree]:
-    actors = {name: action.actors(obs, counts) for name, action in actions.items() if not action.is_global}
+    actors = {name: action.actors(obs, counts) for name, action in actions.items() if not action.space.is_global}
     return without_empty({"action_mask": masks, "actors": actors})
 
 

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.batch.columns import cat, gather
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.padded import (
     Field,
     PaddedForm,
     Tree,
-    cat,
-    gather,
     in_batch,
     merge_trees,
     without_offsets,
@@ -209,7 +208,7 @@ class DmVecEnv(dm_env.Environment):  # type: ignore[misc, unused-ignore]
         if obs.final is None or not np.array_equal(obs.final.env_id, obs.env_id[ended]):
             raise ValueError("the dm form needs every last observation: make the pool with final_observations='all'")
         zeros, ones = np.zeros(len(ended), np.float32), np.ones(len(ended), np.float32)
-        first = {"step_type": np.full(len(ended), FIRST, np.int32), "reward": zeros, "discount": ones}
+        first: dict[str, Tree] = {"step_type": np.full(len(ended), FIRST, np.int32), "reward": zeros, "discount": ones}
         first["observation"] = gather(frames, ended)
         self._next = first if self._next is None else cat([self._next, first])
         self._ended[obs.env_id[ended]] = True
@@ -277,7 +276,7 @@ class DmEnvironment(dm_env.Environment):  # type: ignore[misc, unused-ignore]
 
 def _time_step(parts: list[Tree], ids: NDArray[np.int64]) -> dm_env.TimeStep:
     """Return the time steps of `parts` in the order of `ids`."""
-    steps = cat(parts)
+    steps: Tree = cat(parts)
     env_id = steps["observation"]["env_id"]
     if not np.array_equal(env_id, ids):
         steps = gather(steps, np.argsort(env_id)[np.argsort(np.argsort(ids))])

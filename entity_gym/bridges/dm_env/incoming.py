@@ -9,6 +9,7 @@ another discount was truncated. Discounts of other steps are not used: the train
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -85,10 +86,10 @@ class DmConstructor(Constructor):
             )
         super().__init__(env, kwargs, "the dm_env environment")
 
-    def __call__(self) -> DmAsGym:
+    def __call__(self, **more: Any) -> DmAsGym:
         parameters = parameters_of(self.make)
         seed_name = next((name for name in SEEDS if name in parameters and name not in self.kwargs), None)
-        return DmAsGym(super().__call__, seed_name)
+        return DmAsGym(functools.partial(super().__call__, **more), seed_name)
 
 
 class DmAsGym:

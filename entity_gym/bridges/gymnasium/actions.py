@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
 from entity_gym.bridges.gymnasium.observations import GROUPS, join, kind_of, members_of, numbered, shape_of
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
 
 #: Name of an action without a name of its own.
 ACTION = "action"

@@ -20,7 +20,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.vec_obs import RaggedArray, VecObs
+from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.padded import (
     Field,
     PaddedForm,
@@ -258,7 +259,9 @@ class PaddedEnv(GymnasiumEnv):
             self.action_space = self._joined_space()
         nested = self.observation_space
         if self._shows_entities and isinstance(nested, spaces.Dict):
-            masks = {name: spaces.MultiBinary(entity.max or 0) for name, entity in spec.entities.items()}
+            masks: dict[str, Any] = {}
+            for name, entity in spec.entities.items():
+                masks[name] = spaces.MultiBinary(entity.max or 0)
             nested = spaces.Dict(_with_mask(nested.spaces, spaces.Dict(masks)))
         self.observation_space = self._flat_space(nested)
 
@@ -296,7 +299,7 @@ class PaddedEnv(GymnasiumEnv):
         return flat.get("", flat), info
 
     def _joined_space(self) -> spaces.Space[Any]:
-        parts = list(self._actions.values())
+        parts: list[Any] = list(self._actions.values())
         boxes = [part for part in parts if isinstance(part, spaces.Box)]
         if not boxes:
             return spaces.MultiDiscrete(np.concatenate([part.nvec for part in parts]))
@@ -434,7 +437,7 @@ def _with_masks(info: dict[str, Tree], valid: NDArray[np.bool_]) -> dict[str, An
     """Return info in Gymnasium's manner: beside each "name" a mask "_name" of the valid environments; ragged rows have none."""
     result: dict[str, Any] = {}
     for name, branch in info.items():
-        if isinstance(branch, RaggedArray):
+        if isinstance(branch, RaggedBuffer):
             result[name] = branch.values
             continue
         result[name] = _with_masks(branch, valid) if isinstance(branch, dict) else branch
@@ -451,8 +454,8 @@ def _final(observation: Tree, info: dict[str, Tree], obs: VecObs, ended: NDArray
     for row, frame in zip(ended, frames_of(observation), strict=True):
         final_obs[row] = frame
 
-    def spread(array: NDArray[Any] | RaggedArray) -> NDArray[Any] | RaggedArray:
-        if isinstance(array, RaggedArray):
+    def spread(array: NDArray[Any] | RaggedBuffer[Any]) -> NDArray[Any] | RaggedBuffer[Any]:
+        if isinstance(array, RaggedBuffer):
             return array
         wide = np.zeros((num_frames, *array.shape[1:]), array.dtype)
         wide[ended] = array

@@ -24,8 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, ContinuousAction
-from entity_gym.batch.batch_obs import Rows
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+)
+from entity_gym.actions.reading import Rows
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
@@ -38,16 +47,15 @@ from entity_gym.bridges.gymnasium.observations import (
     members_of,
 )
 from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
-from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
 from entity_gym.pools.batch_slots import BatchSlots
 from entity_gym.pools.episode_env import EpisodeVecEnv
 from entity_gym.pools.slots import EnvIds, FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 #: How messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"

@@ -183,8 +183,8 @@ class _View:
         spec = replace(spec, arrays={}, config=replace(spec.config, name=f"{spec.config.name}, {agent}"))
         self.form = PaddedForm(spec)
         self.action_space = action_space(spec)
-        self._masks_in_info = any(action.kind == "continuous" for action in spec.actions.values())
-        self._choosing = [name for name, action in spec.actions.items() if action.kind != "continuous"]
+        self._choosing = [name for name, space in spec.action_space.items() if space.dtype is np.int64]
+        self._masks_in_info = len(self._choosing) < len(spec.action_space)
         shown = dict(observation_space(spec).spaces)  # type: ignore[attr-defined]
         masks = shown.pop("action_mask")
         self.observation_space = spaces.Dict(

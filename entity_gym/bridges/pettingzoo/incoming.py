@@ -33,24 +33,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, ContinuousAction
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+)
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import FixedFeatures, PlainSpace, kind_of, members_of
 from entity_gym.bridges.incoming import Constructor, Executor, check_arguments, make_pool
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
-from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
 from entity_gym.pools.episode_env import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    ActionSpace,
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    Entity,
-    ObsSpace,
-)
+from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
 
 #: PettingZoo's name of an agent; most are texts such as "adversary_0".
 AgentID = Hashable

@@ -252,7 +252,9 @@ def test_wrong_actions_are_named(dm: Made) -> None:
     env.step(hit(0, 0), env_id=[1])  # environment 0 is at its end, and 1 has begun
     with pytest.raises(ValueError, match="expected one row for each of 2 environments"):
         env.step(hit(0))
-    with pytest.raises(ValueError, match=r"Crowd \(environment 1\): action 'hit' is 2; it must be from 0 to 1"):
+    with pytest.raises(
+        ValueError, match=r"Crowd \(environment 1\): action 'hit' of actor \d is 2; it must be from 0 to 1"
+    ):
         env.step({"hit": np.full((2, 4), 2)})
 
 

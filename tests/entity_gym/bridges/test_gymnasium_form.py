@@ -202,8 +202,14 @@ def test_or_it_is_refused(vector: Made) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"wave": np.array([[3, 0], [0, 0]])}, r"Hall \(environment 0\): action 'wave' is 3; it must be from 0 to 2"),
-        ({"enter": np.array([[0, 0], [-1, 0]])}, r"environment 1\): action 'enter' is -1; it must be from 0 to 5"),
+        (
+            {"wave": np.array([[3, 0], [0, 0]])},
+            r"Hall \(environment 0\): action 'wave' of actor \d is 3; it must be from 0 to 2",
+        ),
+        (
+            {"enter": np.array([[0, 0], [-1, 0]])},
+            r"environment 1\): action 'enter' of actor \d is -1; it must be from 0 to 5",
+        ),
         (
             {"wave": np.array([0, 0])},
             r"action 'wave' has shape \(2,\) and dtype int64; expected whole numbers of shape",

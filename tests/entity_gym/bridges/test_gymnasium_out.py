@@ -183,7 +183,7 @@ def test_an_action_of_another_shape_is_refused(out: Made) -> None:
         ValueError, match=r"the action has shape \(2,\); expected \(7,\), the numbers of \['chase', 'bark'"
     ):
         env.step(np.zeros(2, np.int64))
-    with pytest.raises(ValueError, match="'bark' is 3; it must be from 0 to 2"):
+    with pytest.raises(ValueError, match="'bark' of actor 0 is 3; it must be from 0 to 2"):
         env.step(np.array([3, 0, 0, 3, 0, 0, 0]))
 
 

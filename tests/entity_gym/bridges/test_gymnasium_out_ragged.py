@@ -113,9 +113,9 @@ def test_a_place_beyond_the_last_entity_counts_on_from_the_first(ragged: Made) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bark": [3]}, r"Yard \(environment 0\): action 'bark' is 3; it must be from 0 to 2"),
-        ({"bark": [-1]}, r"Yard \(environment 0\): action 'bark' is -1; it must be from 0 to 2"),
-        ({"chase": [-1]}, r"Yard \(environment 0\): action 'chase' is -1; it must be from 0 to"),
+        ({"bark": [3]}, r"Yard \(environment 0\): action 'bark' of actor \d is 3; it must be from 0 to 2"),
+        ({"bark": [-1]}, r"Yard \(environment 0\): action 'bark' of actor \d is -1; it must be from 0 to 2"),
+        ({"chase": [-1]}, r"Yard \(environment 0\): action 'chase' of actor \d is -1; it must be from 0 to"),
         ({"bark": [0.5]}, "action 'bark' has shape .1,. and dtype float64; expected whole numbers"),
         ({"bark": 1}, r"action 'bark' has shape \(\)"),
         ({"bark": [[0, 0, 0]]}, r"action 'bark' has shape \(1, 3\)"),

@@ -307,7 +307,7 @@ def test_room_that_nobody_told_is_asked_for_and_room_that_is_exceeded_is_named()
             {"player_0": 1, "player_1": 1, "player_2": 1},
             "there is no agent 'player_2'; allowed: 'player_0', 'player_1'",
         ),
-        ({"player_0": 1, "player_1": 3}, r"Duel, player_1 .*action 'bid' is 3; it must be from 0 to 2"),
+        ({"player_0": 1, "player_1": 3}, r"Duel, player_1 .*action 'bid' of actor \d is 3; it must be from 0 to 2"),
         ({"player_0": 1, "player_1": None}, "action 'bid' has shape .*expected whole numbers"),
         (None, "actions are None; expected a dictionary, agent -> action"),
     ],
