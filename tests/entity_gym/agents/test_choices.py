@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entity_gym.agents.choices import choices_of
+from entity_gym.agents.schema import choices_of
 from entity_gym.spaces import CategoricalActionSpace
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from entity_gym.agents.features import entity_type
+from entity_gym.agents.schema import entity_type
 from entity_gym.spaces import Entity, Flag
 
 Meters = NewType("Meters", float)
