@@ -99,7 +99,8 @@ class Obs(Generic[A]):
             ValueError: an entity is no dataclass object, or two types have the same name.
         """
         types: dict[str, EntityType] = {}
-        for cls, example in {type(each): each for each in (*self.entities, *self.actors)}.items():
+        examples: dict[Any, object] = {type(each): each for each in (*self.entities, *self.actors)}
+        for cls, example in examples.items():
             if issubclass(cls, type):
                 raise ValueError(f"Obs: {example!r} is a class, and no entity; give an object of it")
             known = entity_type(cls)
