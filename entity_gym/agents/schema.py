@@ -35,8 +35,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import CategoricalActionSpace
 from entity_gym.errors import nearest
-from entity_gym.spaces import LARGEST_FLOAT32, CategoricalActionSpace, Entity, Feature, Flag
+from entity_gym.spaces import LARGEST_FLOAT32, Entity, Feature, Flag
 
 A = TypeVar("A")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-from entity_gym.errors import nearest
 
 #: The version of the protocol that this package speaks.
 PROTOCOL = 1
@@ -34,18 +32,6 @@ def encode(message: Message) -> bytes:
     if len(body) > _MOST_BYTES:
         raise ValueError(f"a message of {len(body):,} bytes cannot be sent; at most {_MOST_BYTES:,}")
     return len(body).to_bytes(HEADER_BYTES, "big") + body
-
-
-def check_parts(given: Message, known: Iterable[str], what: str) -> None:
-    """Refuse parts that are not known: one that is misspelt would be ignored.
-
-    Raises:
-        ProtocolError: naming the first of them, and what is near.
-    """
-    known = list(known)
-    for name in given:
-        if name not in known:
-            raise ProtocolError(f"{what} has no part {name!r}; {nearest(name, known)}")
 
 
 class MessageReader:

@@ -8,8 +8,9 @@ import weakref
 from typing import NoReturn
 
 from entity_gym.bridges.remote.connection import CannotReach, Connection, HungUp, NoAnswer, ProgramSettings
-from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError, check_parts
+from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError
 from entity_gym.bridges.remote.wire import spaces_from_json
+from entity_gym.errors import check_parts
 
 _OFFER = ("type", "protocol", "name", "spaces", "parameters", "can_save")
 #: The type of the answer to each type of request.
@@ -120,7 +121,7 @@ class Program:
             self.fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
         try:
             check_parts(offer, _OFFER, "what it offers")
-        except ProtocolError as error:
+        except ValueError as error:
             self.fail(f"offers no worlds that can be: {error}")
         if type(offer.get("protocol")) is not int or offer["protocol"] != PROTOCOL:
             self.fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
@@ -140,19 +141,21 @@ class Program:
         self.can_save: bool = offer.get("can_save", False)
 
     def _receive(self, deadline: float, *, greeting: bool = False) -> Message:
-        asked = "the greeting" if greeting else _requests(self._asked)
+        def asked() -> str:
+            return "the greeting" if greeting else _requests(self._asked)
+
         try:
             message = self._connection.receive(deadline)
         except HungUp:
-            self.fail(f"is gone while {asked} was not answered: {self._connection.ending()}")
+            self.fail(f"is gone while {asked()} was not answered: {self._connection.ending()}")
         except NoAnswer:
             name = "start_seconds" if greeting else "answer_seconds"
             seconds = getattr(self._settings, name)
-            self.fail(f"has not answered {asked} within {name}={seconds:g}", with_last_words=True)
+            self.fail(f"has not answered {asked()} within {name}={seconds:g}", with_last_words=True)
         except ProtocolError as error:
             self.fail(f"sent {error}", with_last_words=True)
         if message["type"] == "close":
-            self.fail(f"is gone while {asked} was not answered: it sent 'close'", with_last_words=True)
+            self.fail(f"is gone while {asked()} was not answered: it sent 'close'", with_last_words=True)
         return message
 
     def _file(self, message: Message) -> None:

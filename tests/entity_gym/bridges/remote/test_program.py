@@ -19,9 +19,10 @@ import pytest
 from entity_gym import CategoricalAction
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote import ProgramError, ProgramWorlds, RemoteEnvironment, program_worlds
+from entity_gym.bridges.remote import Program, ProgramError, ProgramWorlds, RemoteEnvironment, program_worlds
 from entity_gym.pools.episode_env import EpisodeVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.slot_vec_env import SlotVecEnv
 from entity_gym.pools.threaded_env import ThreadedVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
@@ -216,6 +217,38 @@ def test_after_an_error_every_further_request_says_what_it_was() -> None:
         with pytest.raises(ProgramError, match="no room for a counter"):
             env.reset(seed=0)
     env.close()
+
+
+def at_the_end_of_an_episode(env: SlotVecEnv) -> None:
+    """Play until world 0 ends its episode with an observation that does not fit; the next one has been asked for then."""
+    env.reset(seed=1)
+    for _ in range(2):
+        env.act(both_add(0, 0))
+    with pytest.raises(ValueError, match=r"features of 'Counter' have shape \(1, 2\)"):
+        env.act(both_add(0, 0))
+
+
+def test_a_reset_after_an_error_plays_the_seed_and_the_parameters_that_it_was_given() -> None:
+    with pool(2) as env:
+        expected = counters(env.reset(seed=7))
+    slots = counting("ends badly").make_slots(2, first_env=0, autoreset=True, final_observations="all")
+    with SlotVecEnv(slots) as env:
+        at_the_end_of_an_episode(env)
+        assert counters(env.reset(seed=7)) == expected
+        at_the_end_of_an_episode(env)
+        assert counters(env.reset(env_info=[{"start": 3}, {"start": 4}])) == [3, 4]
+
+
+def test_a_wait_that_was_interrupted_does_not_keep_a_world_from_being_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pool(2) as env:
+        expected = counters(env.reset(seed=7))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Program, "answer", press)
+            env.act(both_add(1, 2))
+        assert counters(env.reset(seed=7)) == expected
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
