@@ -249,6 +249,11 @@ class AgentEnvironment(Environment):
         if self.number == 0:
             self.world.reseed(seed, number)
 
+    def configure(self, info: Mapping[str, Any]) -> None:
+        raise ValueError(
+            f"{self._called} takes no env_info: its parameters are the fields of its config (TrainEnv.configured)"
+        )
+
     def reset(self) -> Observation:
         self.world.begin_game(self.number)
         return self.world.receive(self.number)
