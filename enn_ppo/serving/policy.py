@@ -136,11 +136,12 @@ class ServedPolicy:
         assert result.logits is not None
         told: Message = {}
         for name, offer in frame.actions.items():
+            space = self._reader.action_space[name]
+            if not space.discrete:
+                continue
             values, offsets = result.logits[name]
             rows = values[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
-            probabilities = self._reader.action_space[name].probabilities_to_json(rows, offer, frame.ids)
-            if probabilities is not None:
-                told[name] = probabilities
+            told[name] = space.probabilities_to_json(rows, offer, frame.ids)
         return told
 
 

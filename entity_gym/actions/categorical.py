@@ -110,9 +110,6 @@ class CategoricalActionSpace(ActionSpace):
     def action_to_json(self, action: CategoricalAction) -> dict[str, Any]:
         return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
 
-    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
-        return probabilities.tolist()
-
 
 def check_choices(space: Any) -> None:
     """Turn the choices of a space into a tuple.

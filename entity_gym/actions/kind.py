@@ -35,12 +35,14 @@ class ActionSpace(ABC):
         mask_type: the class of the masks that offer it in an observation.
         is_global: the frame takes the action, once, and no entity does.
         selects: actors select entities; masks then have actees, and are over pairs of an actor and an actee.
+        discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
     """
 
     mask_type: ClassVar[type]
     is_global: ClassVar[bool] = False
     selects: ClassVar[bool] = False
+    discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
 
     @property
@@ -147,14 +149,14 @@ class ActionSpace(ABC):
         """Return the action that a world receives as a JSON object."""
 
     def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
-        """Return the probabilities of one frame's choices as JSON; None if the choices have none.
+        """Return the probabilities of one frame's choices as JSON. Only for discrete actions.
 
         Args:
             probabilities: as a policy's logits are laid out, (A, C), or (pairs, 1) where actors select entities.
             offer: the action in that frame.
             ids: of its entities, by entity index.
         """
-        return None
+        return probabilities.tolist()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
