@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from entity_gym.batch.typed_features import describe
-from entity_gym.errors import nearest
-from entity_gym.pools.slots import FinalObservations
-from entity_gym.spaces import (
+from entity_gym.actions import (
     ActionSpace,
     CategoricalActionSpace,
     ContinuousActionSpace,
-    FeatureKind,
     GlobalCategoricalActionSpace,
-    ObsSpace,
+    SelectEntityActionSpace,
 )
+from entity_gym.errors import nearest
+from entity_gym.pools.slots import FinalObservations
+from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
-if TYPE_CHECKING:  # they import a compiler, Gymnasium and dm_env; most uses need none of these
-    import gymnasium
-
+if TYPE_CHECKING:  # it imports a compiler
     from entity_gym.compiled import Array, CompiledEnvironment
 
 EnvType = Literal["entity", "gymnasium", "dm"]
@@ -136,44 +133,6 @@ class EnvSpec:
         """Mean episodic reward at which the environment counts as solved."""
         return self.config.reward_threshold
 
-    @property
-    def gymnasium_observation_space(self) -> gymnasium.Space[Any]:
-        """Of one environment in the Gymnasium form.
-
-        Raises:
-            ImportError: without Gymnasium.
-            ValueError: if the environment has no such form.
-        """
-        from entity_gym.bridges.gymnasium_form import observation_space
-
-        return observation_space(self)
-
-    @property
-    def gymnasium_action_space(self) -> gymnasium.Space[Any]:
-        """Of one environment in the Gymnasium form; raises as `gymnasium_observation_space` does."""
-        from entity_gym.bridges.gymnasium_form import action_space
-
-        return action_space(self)
-
-    @property
-    def dm_observation_spec(self) -> Any:
-        """Of one environment in the dm form, a nested dictionary of `dm_env.specs`.
-
-        Raises:
-            ImportError: without dm_env.
-            ValueError: if the environment has no such form.
-        """
-        from entity_gym.bridges.dm_form import observation_spec
-
-        return observation_spec(self)
-
-    @property
-    def dm_action_spec(self) -> Any:
-        """Of one environment in the dm form; raises as `dm_observation_spec` does."""
-        from entity_gym.bridges.dm_form import action_spec
-
-        return action_spec(self)
-
     def __repr__(self) -> str:
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.config.parameters.items())
         lines = [f"EnvSpec of {self.config.name}", *_wrapped(f"config: {self.config}")]
@@ -252,6 +211,7 @@ def _action_spec(
     if isinstance(space, ContinuousActionSpace):
         names, low, high = tuple(space.names or ()), tuple(space.low), tuple(space.high)
         return ActionSpec("continuous", names, high, max_actors, closable=False, low=low)
+    assert isinstance(space, SelectEntityActionSpace)
     room = _room(entities, None)
     last = None if room is None else room - 1 + space.nobody
     return ActionSpec("select entity", (), last, max_actors, closable=True, nobody=space.nobody)

@@ -15,25 +15,27 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym import spaces
-from entity_gym.action import Action, CategoricalAction, ContinuousAction, GlobalCategoricalAction, SelectEntityAction
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import (
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecSelectEntityActionMask,
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
 )
+from entity_gym.actions.reading import EntityID
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.compiled.declare import Entity, Kind, Slot, at_least_one, safe_name
 from entity_gym.errors import nearest
-from entity_gym.observation import (
-    ActionMask,
-    CategoricalActionMask,
-    ContinuousActionMask,
-    EntityID,
-    GlobalCategoricalActionMask,
-    SelectEntityActionMask,
-)
 
 I64, F64, BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_)
 
@@ -123,7 +125,7 @@ class ActionPlan(ABC):
     masked: bool = False
 
     dtype: ClassVar[np.dtype[Any]] = I64
-    buffer: ClassVar[type[RaggedBuffer[Any]]] = RaggedBufferI64
+    buffer: ClassVar[type[RaggedBufferI64] | type[RaggedBufferF32]] = RaggedBufferI64
     action: ClassVar[type[Action]]
 
     @property
@@ -161,7 +163,7 @@ class ActionPlan(ABC):
         """Before `observe`: everybody acts, and everything is open."""
         yield from (listed.before for listed in self.lists)
         if self.mask is not None:
-            yield f"open_all_choices(a.{self.mask.name}[i])"
+            yield f"open_all_choices(a.{self.mask.name}[i], {self.mask.shape[0]}, {self.mask.shape[1]})"
 
     def after(self, columns: Sequence[str], number: int) -> Iterator[str]:
         """After `observe`: fill in what is declared, check what was written."""
@@ -194,12 +196,6 @@ class ActionPlan(ABC):
         """The action in an `Observation`."""
 
     @abstractmethod
-    def vec_mask(
-        self, actors: RaggedBufferI64, actees: RaggedBufferI64 | None, mask: RaggedBufferBool | None
-    ) -> VecActionMask:
-        """The action in a `VecObs`."""
-
-    @abstractmethod
     def read(
         self,
         where: str,
@@ -210,19 +206,16 @@ class ActionPlan(ABC):
     ) -> None:
         """Write an action in ids to `values`, a row for each actor on offer; rows of actors that it leaves out stay.
 
-        Args:
-            where: the beginning of messages.
-            action: an `action`.
-            places: the rows of actors.
-            indices: id -> entity index.
+        `where` begins messages, `places` finds the rows of actors, and `indices` are entity indices by id.
         """
 
     def num_columns(self, num_actees: int) -> int:
         """Columns of the mask of an environment with so many actees."""
         return 0
 
-    def choose_nobody(self, values: NDArray[Any]) -> None:
-        """Let everybody select nobody, if that is allowed at all times."""
+    def choose_nobody(self, values: NDArray[Any]) -> bool:
+        """Let everybody select nobody in `values`, if that is allowed at all times; returns whether it is."""
+        return False
 
 
 # ---- categorical
@@ -251,7 +244,7 @@ class ActionDeclaration(ABC):
     """The base of what `actions` of a compiled environment may hold."""
 
     @abstractmethod
-    def space(self) -> spaces.ActionSpace:
+    def space(self) -> ActionSpace:
         """The action space, which knows no capacities."""
 
     @abstractmethod
@@ -284,8 +277,8 @@ class Categorical(ActionDeclaration):
         _check_declared("Categorical", "actors", self.actors, self.max_actors)
         object.__setattr__(self, "actors", _types(self.actors))
 
-    def space(self) -> spaces.ActionSpace:
-        return spaces.CategoricalActionSpace(self.choices)
+    def space(self) -> ActionSpace:
+        return CategoricalActionSpace(self.choices)
 
     def plan(self, where: str, name: str, entities: Mapping[str, Entity]) -> ActionPlan:
         attribute = safe_name(name)
@@ -296,21 +289,32 @@ class Categorical(ActionDeclaration):
 @dataclass(frozen=True)
 class CategoricalPlan(ActionPlan):
     num_choices: int = 0
-    action = CategoricalAction
+    action: ClassVar[type[Action]] = CategoricalAction
 
     @property
     def mask(self) -> Slot | None:
         if not self.masked:
             return None
         shape = (self.actors.max, self.num_choices)
-        return Slot(Kind.MASK, self.attribute, BOOL, shape, self.actors.count, (self.num_choices,), "copy_choices")
+        return Slot(
+            Kind.MASK,
+            self.attribute,
+            BOOL,
+            shape,
+            self.actors.count,
+            (self.num_choices,),
+            "copy_choices",
+            (str(self.num_choices),),
+        )
 
     def parts(self) -> tuple[str, ...]:
         return ("actors", "mask")
 
     def check(self) -> tuple[str, list[str]]:
-        mask = f"a.{self.mask.name}[i]" if self.mask is not None else "None"
-        return "is_choice", [*self._values, mask, str(self.num_choices)]
+        arguments = [*self._values, str(self.num_choices)]
+        if self.mask is None:
+            return "are_choices", arguments
+        return "are_open_choices", [*arguments, f"a.{self.mask.name}[i]"]
 
     def num_columns(self, num_actees: int) -> int:
         return self.num_choices
@@ -329,11 +333,6 @@ class CategoricalPlan(ActionPlan):
         _check_lengths(where, action.actors, action.actions)
         values[places(action.actors), 0] = np.asarray(action.actions, dtype=np.int64)
 
-    def vec_mask(
-        self, actors: RaggedBufferI64, actees: RaggedBufferI64 | None, mask: RaggedBufferBool | None
-    ) -> VecActionMask:
-        return VecCategoricalActionMask(actors, mask, self.num_choices)
-
 
 # ---- global categorical
 
@@ -348,8 +347,8 @@ class GlobalCategorical(ActionDeclaration):
     def __post_init__(self) -> None:
         self.space()
 
-    def space(self) -> spaces.ActionSpace:
-        return spaces.GlobalCategoricalActionSpace(self.choices)
+    def space(self) -> ActionSpace:
+        return GlobalCategoricalActionSpace(self.choices)
 
     def plan(self, where: str, name: str, entities: Mapping[str, Entity]) -> ActionPlan:
         attribute = safe_name(name)
@@ -362,7 +361,7 @@ class GlobalCategorical(ActionDeclaration):
 class GlobalCategoricalPlan(CategoricalPlan):
     """A categorical action whose only actor is the `__global__` entity, the last of the frame."""
 
-    action = GlobalCategoricalAction
+    action: ClassVar[type[Action]] = GlobalCategoricalAction
 
     def parts(self) -> tuple[str, ...]:
         return ("mask",)
@@ -421,8 +420,8 @@ class SelectEntity(ActionDeclaration):
         object.__setattr__(self, "actors", _types(self.actors))
         object.__setattr__(self, "actees", _types(self.actees))
 
-    def space(self) -> spaces.ActionSpace:
-        return spaces.SelectEntityActionSpace(self.exclude_self, self.nobody)
+    def space(self) -> ActionSpace:
+        return SelectEntityActionSpace(self.exclude_self, self.nobody)
 
     def plan(self, where: str, name: str, entities: Mapping[str, Entity]) -> ActionPlan:
         attribute = safe_name(name)
@@ -472,8 +471,10 @@ class SelectEntityPlan(ActionPlan):
 
     def check(self) -> tuple[str, list[str]]:
         actees = [f"a.{self._actees.slot.name}[i]", f"n.{self._actees.count}"]
-        mask = f"a.{self.mask.name}[i]" if self.mask is not None else "None"
-        return "is_selectable", [*self._values, *actees, mask, str(self.nobody), str(self.can_close)]
+        arguments = [*self._values, *actees, str(self.nobody)]
+        if self.mask is None:
+            return "are_selectable", arguments
+        return "are_open_to_select", [*arguments, str(self.can_close), f"a.{self.mask.name}[i]"]
 
     def num_columns(self, num_actees: int) -> int:
         return num_actees
@@ -495,15 +496,10 @@ class SelectEntityPlan(ActionPlan):
                 raise ValueError(f"{where} names {actee!r}, which no entity has")
             values[place] = -1 if actee is None else indices[actee]
 
-    def vec_mask(
-        self, actors: RaggedBufferI64, actees: RaggedBufferI64 | None, mask: RaggedBufferBool | None
-    ) -> VecActionMask:
-        assert actees is not None
-        return VecSelectEntityActionMask(actors, actees, mask)
-
-    def choose_nobody(self, values: NDArray[Any]) -> None:
+    def choose_nobody(self, values: NDArray[Any]) -> bool:
         if self.nobody:
             values.fill(-1)
+        return self.nobody
 
 
 # ---- continuous
@@ -532,8 +528,8 @@ class Continuous(ActionDeclaration):
         _check_declared("Continuous", "actors", self.actors, self.max_actors)
         object.__setattr__(self, "actors", _types(self.actors))
 
-    def space(self) -> spaces.ContinuousActionSpace:
-        return spaces.ContinuousActionSpace(self.low, self.high, self.names)
+    def space(self) -> ContinuousActionSpace:
+        return ContinuousActionSpace(self.low, self.high, self.names)
 
     def plan(self, where: str, name: str, entities: Mapping[str, Entity]) -> ActionPlan:
         attribute = safe_name(name)
@@ -564,11 +560,11 @@ class ContinuousPlan(ActionPlan):
         return ("actors",)
 
     def check(self) -> tuple[str, list[str]]:
-        return "is_within", [*self._values, f"BOUNDS_{self.attribute}"]
+        return "are_within", [*self._values, str(self.width), f"BOUNDS_{self.attribute}"]
 
     def argument(self) -> str:
         values = f"a.choices_{self.attribute}, {self._first}, {self._end} - {self._first}"
-        return f"as_float64({values}, a.{self._numbers.name}[i])"
+        return f"as_float64({values}, {self.width}, a.{self._numbers.name}[i])"
 
     def offer(self, actors: list[EntityID], actees: list[EntityID], mask: NDArray[np.bool_] | None) -> ActionMask:
         return ContinuousActionMask(actor_ids=actors)
@@ -589,8 +585,3 @@ class ContinuousPlan(ActionPlan):
             )
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
             values[places(action.actors)] = given.astype(np.float32)
-
-    def vec_mask(
-        self, actors: RaggedBufferI64, actees: RaggedBufferI64 | None, mask: RaggedBufferBool | None
-    ) -> VecActionMask:
-        return VecContinuousActionMask(actors)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.typed_features import refusal, wrong_values
 from entity_gym.compiled.actions import ActionPlan
 from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.layout import Layout
 from entity_gym.compiled.runtime import BAD_COUNT, BAD_INDEX, BAD_REWARD, FAULT, SLOT, VALUE, WHAT
+from entity_gym.spaces import refusal, wrong_values
 
 Slots = Mapping[str, NDArray[Any]]
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.sampling import random_actions
 from entity_gym.compiled.build import Program
 from entity_gym.compiled.declare import Kind, Slot
 from entity_gym.compiled.description import Description

@@ -55,6 +55,7 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         Bound("settings", "np.int64", "4,"),
         Bound("report", "np.int64", "8,"),
         Bound("rooms", "np.int64", f"{columns},"),
+        Bound("kept_ids", "np.int64", "num_slots,"),
     ]
     for slot in layout.slots:
         arrays.append(
@@ -133,9 +134,10 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "from numba import carray, njit, types"
     yield ""
     yield "from entity_gym.compiled.runtime import *  # noqa: F403"
-    yield "from entity_gym.compiled.runtime import as_pointer"
     yield ""
     yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER."
+    yield "if JIT:"
+    yield '    globals().update({name: njit(inline="always")(function) for name, function in INLINED.items()})'
     yield "reset, step, observe = ENV.reset, ENV.step, ENV.observe"
     yield "if JIT:"
     yield "    inline = njit(forceinline=True, **INNER)"
@@ -219,9 +221,9 @@ def _show(layout: Layout) -> Iterator[str]:
     for name in [*layout.entities, "players"]:
         yield f"    n.{name} = 0"
     for slot in layout.of_kind(Kind.VISIBLE):
-        yield f"    open_all(a.{slot.name}[i])"
+        yield f"    open_all(a.{slot.name}[i], {slot.shape[0]})"
     for slot in layout.of_kind(Kind.IDS):
-        yield f"    forget_ids(a.{slot.name}[i])"
+        yield f"    forget_ids(a.{slot.name}[i], {slot.shape[0]})"
     for action in layout.actions:
         yield from _indented(action.before())
     yield from _indented(_call("observe(s, Obs(", [value for _, value in _obs_fields(layout)], "))"))
@@ -315,6 +317,7 @@ def _step(layout: Layout) -> Iterator[str]:
     yield "        if a.settings[KEEP_ALL] == 1 or (a.settings[KEEP_TRUNCATED] == 1 and not terminated):"
     yield "            a.final_record[i] = a.record[i]"
     yield "            a.kept[i] = True"
+    yield "            a.kept_ids[a.report[KEPT]] = i"
     yield "            a.report[KEPT] += 1"
     yield "        fresh = True"
     yield "    else:"
@@ -350,13 +353,14 @@ def _copy(layout: Layout) -> Iterator[str]:
 
 
 def _work(layout: Layout) -> Iterator[str]:
+    num_columns, num_counts = len(layout.columns), len(layout.counts.names or ())
     yield "def work(a, todo, lo, hi):"
     yield '    """Do to ids[lo:hi] what `todo` says, a few environments at a time."""'
     yield "    if todo & CHECK:"
     yield "        if not check(a, lo, hi):"
     yield "            return"
     yield "    if todo & PLAN:"
-    yield "        begin_plan(a.offsets)"
+    yield f"        begin_plan(a.offsets, {num_columns})"
     yield "    copying = todo & COPY != 0"
     yield "    for start in range(lo, hi, CHUNK):"
     yield "        end = min(start + CHUNK, hi)"
@@ -364,9 +368,9 @@ def _work(layout: Layout) -> Iterator[str]:
     yield "            if not advance(a, todo, start, end):"
     yield "                return"
     yield "        if todo & PLAN:"
-    yield "            plan(a.ids, a.lengths, PAIRS, a.offsets, start, end)"
+    yield f"            plan(a.ids, a.lengths, {num_counts}, PAIRS, {num_columns - num_counts}, a.offsets, start, end)"
     yield "        if copying:"
-    yield "            copying = has_room(a.offsets, a.rooms, end)"
+    yield f"            copying = has_room(a.offsets, {num_columns}, a.rooms, end)"
     yield "        if copying:"
     yield "            copying = copy(a, start, end)"
     yield "    a.report[COPIED] = copying"
@@ -378,17 +382,6 @@ def _entry(layout: Layout) -> Iterator[str]:
     yield "    check, show, advance, copy = inline(check), inline(show), inline(advance), inline(copy)"
     yield "    work = inline(work)"
     yield ""
-    places = {array.name: place for place, array in enumerate(arrays, FIRST_ARRAY)}
-    names, forms = ["address", "ids"], ["int64", "int64[::1]"]
-    for action in layout.actions:
-        names += [f"choices_{action.attribute}", f"starts_{action.attribute}"]
-        forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
-    yield from _indented(_call("@njit(types.void(", [f"types.{form}" for form in forms], "), cache=True)"))
-    yield from _indented(_call("def bind(", names, "):"))
-    yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
-    yield f"        table[{NUM_IDS}] = len(ids)"
-    yield from (f"        table[{places[name]}] = {name}.ctypes.data" for name in names[1:])
-    yield ""
     yield "    @njit(types.void(*[types.int64] * 4), nogil=True, cache=True, **OPTIONS)"
     yield "    def run(address, todo, lo, hi):"
     yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
@@ -399,3 +392,25 @@ def _entry(layout: Layout) -> Iterator[str]:
         yield f"            carray(as_pointer({address}), ({array.shape}), {array.dtype}),  # {array.name}"
     yield "        )"
     yield "        work(a, todo, lo, hi)"
+    yield ""
+    places = {array.name: place for place, array in enumerate(arrays, FIRST_ARRAY)}
+    names, forms = ["ids"], ["int64[::1]"]
+    for action in layout.actions:
+        names += [f"choices_{action.attribute}", f"starts_{action.attribute}"]
+        forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
+    signature = ["int64", "int64", "int64", *forms]
+    yield from _indented(
+        _call("@njit(types.void(", [f"types.{form}" for form in signature], "), nogil=True, cache=True)")
+    )
+    yield from _indented(_call("def act(", ["address", "last", "todo", *names], "):"))
+    yield '        """Bind the actions, do `todo` to all `ids`, and pack last observations with the table `last`."""'
+    yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
+    yield f"        table[{NUM_IDS}] = len(ids)"
+    yield from (f"        table[{places[name]}] = {name}.ctypes.data" for name in names)
+    yield "        run(address, todo, 0, len(ids))"
+    yield f"        kept = carray(as_pointer(table[{places['report']}]), (8,), np.int64)[KEPT]"
+    yield "        if last != 0 and kept > 0:"
+    yield f"            table = carray(as_pointer(last), ({FIRST_ARRAY + len(arrays)},), np.int64)"
+    yield f"            if kept < table[{STRIDE}]:"
+    yield f"                table[{NUM_IDS}] = kept"
+    yield "                run(last, OBSERVE | PLAN | COPY, 0, kept)"

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.batch.typed_features import num_values
 from entity_gym.compiled.actions import ActionDeclaration, ActionPlan, GlobalCategorical
 from entity_gym.compiled.declare import Array, Entity, Kind, Slot, at_least_one, is_compilable, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.errors import nearest
-from entity_gym.spaces import FeatureKind, ObsSpace
+from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
 ENGINE_COUNTS = ("players",)
@@ -82,13 +81,21 @@ class Layout:
         return next((slot for slot in self.slots if slot.kind is kind and slot.owner == owner), None)
 
 
-@functools.cache
+_layouts: dict[type[Description], Layout] = {}
+
+
 def layout_of(env: type[Description]) -> Layout:
-    """Check the declaration of `env` and lay it out.
+    """Check the declaration of `env` and lay it out, once for each class.
 
     Raises:
         ValueError: naming the class, and what in its declaration is wrong.
     """
+    if env not in _layouts:
+        _layouts[env] = _layout_of(env)
+    return _layouts[env]
+
+
+def _layout_of(env: type[Description]) -> Layout:
     name = env.__name__
     for function in ("reset", "step", "observe"):
         if not callable(getattr(env, function, None)):
@@ -254,7 +261,7 @@ def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: S
         num = len(entity.features)
         if num:
             whole = _whole_numbers(entity.features, entity.kinds)
-            yield Slot(Kind.FEATURES, type_, F32, (entity.max, num), type_, (num,), "copy_features", whole=whole)
+            yield Slot(Kind.FEATURES, type_, F32, (entity.max, num), type_, (num,), "copy_features", (str(num),), whole)
         if entity.hideable:
             yield Slot(Kind.VISIBLE, type_, BOOL, (entity.max,), type_, (1,))
         if entity.ids:
@@ -265,7 +272,9 @@ def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: S
     if names:
         whole = _whole_numbers(names, obs_space.global_kinds)
         shape = (len(names),)
-        yield Slot(Kind.GLOBAL_FEATURES, "features", F32, shape, "", shape, "copy_global_features", whole=whole)
+        yield Slot(
+            Kind.GLOBAL_FEATURES, "features", F32, shape, "", shape, "copy_global_features", (str(len(names)),), whole
+        )
 
 
 def _array_slot(env: type[Description], attribute: str, name: str) -> Slot:

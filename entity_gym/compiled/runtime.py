@@ -1,6 +1,8 @@
 """The part of the loops that is the same for every environment. The generated source imports it.
 
-Everything here is ordinary Python that compiles, so the same lines run with `compile=False`.
+Everything here is ordinary Python that compiles, so the same lines run with `compile=False`. `build` compiles the functions of
+`INLINED` into their callers before the optimizer sees them: sizes that are passed as numbers are then constants, on which the
+speed of short loops depends.
 
 Shapes: N slots, n environments of one call, E the capacity of a type or list.
 """
@@ -13,7 +15,17 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
+
+#: The functions that are compiled into their callers, by name.
+INLINED: dict[str, Any] = {}
+
+
+def inlined(function: Any) -> Any:
+    """Mark a function that is compiled into its callers."""
+    INLINED[function.__name__] = function
+    return function
+
 
 #: What one call does with the environments `ids[lo:hi]`; these are flags, done in this order.
 CHECK = 1  # are the actions among those that were offered?
@@ -24,7 +36,7 @@ PLAN = 16  # count the rows and compute where each environment's rows go
 COPY = 32  # copy the rows there, if there is room
 
 #: Environments that are stepped and copied in turn: few enough for what one has written to be in the cache still.
-CHUNK = 32
+CHUNK = 64
 
 #: Places in `report`, which a call leaves behind.
 FAULT, SLOT, WHAT, VALUE, COPIED, ENDED, KEPT = range(7)
@@ -42,9 +54,6 @@ AUTORESET, KEEP_TRUNCATED, KEEP_ALL, DROP_ACTIONS = range(4)
 
 #: `obs.n.<Action>` before `observe` where actors or actees are declared: all of them.
 EVERYBODY = -1
-
-#: Marks a function that is compiled into its callers, where the sizes of arrays are constants.
-inlined = register_jitable(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
 
 
 @intrinsic
@@ -71,24 +80,24 @@ def fail(report: Any, fault: int, slot: int, what: int, value: int) -> bool:
 
 
 @inlined
-def open_all(flags: Any) -> None:
+def open_all(flags: Any, most: int) -> None:
     """Set every flag of a (E,) array. A loop is faster than assigning a slice."""
-    for k in range(flags.shape[0]):
+    for k in range(most):
         flags[k] = True
 
 
 @inlined
-def open_all_choices(mask: Any) -> None:
-    """Open every choice of an (A, C) mask."""
-    for k in range(mask.shape[0]):
-        for c in range(mask.shape[1]):
+def open_all_choices(mask: Any, most: int, num_choices: int) -> None:
+    """Open every choice of a (most, num_choices) mask."""
+    for k in range(most):
+        for c in range(num_choices):
             mask[k, c] = True
 
 
 @inlined
-def forget_ids(ids: Any) -> None:
+def forget_ids(ids: Any, most: int) -> None:
     """Set every id of a (E,) array to -1, no id."""
-    for k in range(ids.shape[0]):
+    for k in range(most):
         ids[k] = -1
 
 
@@ -125,54 +134,75 @@ def close_self(mask: Any, actors: Any, num_actors: int, actees: Any, num_actees:
 
 
 @inlined
-def is_choice(values: Any, first: int, count: int, mask: Any, num_choices: int) -> bool:
-    """Whether `values[first:first + count]` are open choices. `mask` is (A, C), or None where nothing is masked."""
+def are_choices(values: Any, first: int, count: int, num_choices: int) -> bool:
+    """Whether `values[first:first + count]` are choices."""
+    fine = True
     for k in range(count):
         value = values[first + k]
-        if value < 0 or value >= num_choices:
-            return False
-        if mask is not None:
-            if not mask[k, value]:
-                return False
-    return True
+        fine &= (value >= 0) & (value < num_choices)
+    return fine
 
 
 @inlined
-def is_selectable(
-    values: Any, first: int, count: int, actees: Any, num_actees: int, mask: Any, nobody: bool, can_close: bool
-) -> bool:
-    """Whether `values[first:first + count]` are entities that may be selected, or -1 where nobody may be."""
+def are_open_choices(values: Any, first: int, count: int, num_choices: int, mask: Any) -> bool:
+    """Whether `values[first:first + count]` are choices that the mask, (A, num_choices), leaves open."""
+    fine = True
+    for k in range(count):
+        value = values[first + k]
+        if value < 0 or value >= num_choices:
+            fine = False
+        else:
+            fine &= mask[k, value]
+    return fine
+
+
+@inlined
+def are_selectable(values: Any, first: int, count: int, actees: Any, num_actees: int, nobody: bool) -> bool:
+    """Whether `values[first:first + count]` are actees, or -1 where nobody may be selected."""
+    fine = True
     for k in range(count):
         value = values[first + k]
         found = value == -1 and (nobody or num_actees == 0)
         for e in range(num_actees):
-            if actees[e] == value:
-                found = mask is None or mask[k, e]
-        if value == -1 and can_close and not nobody and mask is not None:
-            found = True  # an actor to whom everything is closed selects nobody
-            for e in range(num_actees):
-                found &= not mask[k, e]
-        if not found:
-            return False
-    return True
+            found |= actees[e] == value
+        fine &= found
+    return fine
 
 
 @inlined
-def is_within(values: Any, first: int, count: int, bounds: Any) -> bool:
-    """Whether the rows `values[first:first + count]` are finite and within `bounds`, an (F, 2) array of low and high."""
+def are_open_to_select(
+    values: Any, first: int, count: int, actees: Any, num_actees: int, nobody: bool, can_close: bool, mask: Any
+) -> bool:
+    """Whether the mask, (A, actees), leaves the selections open. An actor to whom everything is closed selects nobody."""
+    fine = True
     for k in range(count):
-        for f in range(bounds.shape[0]):
-            value = values[first + k, f]
-            if not isfinite(value) or value < bounds[f, 0] or value > bounds[f, 1]:
-                return False
-    return True
+        value = values[first + k]
+        found = value == -1 and (nobody or num_actees == 0)
+        any_open = False
+        for e in range(num_actees):
+            if actees[e] == value:
+                found = mask[k, e]
+            any_open |= mask[k, e]
+        fine &= found or (value == -1 and can_close and not any_open)
+    return fine
 
 
 @inlined
-def as_float64(values: Any, first: int, count: int, room: Any) -> Any:
+def are_within(values: Any, first: int, count: int, width: int, bounds: Any) -> bool:
+    """Whether the rows `values[first:first + count]` are finite and within `bounds`, a (width, 2) array of low and high."""
+    fine = True
+    for k in range(count):
+        for f in range(width):
+            value = values[first + k, f]
+            fine &= isfinite(value) & (value >= bounds[f, 0]) & (value <= bounds[f, 1])
+    return fine
+
+
+@inlined
+def as_float64(values: Any, first: int, count: int, width: int, room: Any) -> Any:
     """Copy rows of float32 to `room`, since compiled code and Python reckon alike in float64. Returns the rows there."""
     for k in range(count):
-        for f in range(room.shape[1]):
+        for f in range(width):
             room[k, f] = values[first + k, f]
     return room[:count]
 
@@ -181,43 +211,41 @@ def as_float64(values: Any, first: int, count: int, room: Any) -> Any:
 
 
 @inlined
-def begin_plan(offsets: Any) -> None:
+def begin_plan(offsets: Any, num_columns: int) -> None:
     """Let the rows of the first environment go to the beginning."""
-    for c in range(offsets.shape[0]):
+    for c in range(num_columns):
         offsets[c, 0] = 0
 
 
 @inlined
-def plan(ids: Any, lengths: Any, pairs: Any, offsets: Any, lo: int, hi: int) -> None:
-    """Compute where the rows of ids[lo:hi] go.
+def plan(ids: Any, lengths: Any, num_counts: int, pairs: Any, num_pairs: int, offsets: Any, lo: int, hi: int) -> None:
+    """Compute where the rows of ids[lo:hi] go: fill in `offsets`, (K + P, n + 1), from place `lo` on.
 
-    Args:
-        lengths: (N, K) counts of each slot.
-        pairs: (P, 2) two columns of counts each, whose product is the number of rows of a pair mask.
-        offsets: (K + P, n + 1); up to `lo` they are there.
+    There are K counts, in `lengths` (N, K), and P pairs of counts, `pairs`, whose products are rows of pair masks.
     """
-    num_counts = lengths.shape[1]
     for j in range(lo, hi):
         i = ids[j]
         for c in range(num_counts):
             offsets[c, j + 1] = offsets[c, j] + lengths[i, c]
-        for p in range(pairs.shape[0]):
+        for p in range(num_pairs):
             offsets[num_counts + p, j + 1] = (
                 offsets[num_counts + p, j] + lengths[i, pairs[p, 0]] * lengths[i, pairs[p, 1]]
             )
 
 
 @inlined
-def has_room(offsets: Any, rooms: Any, end: int) -> bool:
+def has_room(offsets: Any, num_columns: int, rooms: Any, end: int) -> bool:
     """Whether all rows up to offsets[:, end] fit into the packed arrays, which have `rooms` rows."""
     fits = True
-    for c in range(offsets.shape[0]):
+    for c in range(num_columns):
         fits &= offsets[c, end] <= rooms[c]
     return fits
 
 
 @inlined
-def copy_features(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, lo: int, hi: int) -> bool:
+def copy_features(
+    ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, width: int, lo: int, hi: int
+) -> bool:
     """Copy features, which must be finite. No `and`: this way the loops have no branches."""
     fine = True
     if offsets[hi] > offsets[lo]:
@@ -225,7 +253,7 @@ def copy_features(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any,
             i = ids[j]
             to = offsets[j]
             for k in range(lengths[i, column]):
-                for f in range(slots.shape[2]):
+                for f in range(width):
                     x = slots[i, k, f]
                     out[to + k, f] = x
                     fine &= isfinite(x)
@@ -248,12 +276,12 @@ def are_whole(
 
 
 @inlined
-def copy_global_features(ids: Any, slots: Any, out: Any, lo: int, hi: int) -> bool:
+def copy_global_features(ids: Any, slots: Any, out: Any, width: int, lo: int, hi: int) -> bool:
     """Copy global features, one row for each environment; they must be finite."""
     fine = True
     for j in range(lo, hi):
         i = ids[j]
-        for f in range(slots.shape[1]):
+        for f in range(width):
             x = slots[i, f]
             out[j, f] = x
             fine &= isfinite(x)
@@ -285,7 +313,9 @@ def copy_numbers(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, 
 
 
 @inlined
-def copy_choices(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, lo: int, hi: int) -> bool:
+def copy_choices(
+    ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, width: int, lo: int, hi: int
+) -> bool:
     """Copy the masks of choices. Every actor needs an open one."""
     fine = True
     if offsets[hi] > offsets[lo]:
@@ -294,7 +324,7 @@ def copy_choices(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, 
             to = offsets[j]
             for k in range(lengths[i, column]):
                 any_open = False
-                for c in range(slots.shape[2]):
+                for c in range(width):
                     out[to + k, c] = slots[i, k, c]
                     any_open |= slots[i, k, c]
                 fine &= any_open
@@ -314,10 +344,9 @@ def copy_pairs(
     lo: int,
     hi: int,
 ) -> bool:
-    """Copy masks over pairs, actor by actor. Unless everything can be closed, every actor needs an open actee if there are any.
+    """Copy masks over pairs, actor by actor; `actors` and `actees` are columns of `lengths`.
 
-    Args:
-        actors, actees: columns of `lengths`.
+    Unless everything can be closed, every actor needs an open actee if there are any.
     """
     fine = True
     if offsets[hi] > offsets[lo]:

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.dispatch import check_actions
+from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, RaggedArray, VecAction, VecActionMask, VecObs
+from entity_gym.batch.ragged import RaggedArray, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Kind, Slot, safe_name
@@ -63,9 +63,9 @@ class _Caller:
         self._program = program
         self._run = program.run
         self.table = np.zeros(FIRST_ARRAY + len(program.arrays), dtype=np.int64)
-        self._address = self.table.ctypes.data
+        self.address = self.table.ctypes.data
         self.table[NUM_SLOTS] = num_slots
-        self._bind = getattr(program.module, "bind", None)  # ten times faster than asking NumPy for addresses
+        self._act = getattr(program.module, "act", None)  # asks for addresses ten times as fast as NumPy
         self.ids: EnvIds | None = None
         self._actions: Sequence[NDArray[Any]] = ()
         self.report = np.zeros(8, dtype=np.int64)
@@ -76,17 +76,24 @@ class _Caller:
             self.held[self.places[name]] = array
             self.table[FIRST_ARRAY + self.places[name]] = _address(array)
 
-    def bind(self, ids: EnvIds, actions: Sequence[NDArray[Any]]) -> None:
-        """Use `ids` and `actions`, choices and starts of each action in turn, from now on."""
-        if self._bind is None:
+    def act(self, todo: int, ids: EnvIds, actions: Sequence[NDArray[Any]], last: int = 0) -> None:
+        """Use `ids` and `actions`, choices and starts of each action in turn, from now on, and do `todo` to all `ids`.
+
+        `last` is the address of the table with which to show last observations; 0: do not.
+        """
+        self.report.fill(0)
+        if self._act is None:
             self.held[self._first : self._first + 1 + len(actions)] = [ids, *actions]
+            self.ids = ids
+            self.run(todo, 0, len(ids))
             return
         try:
-            self._bind(self._address, ids, *actions)
+            self._act(self.address, last, todo, ids, *actions)
         except TypeError:  # read-only, or not in one piece, as arrays may come from elsewhere
             ids, *actions = (np.array(array, order="C") for array in (ids, *actions))
-            self._bind(self._address, ids, *actions)
-        self.ids, self._actions = ids, actions
+            self._act(self.address, last, todo, ids, *actions)
+        finally:
+            self.ids, self._actions = ids, actions  # they must stay alive
 
     def bind_ids(self, ids: EnvIds) -> None:
         """Use `ids` from now on, and the actions as they are."""
@@ -100,7 +107,7 @@ class _Caller:
     def run(self, todo: int, lo: int, hi: int) -> None:
         """Do `todo` to `ids[lo:hi]`; see `runtime`."""
         if self._run is not None:
-            self._run(self._address, todo, lo, hi)
+            self._run(self.address, todo, lo, hi)
             return
         reason = self._program.layout.reason_for_guards
         arrays: list[Any] = []
@@ -187,8 +194,9 @@ class CompiledSlots(EnvSlots):
         settings[runtime.AUTORESET] = autoreset
         settings[runtime.KEEP_TRUNCATED] = final_observations == "truncated"
         settings[runtime.KEEP_ALL] = final_observations == "all"
-        self._last: Self | None = None
+        self._last: CompiledSlots | None = None  # shows last observations
         self._keeps_last = autoreset and final_observations != "none"
+        self._block: Block | None = None  # memory for the next batch
         self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         for name in self.layout.metrics:
             self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
@@ -201,7 +209,10 @@ class CompiledSlots(EnvSlots):
         """Set up the callers, and what packing needs to know of the layout."""
         layout, slots = self.layout, self.slots
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
-        arrays = {**slots, "rooms": self._rooms}
+        self._kept_ids = np.zeros(
+            self._num_envs, dtype=np.int64
+        )  # environments whose last record was kept by this step
+        arrays = {**slots, "rooms": self._rooms, "kept_ids": self._kept_ids}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
         places = self._callers[0].places
         self._choices = [(action.name, action.buffer, action.width or 1) for action in layout.actions]
@@ -222,7 +233,10 @@ class CompiledSlots(EnvSlots):
             for type_, name in layout.entity_names.items()
         ]
         self._visible = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.VISIBLE)]
-        self._ids = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.IDS)]
+        self._ids = [
+            (name, packed(layout.slot(Kind.IDS, type_)), columns.index(type_))
+            for type_, name in layout.entity_names.items()
+        ]
         self._masks = [
             (a, packed(a.actors.slot), packed(a.actees.slot) if a.actees else -1, packed(a.mask))
             for a in layout.actions
@@ -264,45 +278,60 @@ class CompiledSlots(EnvSlots):
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._callers[worker].bind_ids(ids)
-        self._do(self._callers[worker], RESET, 0, len(ids))
+        self._run(self._callers[worker], RESET, 0, len(ids))
 
     def observe(self, ids: EnvIds) -> None:
         """Show the states of `ids` again, for example after they were written to."""
         self._callers[0].bind_ids(ids)
-        self._do(self._callers[0], OBSERVE, 0, len(ids))
+        self._run(self._callers[0], OBSERVE, 0, len(ids))
 
     def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         caller = self._callers[0]
-        if self._bind(caller, actions, ids):
-            caller.report[runtime.FAULT] = runtime.NO_FAULT
-            caller.run(CHECK, 0, len(ids))
+        arrays = self._arrays_of(actions, len(ids))
+        if arrays is not None:
+            caller.act(CHECK, ids, arrays)
             if caller.report[runtime.FAULT] == runtime.NO_FAULT:
                 return
         self._refuse(actions, ids)
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         caller = self._callers[worker]
-        self._bind(caller, actions, ids)
-        self._do(caller, STEP, lo, hi)
+        arrays = self._arrays_of(actions, len(ids))
+        assert arrays is not None, "the actions have not been checked"
+        caller.act(0, ids, arrays)
+        self._run(caller, STEP, lo, hi)
 
     def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
-        if not self._bind(self._callers[0], actions, ids):
+        caller, last = self._callers[0], self._last_slots() if self._keeps_last else None
+        arrays = self._arrays_of(actions, len(ids))
+        if arrays is None:
             untouched()
             self._refuse(actions, ids)
-        report, obs = self._do_and_pack(CHECK | STEP, ids)
+        assert arrays is not None
+        block = self._take_block(len(ids))
+        last_block = None if last is None else last._take_block(0)
+        try:
+            caller.act(CHECK | STEP | PLAN | COPY, ids, arrays, 0 if last is None else last._callers[0].address)
+        except Exception as error:
+            self._add_place(error, caller, STEP)
+            raise
+        report: list[int] = caller.report.tolist()
         if report[runtime.FAULT] == runtime.BAD_ACTION:
             untouched()
             self._refuse(actions, ids)
-        if obs is None:
-            obs = self._collect(ids)
-        if report[runtime.KEPT]:
-            obs.final = self._last_observations(ids)
+        self._raise_fault(report)
+        obs = self._batch(ids, block, report[runtime.ENDED] > 0) if report[runtime.COPIED] else self._collect(ids)
+        if last is not None and report[runtime.KEPT]:
+            assert last_block is not None
+            obs.final = self._last_observations(self._kept_ids[: report[runtime.KEPT]].copy(), last_block)
         return obs
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._collect(ids, run)
-        if self._keeps_last and obs.done.any() and self.slots["kept"][ids].any():
-            obs.final = self._last_observations(ids)
+        if self._keeps_last and obs.done.any():
+            ended = ids[self.slots["kept"][ids]]
+            if len(ended):
+                obs.final = self._last_observations(ended, None)
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
@@ -359,48 +388,48 @@ class CompiledSlots(EnvSlots):
 
     # ---- calls of the compiled loops
 
-    def _bind(self, caller: _Caller, actions: Mapping[str, VecAction], ids: EnvIds) -> bool:
-        """Hand the actions over as they are; false if they do not have the right form to be looked at."""
+    def _arrays_of(self, actions: Mapping[str, VecAction], num_ids: int) -> list[NDArray[Any]] | None:
+        """Choices and starts of each action; None if they do not have the right form to be looked at."""
         if len(actions) != len(self._choices):
-            return False
-        arrays, num_starts = [], len(ids) + 1
+            return None
+        arrays, num_starts = [], num_ids + 1
         for name, buffer, width in self._choices:
             given = actions.get(name)
             if not isinstance(given, buffer):
-                return False
+                return None
             values, starts = given.values, given.offsets
             if len(starts) != num_starts or values.shape[1] != width:
-                return False
+                return None
             arrays += [values, starts]
-        caller.bind(ids, arrays)
-        return True
+        return arrays
 
     def _refuse(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         """Raise the ValueError that says which action of which environment was not offered."""
-        check_actions(actions, self._collect(ids).action_masks, self._reader, ids)
+        masks = self._collect(ids).action_masks
+        check_actions(actions, masks, self._reader.action_space, lambda row: self.where(int(ids[row])))
         raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
 
-    def _do(self, caller: _Caller, todo: int, lo: int, hi: int) -> list[int]:
+    def _run(self, caller: _Caller, todo: int, lo: int, hi: int) -> list[int]:
         """Do `todo` to the bound environments lo ... hi - 1; returns the report."""
         caller.report.fill(0)
         try:
             caller.run(todo, lo, hi)
         except Exception as error:
-            function = "reset" if todo & RESET else "act"
-            error.add_note(f"raised by {self.where(int(caller.report[runtime.SLOT]))} in {function}()")
+            self._add_place(error, caller, todo)
             raise
         report: list[int] = caller.report.tolist()
-        if report[runtime.FAULT] not in (runtime.NO_FAULT, runtime.BAD_ROW, runtime.BAD_ACTION):
-            raise fault_error(report, self.layout, self.slots, self.where(report[runtime.SLOT]))
+        self._raise_fault(report)
         return report
 
-    def _do_and_pack(self, todo: int, ids: EnvIds) -> tuple[list[int], VecObs | None]:
-        """Do `todo` and pack what is shown then; returns the report, and None instead of a batch if that did not work."""
-        block = self._take_block(len(ids))
-        report = self._do(self._callers[0], todo | PLAN | COPY, 0, len(ids))
-        if not report[runtime.COPIED]:
-            return report, None
-        return report, self._batch(ids, block, report[runtime.ENDED] > 0)
+    def _add_place(self, error: Exception, caller: _Caller, todo: int) -> None:
+        """Add the environment in which the world's own code has raised `error`."""
+        function = "reset" if todo & RESET else "act"
+        error.add_note(f"raised by {self.where(int(caller.report[runtime.SLOT]))} in {function}()")
+
+    def _raise_fault(self, report: list[int]) -> None:
+        """Raise the error for a fault of `reset`, `step` or `observe`."""
+        if report[runtime.FAULT] not in (runtime.NO_FAULT, runtime.BAD_ROW, runtime.BAD_ACTION):
+            raise fault_error(report, self.layout, self.slots, self.where(report[runtime.SLOT]))
 
     def _collect(self, ids: EnvIds, run: Run | None = None) -> VecObs:
         """Pack what the slots `ids` show; `run` may split the copying.
@@ -412,53 +441,65 @@ class CompiledSlots(EnvSlots):
         caller.bind_ids(ids)
         parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
         block = self._take_block(num_ids)
-        self._do(caller, PLAN, 0, num_ids)
+        self._run(caller, PLAN, 0, num_ids)
         totals = self._offsets(block, num_ids)[:, num_ids]
         if (totals > self._rooms).any():
             self._make_room(num_ids, (totals + totals // 4).tolist())
             block = self._take_block(num_ids)
-            self._do(caller, PLAN, 0, num_ids)
+            self._run(caller, PLAN, 0, num_ids)
         fault = runtime.NO_FAULT
         if run is not None and parts > 1:
             run(lambda part: caller.run(COPY, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
             fault = int(caller.report[runtime.FAULT])
         if parts == 1 or fault:  # several parts may have written a report at once: look again
-            report = self._do(caller, COPY, 0, num_ids)
+            report = self._run(caller, COPY, 0, num_ids)
             if report[runtime.FAULT]:
                 slot = self.layout.packed[report[runtime.WHAT]]
                 raise row_error(slot, self.layout, self.slots, ids, self.where)
         return self._batch(ids, block)
 
-    def _last_observations(self, ids: EnvIds) -> VecObs:
-        """The last observations of the episodes that ended: the same loops show the records as they were then."""
+    def _last_slots(self) -> CompiledSlots:
+        """Slots with which the same loops show last observations: the records of ended episodes as they were."""
         if self._last is None:
             self._last = last = copy.copy(self)
-            slots = self.layout.of_kind(*_SHOWN)
-            last.slots = {
-                **self.slots,
-                **_new_arrays(self.layout, len(self), slots),
-                "record": self.slots["final_record"],
-            }
-            last.slots["elapsed"] = np.zeros_like(self.slots["elapsed"])
-            last.slots["settings"][runtime.DROP_ACTIONS] = True
-            last._everyone = last._last = None
+            shown = _new_arrays(self.layout, len(self), self.layout.of_kind(*_SHOWN))
+            shown["elapsed"] = np.zeros_like(self.slots["elapsed"])
+            shown["settings"][runtime.DROP_ACTIONS] = True
+            last.slots = {**self.slots, **shown, "record": self.slots["final_record"]}
+            last._everyone = last._block = None
             last._prepare()
-        ended = ids[self.slots["kept"][ids]]
-        self._last._callers[0].bind_ids(ended)
-        _, obs = self._last._do_and_pack(OBSERVE, ended)
-        return self._last._collect(ended) if obs is None else obs
+            last._callers[0].bind_ids(self._kept_ids)
+        return self._last
+
+    def _last_observations(self, ids: EnvIds, block: Block | None) -> VecObs:
+        """The last observations of the episodes that ended in `ids`; with a block, `_Caller.act` may have packed them."""
+        last = self._last_slots()
+        caller = last._callers[0]
+        if block is not None and caller.report[runtime.COPIED]:
+            caller.report.fill(0)  # read only once
+            return last._batch(ids, block)
+        caller.bind_ids(ids)
+        last._run(caller, OBSERVE, 0, len(ids))
+        obs = last._collect(ids)
+        caller.bind_ids(self._kept_ids)
+        caller.report.fill(0)
+        return obs
 
     # ---- batches
 
     def _take_block(self, num_ids: int) -> Block:
-        """Memory for the next batch."""
+        """Memory for the next batch: the block that was taken last until a batch is made of it."""
         if num_ids >= self._stride:
             self._make_room(num_ids, self._rooms.tolist())
-        block = self._blocks.take(self._size)
+        if self._block is not None:
+            return self._block
+        self._block = block = self._blocks.take(self._size)
         self._callers[0].table[BLOCK] = block.address
         if self.program.run is None:
             held = self._callers[0].held
-            held[self._callers[0].places["offsets"]] = self._offsets(block, self._stride - 1)
+            held[self._callers[0].places["offsets"]] = np.ndarray(
+                (len(self._rooms), self._stride), np.int64, block.memory
+            )
             for packed, start, rows in zip(self._packed, self._starts, self._num_rows, strict=True):
                 held[packed.place] = np.ndarray((rows, *packed.row), packed.dtype, block.memory, start)
         return block
@@ -474,7 +515,7 @@ class CompiledSlots(EnvSlots):
             self._starts.append(size)
             size += _aligned(rows * packed.row_bytes)
         self._size = size
-        self._blocks = Recycler()
+        self._blocks, self._block = Recycler(), None
         table = self._callers[0].table
         table[STRIDE] = self._stride
         for packed, start in zip(self._packed, self._starts, strict=True):
@@ -487,6 +528,7 @@ class CompiledSlots(EnvSlots):
     def _batch(self, ids: EnvIds, block: Block, ended: bool = True) -> VecObs:
         """The batch over the rows that a call has left in `block`; `ended`: whether episodes may have ended."""
         num_ids, memory, slots = len(ids), block.memory, self.slots
+        self._block = None  # it is used up
         offsets = self._offsets(block, num_ids)
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
@@ -511,7 +553,7 @@ class CompiledSlots(EnvSlots):
             features[GLOBAL_ENTITY] = RaggedBufferF32._of(shown, np.arange(num_ids + 1, dtype=np.int64))
         masks: dict[str, VecActionMask] = {}
         for action, actors, actees, mask in self._masks:
-            masks[action.name] = action.vec_mask(
+            masks[action.name] = VecActionMask(
                 RaggedBufferI64._of(values[actors], rows[self._packed[actors].column]),
                 RaggedBufferI64._of(values[actees], rows[self._packed[actees].column]) if actees >= 0 else None,
                 RaggedBufferBool._of(values[mask], rows[self._packed[mask].column])
@@ -538,6 +580,10 @@ class CompiledSlots(EnvSlots):
         for name, number in self._visible:
             if not values[number].all():
                 obs.visible[name] = RaggedBufferBool._of(values[number], rows[self._packed[number].column])
+        if self._arguments["entity_ids"]:
+            for name, number, column in self._ids:
+                written = np.full((totals[column], 1), -1) if number < 0 else values[number]
+                obs.ids[name] = RaggedBufferI64._of(written, rows[column])
         if ended and self._info and done.any():
             obs.end_of_episode_info = _EpisodeInfo(self._info, ids[done])
         if self._metrics:

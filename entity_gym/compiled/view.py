@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action
+from entity_gym.actions import Action, ActionMask, ActionSpace
+from entity_gym.actions.reading import EntityID
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.compiled.actions import ActionPlan
 from entity_gym.compiled.declare import Kind, safe_name
@@ -16,10 +17,9 @@ from entity_gym.compiled.description import Description
 from entity_gym.compiled.random import random_state
 from entity_gym.compiled.record import Record
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
-from entity_gym.observation import ActionMask, EntityID, Observation
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 ONLY = np.zeros(1, dtype=np.int64)  # the one slot
 
@@ -139,7 +139,7 @@ class CompiledView(Environment):
 
     def _all_ids(self) -> dict[str, list[EntityID]]:
         """Type -> ids of the entities that are shown: those that `observe` has written, else the positions."""
-        counts, ids = self._counts(), {}
+        counts, ids = self._counts(), dict[str, list[EntityID]]()
         for attribute, name in self._layout.entity_names.items():
             count = counts[attribute]
             written = self._slots.slots.get(f"ids_{attribute}")
@@ -174,7 +174,8 @@ class CompiledView(Environment):
         if action is not None:
             where = f"{self._layout.name}: action {plan.name!r}"
             plan.read(where, action, values, lambda actors: self._places(plan, actors), self._entity_indices())
-        return plan.buffer.from_offsets(values, offsets)
+        buffer: VecAction = plan.buffer.from_offsets(values, offsets)
+        return buffer
 
     def _entity_indices(self) -> dict[EntityID, int]:
         """Id -> entity index, of everything that is shown."""

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_che
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 #: Which last observations are kept in `VecObs.final`: those needed to bootstrap from, all, or none.
 FinalObservations = Literal["truncated", "all", "none"]
@@ -115,10 +116,8 @@ class EnvSlots(ABC):
     def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
         """Check the actions, step the environments `ids` and pack what they show, all in the thread of worker 0.
 
-        Slots that can do this in one go override it.
-
-        Args:
-            untouched: called before an error is raised if no environment has been stepped.
+        Slots that can do this in one go override it. `untouched` is called before an error is raised if no environment has
+        been stepped.
 
         Raises:
             ValueError: see `check` and `collect`.

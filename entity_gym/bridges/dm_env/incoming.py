@@ -1,0 +1,189 @@
+"""Environments of dm_env's interface as a pool of entity environments.
+
+    pool = from_dm_env(lambda seed: MyTask(seed), num_envs=64)
+
+Specs are converted to Gymnasium's spaces, and `bridges.gymnasium` does the rest: arrays are numbers, a `DiscreteArray` is a
+category or a choice, nested dictionaries are types of their own. An episode whose last discount is 0 has terminated, and one with
+another discount was truncated. Discounts of other steps are not used: the trainer has its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from entity_gym.bridges.gymnasium.incoming import GymFactory, GymOptions, from_gymnasium, gymnasium_worlds
+from entity_gym.bridges.gymnasium.observations import PlainSpace
+from entity_gym.bridges.incoming import Constructor, Executor, parameters_of
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.vec_env import VecEnv
+
+#: Parameters by which a function that makes an environment may take its seed.
+SEEDS = ("seed", "random", "random_seed", "random_state")
+
+
+def from_dm_env(
+    env: Callable[..., Any],
+    num_envs: int = 1,
+    seed: int = 0,
+    executor: Executor = "list",
+    autoreset: bool = True,
+    *,
+    num_workers: int | None = None,
+    final_observations: FinalObservations = "truncated",
+    global_features: bool = False,
+    rows: Sequence[str] = (),
+    **kwargs: Any,
+) -> VecEnv | EpisodeVecEnv:
+    """Make a pool of dm_env environments.
+
+    Args:
+        env: a class or function that makes an environment.
+        num_envs: as in `from_gymnasium`.
+        seed: dm_env has no seeds after an environment is made, so `env` is called again for environment i with `seed + i`
+            whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
+        executor: as in `from_gymnasium`.
+        autoreset: as in `from_gymnasium`.
+        num_workers: as in `from_gymnasium`.
+        final_observations: as in `from_gymnasium`.
+        global_features: as in `from_gymnasium`.
+        rows: as in `from_gymnasium`.
+        kwargs: further arguments of `env`.
+
+    Raises:
+        ValueError: for anything that is no such environment, or specs that have no form as entities.
+    """
+    return from_gymnasium(
+        DmConstructor(env, kwargs),
+        num_envs,
+        seed,
+        executor,
+        autoreset,
+        num_workers=num_workers,
+        final_observations=final_observations,
+        global_features=global_features,
+        rows=rows,
+    )
+
+
+def dm_worlds(env: str | Callable[..., Any], **kwargs: Any) -> GymFactory:
+    """Return a factory that every pool takes; arguments as in `from_dm_env`, without the pool's, or "package.module:Name"."""
+    options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
+    return gymnasium_worlds(DmConstructor(env, kwargs), **options)
+
+
+class DmConstructor(Constructor):
+    """Makes environments of dm_env's interface, and gives them Gymnasium's."""
+
+    def __init__(self, env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        if not isinstance(env, str) and not callable(env):
+            raise ValueError(
+                f"env is {env!r:.200}; expected a class or function that makes an environment of dm_env's interface"
+            )
+        super().__init__(env, kwargs, "the dm_env environment")
+
+    def __call__(self, **more: Any) -> DmAsGym:
+        parameters = parameters_of(self.make)
+        seed_name = next((name for name in SEEDS if name in parameters and name not in self.kwargs), None)
+        return DmAsGym(functools.partial(super().__call__, **more), seed_name)
+
+
+class DmAsGym:
+    """One dm_env environment with Gymnasium's interface, as far as the bridge needs it.
+
+    Args:
+        make: makes the environment.
+        seed_name: the parameter of `make` that takes a seed; None if it has none.
+
+    Attributes:
+        why_unseedable: what it lacks to be seeded; "" if nothing.
+
+    Raises:
+        ValueError: if `make` returns something else, or for specs that are no spaces.
+    """
+
+    def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:
+        self._make, self._seed_name = make, seed_name
+        self.why_unseedable = "" if seed_name else f"what makes it has none of the parameters {', '.join(SEEDS)}"
+        self._dm = make()
+        lacking = [name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self._dm, name)]
+        if lacking:
+            raise ValueError(
+                f"{type(self._dm).__name__} is no environment of dm_env's interface: it has no {lacking[0]}()"
+            )
+        self.observation_space = _space(self._dm.observation_spec(), "observation")
+        self._action_spec = self._dm.action_spec()
+        self.action_space = _space(self._action_spec, "action")
+
+    @property
+    def unwrapped(self) -> Any:
+        """The dm_env environment itself."""
+        return self._dm
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; with a seed, in an environment that is made anew."""
+        if seed is not None and self._seed_name is not None:
+            self.close()
+            self._dm = self._make(**{self._seed_name: seed})
+        return self._checked(self._dm.reset(), "reset").observation, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        shown = self._checked(self._dm.step(_as_spec(action, self._action_spec)), "step")
+        ended = bool(shown.last())
+        truncated = ended and shown.discount is not None and bool(np.any(shown.discount))
+        reward = 0.0 if shown.reward is None else shown.reward
+        return shown.observation, reward, ended and not truncated, truncated, {}
+
+    def render(self) -> Any:
+        """Draw with `render()` of the environment, or of dm_control's physics."""
+        draw = getattr(self._dm, "render", None) or getattr(getattr(self._dm, "physics", None), "render", None)
+        return None if draw is None else draw()
+
+    def close(self) -> None:
+        """Release the environment."""
+        if hasattr(self._dm, "close"):
+            self._dm.close()
+
+    def _checked(self, shown: Any, method: str) -> Any:
+        """Return `shown`; raises ValueError if it is no time step."""
+        if not hasattr(shown, "step_type") or not hasattr(shown, "observation"):
+            name = type(self._dm).__name__
+            raise ValueError(f"{name}: {method}() returned {shown!r:.200}; expected a dm_env.TimeStep")
+        return shown
+
+
+def _space(spec: Any, path: str) -> PlainSpace:
+    """Convert a spec to a space."""
+    if isinstance(spec, Mapping):
+        return PlainSpace("Dict", spaces={key: _space(each, f"{path}.{key}") for key, each in spec.items()})
+    if isinstance(spec, list | tuple):
+        return PlainSpace("Tuple", spaces=tuple(_space(each, f"{path}.{k}") for k, each in enumerate(spec)))
+    if not hasattr(spec, "shape") or not hasattr(spec, "dtype"):
+        raise ValueError(f"the spec of {path} is {spec!r:.200}; expected specs of dm_env, in dictionaries or lists")
+    dtype = np.dtype(spec.dtype)
+    if any(size < 0 for size in spec.shape):
+        raise ValueError(f"the spec of {path} is {spec!r:.200}; its shape must be known")
+    if dtype.kind not in "biuf":
+        raise ValueError(f"the spec of {path} is {spec!r:.200}; it must be of numbers: leave it out in a wrapper")
+    if hasattr(spec, "num_values"):
+        return PlainSpace("Discrete", n=int(spec.num_values))
+    low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
+    if dtype.kind != "f" and path.startswith("action") and not hasattr(spec, "minimum"):
+        raise ValueError(
+            f"the spec of {path} is {spec!r:.200}; whole numbers need bounds: use DiscreteArray or BoundedArray"
+        )
+    return PlainSpace("Box", tuple(spec.shape), dtype, low, high)
+
+
+def _as_spec(action: Any, spec: Any) -> Any:
+    """Convert an action to the dtypes of its spec."""
+    if isinstance(spec, Mapping):
+        return {key: _as_spec(action[key], each) for key, each in spec.items()}
+    if isinstance(spec, list | tuple):
+        return [_as_spec(part, each) for part, each in zip(action, spec, strict=True)]
+    return np.asarray(action, dtype=spec.dtype)

@@ -1,0 +1,520 @@
+"""Programs that own their main loop are environments like any other to the trainer."""
+
+from __future__ import annotations
+
+import enum
+import gc
+import pickle
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import CategoricalActionSpace, Entity, ObsSpace
+from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
+from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.slots import SlotsFactory
+from entity_gym.pools.threaded_env import ThreadedVecEnv
+from tests.entity_gym.agents.programs import (
+    Goal,
+    Log,
+    Move,
+    Walker,
+    hang_after_one_step,
+    ignore_none,
+    keep_log,
+    leave_after_one_game,
+    leave_by_exit,
+    make,
+    moves,
+    one_after_the_other,
+    one_ends_early,
+    play,
+    raise_after_one_step,
+    trip_over_none,
+    wait_for,
+    walk,
+    walk_together,
+)
+
+
+def pool_of(main: Any, num_envs: int = 2, config: Any = None, **options: Any) -> ThreadedVecEnv:
+    return ThreadedVecEnv(make(main, config, **options), num_envs)
+
+
+def still_running(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.endswith(name)]
+
+
+def soon(condition: Any) -> bool:
+    """Whether this becomes true within 10 seconds."""
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+# ---- what the trainer sees
+
+
+def test_the_spaces_are_what_was_declared_and_no_program_runs_for_them() -> None:
+    env = make(walk)
+    assert isinstance(env, SlotsFactory)
+    pool = ThreadedVecEnv(env, 2)
+    assert pool.obs_space() == ObsSpace({"Walker": Entity(["x"]), "Goal": Entity(["x"]), "Wall": Entity([])})
+    assert pool.action_space() == {"Move": CategoricalActionSpace(["LEFT", "STAY", "RIGHT"])}
+    assert not still_running(".walk")
+    pool.close()
+
+
+def test_the_reward_is_the_change_of_the_score_and_an_episode_is_a_game() -> None:
+    pool = pool_of(walk, 1)
+    obs = pool.reset(0)
+    goal = float(obs.features["Goal"].values[0, 0])
+    towards, away = (2, 0) if goal > 0 else (0, 2)
+    assert abs(goal) >= 2, "the moves below do not pass the goal"
+    assert obs.reward.tolist() == [0.0]  # the score begins at 100, which is no reward
+
+    rewards, dones, places = [], [], []
+    for choice in (towards, away, towards):
+        obs = pool.act(moves(obs, choice))
+        rewards.append(float(obs.reward[0]))
+        dones.append(bool(obs.done[0]))
+        places.append(float(obs.features["Walker"].values[0, 0]))
+    assert rewards == [1.0, -1.0, 1.0]
+    assert dones == [False, False, True]
+    assert places == [np.sign(goal), 0.0, 0.0]  # the last one is where the next game begins
+    assert obs.metrics["steps"].mean == 3.0
+    assert obs.elapsed_step.tolist() == [0]
+
+    obs = pool.act(moves(obs, 1))
+    assert (obs.reward.tolist(), obs.done.tolist()) == ([-1.0], [False])  # the score of the game before counts no more
+    pool.close()
+
+
+def cut_short(agent: Agent, config: Any, seed: int) -> None:
+    for score in range(1000):
+        if agent.act(Obs(Move, score=score, actors=[Walker(score)])) is None:
+            return
+        agent.game_over(Obs(Move, score=score + 5, entities=[Walker(50 + score)]), truncated=True)
+
+
+def test_a_game_that_is_cut_short_keeps_its_last_observation_to_bootstrap_from() -> None:
+    pool = pool_of(cut_short, 1)
+    obs = pool.act(moves(pool.reset(), 0))
+    assert (obs.done.tolist(), obs.truncated.tolist(), obs.reward.tolist()) == ([True], [True], [5.0])
+    assert obs.final is not None
+    assert obs.final.features["Walker"].values.tolist() == [[50.0]]
+    assert obs.features["Walker"].values.tolist() == [[1.0]]
+    pool.close()
+
+
+class Paint(enum.Enum):
+    RED = 0
+    BLUE = 1
+
+
+def several_actors(agent: Agent, config: Any, seed: int) -> None:
+    """Two walkers, of which the second may only stay; then they paint; then nobody acts."""
+    score = 0.0
+    while True:
+        walkers = [Walker(1), Walker(2)]
+        chosen = agent.act_each(Obs(Move, score=score, actors=walkers, allowed=[list(Move), [Move.STAY]]))
+        if chosen is None:
+            return
+        score += 10 * chosen[0].value + chosen[1].value
+        paint = agent.act(Obs(Paint, score=score, actors=[Goal(0)]))
+        score += 0 if paint is None else 100 * paint.value
+        agent.act_each(Obs(Move, score=score, entities=[Goal(1)]))
+
+
+def test_actors_masks_and_actions_differ_from_step_to_step() -> None:
+    env = TrainEnvBuilder().entity(Walker, Goal).action(Move, Paint).build(several_actors)
+    pool = ThreadedVecEnv(env, 1)
+    obs = pool.reset()
+    assert obs.action_masks["Move"].mask.values.tolist() == [[True] * 3, [False, True, False]]  # type: ignore[union-attr]
+    assert obs.action_masks["Paint"].actors.items() == 0
+    nothing = {name: mask.actors.clone() for name, mask in obs.action_masks.items()}
+    first = pool.act(nothing | moves(obs, [2, 1]))
+    assert first.reward.tolist() == [10.0]
+    assert first.action_masks["Move"].actors.items() == 0
+
+    nothing = {name: mask.actors.clone() for name, mask in first.action_masks.items()}
+    painted = nothing["Paint"]
+    painted.values[:] = 1
+    second = pool.act(nothing)
+    assert second.reward.tolist() == [100.0]
+    third = pool.act({name: mask.actors.clone() for name, mask in second.action_masks.items()})
+    assert third.action_masks["Move"].actors.size1().tolist() == [2]
+    with pytest.raises(ValueError, match="Move"):  # the second walker may not go left
+        pool.act({**{"Paint": third.action_masks["Paint"].actors}, **moves(third, [0, 0])})
+    pool.close()
+
+
+# ---- seeds and pools
+
+
+def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -> None:
+    played = []
+    for seed in (1, 1, 2):
+        pool = pool_of(walk, 4)
+        played.append(play(pool, 8, seed))
+        pool.close()
+    threads = ThreadedVecEnv(make(walk), 4, num_threads=2)
+    played.append(play(threads, 8, 1))
+    played.append(play(threads, 8, 1))  # the same pool once more
+    threads.close()
+    assert played[0] == played[1] == played[3] == played[4]
+    assert played[0] != played[2]
+
+
+def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> None:
+    env = pickle.loads(pickle.dumps(make(walk)))
+    second_half = SlotVecEnv(env.make_slots(2, first_env=2, autoreset=True, final_observations="truncated"), seed=0)
+    all_of_them = pool_of(walk, 4)
+    expected, got = all_of_them.reset(5), second_half.reset(5)
+    for _ in range(5):
+        for name, features in got.features.items():
+            assert features.values.tolist() == expected.features[name][[2, 3]].values.tolist()
+        expected, got = all_of_them.act(moves(expected, 1)), second_half.act(moves(got, 1))
+        assert got.reward.tolist() == expected.reward[2:].tolist()
+    all_of_them.close()
+    second_half.close()
+
+
+def test_asynchronously_each_program_goes_on_by_itself() -> None:
+    pool = ThreadedVecEnv(make(walk), 4, num_threads=2, batch_size=2)
+    pool.async_reset()
+    seen = np.zeros(4, np.int64)
+    for _ in range(20):
+        obs = pool.recv()
+        seen[obs.env_id] += 1
+        pool.send(moves(obs, 1), obs.env_id)
+    assert (seen > 0).all()
+    pool.close()
+
+
+def test_evaluation_plays_one_game_in_each_environment() -> None:
+    pool = EpisodeVecEnv(make(walk, 5), 3)
+    for _ in range(2):
+        obs, running = pool.reset()
+        steps = 0
+        while len(running):
+            (all_obs, _), (obs, running) = pool.step(moves(obs, 1))
+            steps += 1
+        assert (steps, all_obs.done.tolist(), all_obs.reward.tolist()) == (5, [True] * 3, [-1.0] * 3)
+    assert len(still_running(".walk")) == 3
+    pool.close()
+
+
+def test_a_game_that_was_abandoned_ends_its_main_and_the_next_one_has_another_seed() -> None:
+    log = Log()
+    pool = pool_of(keep_log, 2, log)
+    obs = pool.reset(0)
+    pool.act(moves(obs, 1))
+    assert log.left == []
+    first = list(log.seeds)
+    pool.reset()
+    assert sorted(log.left) == sorted(first)
+    assert len(set(log.seeds)) == 4
+    pool.reset(0)
+    assert sorted(log.seeds[4:]) == sorted(first)  # the pool's seed begins anew
+    pool.close()
+    assert sorted(log.left) == sorted(log.seeds)
+    assert not still_running(".keep_log")
+    pool.close()
+
+
+def test_a_pool_that_is_dropped_lets_its_programs_leave() -> None:
+    log = Log()
+    pool = pool_of(keep_log, 2, log)
+    pool.reset()
+    del pool
+    gc.collect()
+    assert soon(lambda: len(log.left) == 2)
+
+
+def test_one_environment_alone_is_an_environment() -> None:
+    env = make(walk)()
+    env.reseed(3, 0)
+    first = env.reset()
+    assert first.reward == 0
+    assert np.asarray(first.features["Walker"]).tolist() == [[0.0]]
+    env.close()
+    with pytest.raises(ValueError, match="walk: the environment is closed"):
+        env.reset()
+
+
+# ---- several agents in one world
+
+
+def test_each_agent_of_a_world_is_an_environment_of_its_own() -> None:
+    pool = pool_of(walk_together, 4, num_agents=2)
+    obs = pool.reset(0)
+    for _ in range(2):
+        obs = pool.act(moves(obs, [0, 1, 2, 1]))
+    assert obs.features["Walker"].values.tolist() == [[-2.0], [0.0], [2.0], [0.0]]
+    obs = pool.act(moves(obs, 1))
+    assert obs.done.tolist() == [True] * 4
+    pool.close()
+
+
+def test_worlds_with_several_agents_play_the_same_in_every_pool() -> None:
+    together = pool_of(walk_together, 8, num_agents=2)
+    in_threads = ThreadedVecEnv(make(walk_together, num_agents=2), 8, num_threads=2)
+    assert play(together, 8, 3) == play(in_threads, 8, 3)
+    together.close()
+    in_threads.close()
+
+
+def test_evaluation_plays_whole_worlds() -> None:
+    pool = EpisodeVecEnv(make(walk_together, num_agents=3), 6)
+    obs, running = pool.reset(1)
+    while len(running):
+        (all_obs, _), (obs, running) = pool.step(moves(obs, 1))
+    assert all_obs.done.tolist() == [True] * 6
+    obs, running = pool.reset(env_id=[0, 1, 2])
+    assert running.tolist() == [0, 1, 2]
+    pool.close()
+
+
+def test_an_action_that_is_awaited_too_early_is_an_error_and_no_deadlock() -> None:
+    pool = pool_of(one_after_the_other, num_agents=2)
+    with pytest.raises(ValueError, match="agent 0 waits for its action before agent 1 of the same world has handed in"):
+        pool.act(moves(pool.reset(), 1))
+    pool.close()
+
+
+def test_games_of_one_world_that_do_not_end_together_are_an_error() -> None:
+    pool = pool_of(one_ends_early, num_agents=2)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match=r"agent 1 goes on after the game of agent 0 is over: games of one world end"):
+        pool.act(moves(obs, 1))
+    pool.close()
+
+
+def test_part_of_a_world_can_neither_be_made_nor_stepped() -> None:
+    env = make(walk_together, num_agents=2)
+    with pytest.raises(
+        ValueError, match="3 environments from .* no whole number of worlds .* num_envs must be a multiple of 2"
+    ):
+        ThreadedVecEnv(env, 3)
+    with pytest.raises(
+        ValueError, match=r"2 agents in each world, and none of them .* enn_ppo.play and entity_gym.check: .*load_agent"
+    ):
+        env()
+    pool = ThreadedVecEnv(env, 4)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match=r"\(environment 2\): the 2 agents of a world are stepped together: .* 2 to 3"):
+        pool.act({"Move": moves(obs, 1)["Move"][[0, 1, 2]]}, [0, 1, 2])
+    pool.reset()
+    pool.close()
+
+
+# ---- programs that do not behave
+
+
+def test_what_a_program_raises_keeps_its_type_and_names_the_environment() -> None:
+    pool = pool_of(raise_after_one_step)
+    obs = pool.reset()
+    with pytest.raises(LookupError, match="the map is lost") as caught:
+        pool.act(moves(obs, 1))
+    notes = " ".join(caught.value.__notes__)
+    assert "raised in tests.entity_gym.agents.programs.raise_after_one_step" in notes
+    assert "(environment 0)" in notes
+    assert pool.reset().reward.tolist() == [0.0, 0.0]  # a new main, and a new game
+    pool.close()
+
+
+def test_a_program_that_returns_is_an_error_that_says_what_it_must_do() -> None:
+    pool = pool_of(leave_after_one_game)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match="leave_after_one_game returned while the trainer goes on: it must play game"):
+        for _ in range(3):
+            obs = pool.act(moves(obs, 1))
+    pool.close()
+
+
+def test_a_program_that_exits_is_an_error_and_does_not_exit_the_trainer() -> None:
+    pool = pool_of(leave_by_exit)
+    with pytest.raises(ValueError, match="leave_by_exit ended with SystemExit while the trainer goes on"):
+        pool.reset()
+    pool.close()
+
+
+def test_a_program_that_hangs_is_an_error_that_says_where_it_is() -> None:
+    go_on = threading.Event()
+    pool = pool_of(hang_after_one_step, 1, go_on, time_limit=0.2)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match=r"for 0\.2 seconds \(time_limit\); it is at programs\.py:\d+ in wait_for\(\)"):
+        pool.act(moves(obs, 1))
+    with pytest.warns(RuntimeWarning, match=r"has not returned 0\.2 seconds after act returned None.*left behind"):
+        pool.close()
+    go_on.set()
+    assert soon(lambda: not still_running("hang_after_one_step"))
+
+
+def test_a_program_that_goes_on_after_none_is_an_error() -> None:
+    pool = pool_of(ignore_none, 1)
+    pool.act(moves(pool.reset(), 1))
+    with pytest.raises(ValueError, match="after act had returned None: the trainer is gone, and main must return"):
+        pool.reset()
+    pool.reset()
+    with pytest.raises(ValueError, match="main must return"):
+        pool.close()
+    assert not still_running("ignore_none")
+
+
+def test_a_program_that_trips_over_none_is_an_error_that_says_when() -> None:
+    pool = pool_of(trip_over_none, 1)
+    pool.reset()
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'value'") as caught:
+        pool.close()
+    assert "trip_over_none after act had returned None" in " ".join(caught.value.__notes__)
+
+
+@dataclass
+class Stranger:
+    x: int
+
+
+class Jump(enum.Enum):
+    UP = 0
+
+
+def shows_a_stranger(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Move, score=0, entities=[Stranger(1)], actors=[Walker(0)]))
+
+
+def asks_for_more(agent: Agent, config: Any, seed: int) -> None:
+    agent.act(Obs(Jump, score=0, actors=[Walker(0)]))
+
+
+def asks_twice(agent: Agent, config: Any, seed: int) -> None:
+    agent.act_async(Obs(Move, score=0, actors=[Walker(0)]))
+    agent.act_async(Obs(Move, score=0, actors=[Walker(0)]))
+
+
+def ends_while_it_waits(agent: Agent, config: Any, seed: int) -> None:
+    agent.act_async(Obs(Move, score=0, actors=[Walker(0)]))
+    agent.game_over(Obs(Move, score=0))
+
+
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        (shows_a_stranger, r"entity type 'Stranger' was not declared: add \.entity\(Stranger\)"),
+        (asks_for_more, r"action 'Jump' was not declared: add \.action\(Jump\)"),
+        (asks_twice, "agent 0 asked for another action before it received the one"),
+        (ends_while_it_waits, "agent 0: the game is over before it received the action"),
+    ],
+)
+def test_what_a_program_may_not_do_is_an_error(main: Any, message: str) -> None:
+    pool = pool_of(main, 1)
+    with pytest.raises(ValueError, match=message):
+        pool.act(moves(pool.reset(), 1))
+    pool.close()
+
+
+def begins_at_its_end(agent: Agent, config: Any, seed: int) -> None:
+    agent.game_over(Obs(Move, score=3))
+    walk(agent, config, seed)
+
+
+def test_a_game_in_which_nothing_was_asked_is_not_counted() -> None:
+    pool = pool_of(begins_at_its_end, 1)
+    assert pool.reset().done.tolist() == [False]
+    pool.close()
+
+
+def knows_its_agent(agent: Agent, config: list[bool], seed: int) -> None:
+    config.append(isinstance(agent, TrainAgent) and agent.gone)
+    walk(agent, None, seed)
+    config.append(isinstance(agent, TrainAgent) and agent.gone)
+    agent.game_over(Obs(Move, score=0))  # nobody listens any more, and nothing happens
+
+
+def test_a_program_can_ask_whether_the_trainer_is_gone() -> None:
+    gone: list[bool] = []
+    pool = pool_of(knows_its_agent, 1, gone)
+    pool.reset()
+    pool.close()
+    assert gone == [False, True]
+
+
+# ---- building
+
+
+def test_a_builder_refuses_what_cannot_be() -> None:
+    builder = TrainEnvBuilder().entity(Walker)
+    with pytest.raises(ValueError, match="no action was given"):
+        builder.build(walk)
+    with pytest.raises(ValueError, match="two of the entity types are called 'Walker'"):
+        builder.entity(Walker)
+    with pytest.raises(ValueError, match="is no class; give the dataclass itself"):
+        builder.entity(Walker(3))  # type: ignore[arg-type]
+    builder.action(Move)
+    with pytest.raises(ValueError, match="two of the actions are called 'Move'"):
+        builder.action(Move)
+    with pytest.raises(
+        ValueError, match=r"main is called as main\(agent, config, seed\), which \(agent\) does not take"
+    ):
+        builder.build(lambda agent: None)
+    with pytest.raises(ValueError, match="main is 3; it must be a function"):
+        builder.build(3)  # type: ignore[arg-type]
+    for num_agents in (0, True, 1.5):
+        with pytest.raises(ValueError, match="num_agents is .*; it must be a whole number, at least 1"):
+            builder.build(walk, num_agents=num_agents)  # type: ignore[arg-type]
+    for time_limit in (0, -1.0, "1"):
+        with pytest.raises(ValueError, match="time_limit is .*; it must be a number of seconds above 0"):
+            builder.build(walk, time_limit=time_limit)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Length:
+    steps: int = 2
+
+
+def walk_as_long(agent: Agent, config: Length, seed: int) -> None:
+    walk(agent, config.steps, seed)
+
+
+def test_fields_of_the_config_can_be_set_to_other_values() -> None:
+    env = make(walk_as_long, Length())
+    assert env.configured({}) is env
+    pool = EpisodeVecEnv(env.configured({"steps": 4}), 1)
+    obs, running = pool.reset()
+    for steps in (1, 2, 3, 4):
+        assert len(running) == 1, f"over after {steps - 1} steps"
+        _, (obs, running) = pool.step(moves(obs, 1))
+    assert len(running) == 0
+    pool.close()
+    with pytest.raises(ValueError, match="walk_as_long has no field 'stpes'; allowed: 'steps'; did you mean 'steps'"):
+        env.configured({"stpes": 4})
+    with pytest.raises(
+        ValueError, match=r"\{'size': 4\} cannot be set for .*walk: its config is None, and only the fields"
+    ):
+        make(walk).configured({"size": 4})
+
+
+def test_everything_is_quiet_when_all_behave() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool = pool_of(walk, 3)
+        play(pool, 5, 0)
+        pool.close()
+    wait_for_none = threading.Event()
+    wait_for_none.set()
+    wait_for(wait_for_none)
+
+
+def test_programs_take_no_env_info_and_say_how_they_are_configured() -> None:
+    pool = pool_of(walk, 1)
+    with pytest.raises(ValueError, match="walk takes no env_info: its parameters are the fields of its config"):
+        pool.reset(env_info=[{"number": 3}])
+    pool.close()
