@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import spaces
+from entity_gym import actions, spaces
 from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, GlobalCategorical, SelectEntity
 from entity_gym.compiled.build import cache_dir
 from entity_gym.envs import minesweeper
@@ -41,9 +41,9 @@ def test_the_spaces_are_the_declarations_without_capacities() -> None:
     assert Everything.action_space() == {
         "Walk": actions.CategoricalActionSpace(["stay", "left", "right"]),
         "Sniff": actions.CategoricalActionSpace(["hold", "sniff"]),
-        "Chase": spaces.SelectEntityActionSpace(),
-        "Throw Rock": spaces.SelectEntityActionSpace(),
-        "Weather": spaces.GlobalCategoricalActionSpace(["sun", "rain", "snow"]),
+        "Chase": actions.SelectEntityActionSpace(),
+        "Throw Rock": actions.SelectEntityActionSpace(),
+        "Weather": actions.GlobalCategoricalActionSpace(["sun", "rain", "snow"]),
     }
 
 
