@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.bridges.dense_actions import DenseActions
 from entity_gym.bridges.dense_obs import Field, Padding, Tree, field_trees, map_tree, merge_trees, tree_of_keys
@@ -32,7 +32,7 @@ _INT64 = np.dtype(np.int64)
 class Dense(NamedTuple):
     """Frames as nested arrays."""
 
-    observation: Tree  # ends: (N, ...) arrays, or `RaggedArray` with a row a player
+    observation: Tree  # ends: (N, ...) arrays, or `RaggedBuffer` with a row a player
     info: dict[str, Tree]
 
 
@@ -126,8 +126,10 @@ class DenseForm:
             own["action_mask"] = self._actions.masks(offered)
         if self._per_player is not None:
             rows = obs.arrays[self._per_player]
-            assert isinstance(rows, RaggedArray)
-            own["players"] = {"env_id": RaggedArray(np.repeat(obs.env_id, np.diff(rows.offsets)), rows.offsets)}
+            assert isinstance(rows, RaggedBuffer)
+            own["players"] = {
+                "env_id": RaggedBuffer.from_offsets(np.repeat(obs.env_id, np.diff(rows.offsets)), rows.offsets)
+            }
         info = merge_trees(own, tree_of_keys(obs.arrays, "info"))
         if self._padding is None:
             return Dense(tree_of_keys(obs.arrays, "obs"), info)
@@ -140,8 +142,8 @@ class DenseForm:
 def frame_of(tree: Tree, row: int) -> Tree:
     """What one frame of a tree of arrays holds: (...) arrays, or (players, ...)."""
 
-    def one(array: NDArray[Any] | RaggedArray) -> NDArray[Any]:
-        if isinstance(array, RaggedArray):
+    def one(array: NDArray[Any] | RaggedBuffer[Any]) -> NDArray[Any]:
+        if isinstance(array, RaggedBuffer):
             return array.values[array.offsets[row] : array.offsets[row + 1]]
         return np.asarray(array[row])
 
@@ -153,7 +155,7 @@ def frames_of(tree: Tree) -> list[Tree]:
     if isinstance(tree, dict):
         branches = [frames_of(branch) for branch in tree.values()]
         return [dict(zip(tree, values, strict=True)) for values in zip(*branches, strict=True)]
-    if isinstance(tree, RaggedArray):
+    if isinstance(tree, RaggedBuffer):
         return [tree.values[lo:hi] for lo, hi in itertools.pairwise(tree.offsets.tolist())]
     return list(tree) if tree.ndim > 1 else [np.asarray(value) for value in tree]
 
@@ -161,13 +163,13 @@ def frames_of(tree: Tree) -> list[Tree]:
 def rows_of(tree: Tree, rows: NDArray[np.int64]) -> Tree:
     """The frames `rows`, in that order, as copies."""
 
-    def some(array: NDArray[Any] | RaggedArray) -> NDArray[Any] | RaggedArray:
-        if not isinstance(array, RaggedArray):
+    def some(array: NDArray[Any] | RaggedBuffer[Any]) -> NDArray[Any] | RaggedBuffer[Any]:
+        if not isinstance(array, RaggedBuffer):
             return np.asarray(array[rows])
         lengths = np.diff(array.offsets)[rows]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return RaggedArray(array.values[np.repeat(array.offsets[rows], lengths) + within], offsets)
+        return RaggedBuffer.from_offsets(array.values[np.repeat(array.offsets[rows], lengths) + within], offsets)
 
     return map_tree(some, tree)
 
@@ -179,13 +181,13 @@ def join(trees: Sequence[Tree]) -> Tree:
         return first
     if isinstance(first, dict):
         return {name: join([tree[name] for tree in trees]) for name in first}
-    if not isinstance(first, RaggedArray):
+    if not isinstance(first, RaggedBuffer):
         return np.concatenate(trees)
     lengths = np.concatenate([np.diff(tree.offsets) for tree in trees])
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return RaggedArray(np.concatenate([tree.values for tree in trees]), offsets)
+    return RaggedBuffer.from_offsets(np.concatenate([tree.values for tree in trees]), offsets)
 
 
 def rows_only(tree: Tree) -> Tree:
-    """The tree with the rows of all players, one environment after another, in place of every `RaggedArray`."""
-    return map_tree(lambda array: array.values if isinstance(array, RaggedArray) else array, tree)
+    """The tree with the rows of all players, one environment after another, in place of every `RaggedBuffer`."""
+    return map_tree(lambda array: array.values if isinstance(array, RaggedBuffer) else array, tree)

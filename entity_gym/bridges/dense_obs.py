@@ -57,7 +57,7 @@ class Field:
         return bound
 
 
-#: Nested dictionaries, with a `Field` or an array (N, ...) or a `RaggedArray` (a row a player) at each end.
+#: Nested dictionaries, with a `Field` or an array (N, ...) or a `RaggedBuffer` (a row a player) at each end.
 Tree: TypeAlias = Any
 
 

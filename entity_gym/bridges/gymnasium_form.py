@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.dense import Dense, DenseForm, Form, frame_of, frames_of, rows_only
 from entity_gym.bridges.dense_obs import Field, Tree, map_tree
@@ -310,7 +310,7 @@ def _with_masks(info: dict[str, Tree], valid: NDArray[np.bool_]) -> dict[str, An
     """Info in Gymnasium's manner: beside each "name" a "_name" that says where it is valid. Rows of players have none."""
     result: dict[str, Any] = {}
     for name, branch in info.items():
-        if isinstance(branch, RaggedArray):
+        if isinstance(branch, RaggedBuffer):
             result[name] = branch.values
             continue
         result[name] = _with_masks(branch, valid) if isinstance(branch, dict) else branch
@@ -327,8 +327,8 @@ def _final(last: Dense, obs: VecObs, ended: NDArray[np.intp]) -> dict[str, Any]:
     for row, frame in zip(ended, frames_of(last.observation), strict=True):
         final_obs[row] = frame
 
-    def spread(array: NDArray[Any] | RaggedArray) -> NDArray[Any] | RaggedArray:
-        if isinstance(array, RaggedArray):
+    def spread(array: NDArray[Any] | RaggedBuffer[Any]) -> NDArray[Any] | RaggedBuffer[Any]:
+        if isinstance(array, RaggedBuffer):
             return array
         wide = np.zeros((num_frames, *array.shape[1:]), array.dtype)
         wide[ended] = array

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ContinuousActionSpace
-from entity_gym.batch.ragged import RaggedArray, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.bridges.dense import Dense
 from entity_gym.bridges.dense_actions import first_outside, named_actions, next_open, real_numbers, whole_numbers
@@ -121,10 +121,10 @@ class RaggedForm:
             tree["counts"][name] = rows.size1().copy()
             if entity.features:
                 values = rows.values.copy() if shown is None else np.where(shown.values, rows.values, np.float32(0))
-                tree["entities"][name] = RaggedArray(values, rows.offsets)
+                tree["entities"][name] = RaggedBuffer.from_offsets(values, rows.offsets)
             if entity.hideable:
                 seen = np.ones(rows.items(), np.int8) if shown is None else shown.values[:, 0].astype(np.int8)
-                tree["visible"][name] = RaggedArray(seen, rows.offsets)
+                tree["visible"][name] = RaggedBuffer.from_offsets(seen, rows.offsets)
         if self._global_features:
             tree["global"] = obs.features[GLOBAL_ENTITY].values.copy()
         for name, action in self._specs.items():
@@ -133,7 +133,7 @@ class RaggedForm:
                 # The last frame of an episode offers nothing.
                 tree["action_mask"][name] = open_.any(axis=0, keepdims=True).astype(np.int8)
                 continue
-            tree["actors"][name] = RaggedArray(mask.actors.values[:, 0].copy(), mask.actors.offsets)
+            tree["actors"][name] = RaggedBuffer.from_offsets(mask.actors.values[:, 0].copy(), mask.actors.offsets)
             if action.kind == "select entity":
                 pairs = np.argwhere(open_[:, : open_.shape[1] - action.nobody]).astype(np.int64)
                 tree["action_mask"][name] = _rows(pairs)
@@ -244,6 +244,6 @@ def _without_empty(tree: dict[str, Tree]) -> dict[str, Tree]:
     return {name: branch for name, branch in tree.items() if not isinstance(branch, dict) or branch}
 
 
-def _rows(values: NDArray[Any]) -> RaggedArray:
+def _rows(values: NDArray[Any]) -> RaggedBuffer[Any]:
     """All of the one frame."""
-    return RaggedArray(values, np.array([0, len(values)], np.int64))
+    return RaggedBuffer.from_offsets(values, np.array([0, len(values)], np.int64))

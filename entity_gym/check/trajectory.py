@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32
 from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
 from entity_gym.check.watch import Watch
 from entity_gym.pools.vec_env import VecEnv
@@ -271,7 +271,7 @@ def _arrays(expected: VecObs, found: VecObs) -> RowDifference | None:
         for row in range(len(found)):
             before, after = (
                 array.values[array.offsets[row] : array.offsets[row + 1]]
-                if isinstance(array, RaggedArray)
+                if isinstance(array, RaggedBuffer)
                 else array[row]
                 for array in (was, now)
             )

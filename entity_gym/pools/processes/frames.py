@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedArray, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import Metric, VecActionMask, VecObs
 
 Array = NDArray[Any]
@@ -78,8 +78,8 @@ def flatten(obs: VecObs, first_env: int = 0) -> Frames:
         if mask.mask is not None:
             arrays += (mask.mask.values, mask.mask.offsets)
     for name, array in obs.arrays.items():
-        layout.append((RAGGED_ARRAY if isinstance(array, RaggedArray) else ARRAY, name))
-        arrays += [array.values, array.offsets] if isinstance(array, RaggedArray) else [np.asarray(array)]
+        layout.append((RAGGED_ARRAY if isinstance(array, RaggedBuffer) else ARRAY, name))
+        arrays += [array.values, array.offsets] if isinstance(array, RaggedBuffer) else [np.asarray(array)]
     return Frames(
         tuple(layout),
         arrays,
@@ -120,17 +120,17 @@ def rebuilt(frames: Frames) -> VecObs:
     obs = VecObs({}, {}, reward, done, truncated, env_id, elapsed_step, end_of_episode_info=frames.infos)
     for what, name, *more in frames.layout:
         if what == FEATURES:
-            obs.features[name] = RaggedBufferF32._of(next(it), next(it))
+            obs.features[name] = RaggedBufferF32.unchecked(next(it), next(it))
         elif what == VISIBLE:
-            obs.visible[name] = RaggedBufferBool._of(next(it), next(it))
+            obs.visible[name] = RaggedBufferBool.unchecked(next(it), next(it))
         elif what == ARRAY:
             obs.arrays[name] = next(it)
         elif what == RAGGED_ARRAY:
-            obs.arrays[name] = RaggedArray(next(it), next(it))
+            obs.arrays[name] = RaggedBuffer.from_offsets(next(it), next(it))
         else:
-            actors = RaggedBufferI64._of(next(it), next(it))
-            actees = RaggedBufferI64._of(next(it), next(it)) if what == SELECT else None
-            allowed = RaggedBufferBool._of(next(it), next(it)) if more[0] else None
+            actors = RaggedBufferI64.unchecked(next(it), next(it))
+            actees = RaggedBufferI64.unchecked(next(it), next(it)) if what == SELECT else None
+            allowed = RaggedBufferBool.unchecked(next(it), next(it)) if more[0] else None
             obs.action_masks[name] = VecActionMask(actors, actees, allowed)
     obs.metrics = {name: Metric(*numbers) for name, numbers in frames.metrics.items()}
     obs.final = None if frames.final is None else rebuilt(frames.final)

@@ -176,7 +176,7 @@ class Worker:
 
     def _step(self, request: int, one_by_one: bool, names: Sequence[str], ids: EnvIds, *buffers: Array) -> None:
         actions = {
-            name: (RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64)._of(values, offsets)
+            name: (RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64).unchecked(values, offsets)
             for name, values, offsets in zip(names, buffers[::2], buffers[1::2], strict=True)
         }
         local, slots = ids - self._lo, self._there

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import Metric, VecObs
 from entity_gym.pools.list_env import ListEnv
 from entity_gym.pools.processes.frames import Frames, flatten, joined, rebuilt
@@ -65,7 +65,7 @@ def test_parts_of_one_layout_are_joined_array_by_array() -> None:
     for obs in seen:
         obs.arrays = {
             "obs": np.arange(10).reshape(5, 2),
-            "obs:players": RaggedArray(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 3, 3, 4])),
+            "obs:players": RaggedBuffer.from_offsets(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 3, 3, 4])),
         }
         parts = [obs.gather(np.array(rows)) for rows in ([0, 1], [2], [3, 4])]
         frames = [flatten(part) for part in parts]
