@@ -72,6 +72,7 @@ class ContinuousActionSpace(ActionSpace):
     names: Sequence[str] | None = None
 
     mask_type = ContinuousActionMask
+    discrete = False
     dtype = np.float32
 
     def __post_init__(self) -> None:
@@ -153,6 +154,12 @@ class ContinuousActionSpace(ActionSpace):
         k = int(self._wrong(value).argmax())
         return f": {self.label(k)} is {value[k]}; it must be a finite number from {low[k]} to {high[k]}"
 
+    def padded_bounds(self, num_choices: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self.bounds()
+
+    def padded_refusal(self, value: NDArray[np.float32], high: NDArray[np.float32]) -> str:
+        return self.refusal(value)
+
     def _wrong(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return true for each number that is outside of its bounds, infinite or NaN."""
         low, high = self.bounds()
@@ -176,6 +183,9 @@ class ContinuousActionSpace(ActionSpace):
         both = below & above
         values[:, both] = rng.uniform(low[both], high[both], (len(values), int(both.sum())))
         return values.astype(np.float32)
+
+    def action_to_json(self, action: ContinuousAction) -> dict[str, Any]:
+        return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
 
     def to_dict(self) -> dict[str, Any]:
         saved = super().to_dict()

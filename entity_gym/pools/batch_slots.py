@@ -154,8 +154,9 @@ class BatchSlots(EnvSlots):
             "num_envs": len(self),
             "arrays": {name: array.copy() for name, array in self.env.arrays().items()},
             "shown": {name: array.copy() for name, array in self._shown().items()},
-            "metrics": {name: array.copy() for name, array in self._metrics.items()},
-            "infos": [[i, dict(info)] for i, info in sorted(self._infos.items())],
+            # One entry for each environment, like everything here: pools of worker processes cut and join states.
+            "metrics": [self._metrics_of(i) for i in range(len(self))],
+            "infos": [dict(self._infos[i]) if i in self._infos else None for i in range(len(self))],
             "pending": [dict(self._pending[i]) if i in self._pending else None for i in range(len(self))],
         }
 
@@ -169,8 +170,11 @@ class BatchSlots(EnvSlots):
         for saved, present in ((state["arrays"], arrays), (state["shown"], self._shown())):
             for name, array in present.items():
                 array[...] = saved[name]
-        self._metrics = {name: np.array(array) for name, array in state["metrics"].items()}
-        self._infos = {i: dict(info) for i, info in state["infos"]}
+        self._metrics = {}
+        for i, told in enumerate(state["metrics"]):
+            for name, value in told.items():
+                self._metrics.setdefault(name, np.full(len(self), np.nan))[i] = value
+        self._infos = {i: dict(info) for i, info in enumerate(state["infos"]) if info is not None}
         self._pending = {i: dict(info) for i, info in enumerate(state.get("pending", [])) if info is not None}
         self._finals.clear()
         self._collected = None
@@ -202,6 +206,10 @@ class BatchSlots(EnvSlots):
             "elapsed_step": self._elapsed,
             "random": self._random.states,
         }
+
+    def _metrics_of(self, i: int) -> dict[str, float]:
+        """The metrics that environment `i` reported with its last step."""
+        return {name: float(values[i]) for name, values in self._metrics.items() if not np.isnan(values[i])}
 
     def _ending(self, ids: EnvIds) -> Ending:
         return Ending(self._reward[ids], self._done[ids], self._truncated[ids], self._elapsed[ids])

@@ -71,7 +71,7 @@ def test_what_was_shown_last_is_found_across_batches() -> None:
     assert shown.action_masks(np.arange(4)) is obs.action_masks
     assert content(shown.action_masks(np.array([3, 1]))) == content(obs.gather(np.array([3, 1])).action_masks)
 
-    later = take(env.reset(), np.array([1, 2]))
+    later = env.reset().gather(np.array([1, 2]))
     shown.record(later)
     masks = shown.action_masks(np.array([2, 0, 1]))
     for name, mask in masks.items():
