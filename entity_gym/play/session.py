@@ -15,7 +15,7 @@ from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.saving import observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.check.trajectory import same
+from entity_gym.check.trajectory import equal
 from entity_gym.environment import Environment
 from entity_gym.observation import Observation
 from entity_gym.spaces import ContinuousActionSpace
@@ -174,7 +174,7 @@ class Session:
         env = self._new()
         for k, moment in enumerate(self._moments[: index + 1]):
             obs = env.reset() if moment.values is None else env.act(self._actions(moment.values, self._moments[k - 1]))
-            if not same(observation_to_state(obs), observation_to_state(moment.obs)):
+            if not equal(observation_to_state(obs), observation_to_state(moment.obs)):
                 env.close()
                 raise CannotGoBackError(
                     f"{self.reader.environment} cannot be saved, and does not repeat itself from its seed: there is no way back"

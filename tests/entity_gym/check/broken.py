@@ -231,6 +231,27 @@ class CutWithoutSayingSo(Walk):
         return obs
 
 
+class CutWithTheStepShown(CutWithoutSayingSo):
+    """Nothing is wrong with it: the clock tells when the episode ends."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({**super().obs_space().entities, "Clock": Entity(["step"])})
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.features["Clock"] = [[self.steps]]
+        obs.done = self.steps == self.max_steps
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        x = self.x
+        obs = super().act(actions)
+        if self.x == self.size - 1:  # the walker stays away from the right end, so that time alone ends episodes
+            self.x = x
+            obs = self.observe()
+        return obs
+
+
 class CutUnderAnotherName(Walk):
     patience = 7
 
