@@ -12,20 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.frame import MASK_OF_SPACE
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions import KINDS, ActionSpace
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
-from entity_gym.batch.vec_obs import VecAction, VecCategoricalActionMask, VecContinuousActionMask, VecObs
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.loading import describe_error, error_place, refuse_batches
 from entity_gym.check.report import Finding, Report, Result, Status, fail, skip, warn
 from entity_gym.check.subject import NUM_ENVS, SEED, Effort, HangError, Subject, Watch, global_random
 from entity_gym.check.trajectory import Difference, Trajectory, difference, repeat
-from entity_gym.environment import Environment
-from entity_gym.observation import Observation
+from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeTracker
 from entity_gym.pools.threaded_env import EnvSource, is_compiled
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import ActionSpace, ContinuousActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 Spaces = tuple[ObsSpace, Mapping[str, ActionSpace]]
 
@@ -63,9 +62,8 @@ def _read_spaces(subject: Subject, env: Environment) -> Spaces:
     if not actions:
         fail("action_space() is empty: a policy needs at least one action")
     for name, space in actions.items():
-        if not isinstance(name, str) or type(space) not in MASK_OF_SPACE:
-            kinds = ", ".join(kind.__name__ for kind in MASK_OF_SPACE)
-            fail(f"action_space() has {name!r}: {space!r:.200}; names are texts, and spaces one of {kinds}")
+        if not isinstance(name, str) or type(space) not in KINDS.values():
+            fail(f"action_space() has {name!r}: {space!r:.200}; names are texts, and spaces one of {', '.join(KINDS)}")
     return obs_space, actions
 
 
@@ -381,7 +379,6 @@ def check_closing(subject: Subject) -> str:
 # --- Actions that are not allowed
 
 TRIED_STEPS = 20
-FAR = 1 << 40  # no choice and no entity has this number
 
 
 def check_wrong_actions(subject: Subject) -> str:
@@ -422,52 +419,27 @@ def wrong_actions(
         yield "a value too many", {**good, name: type(buffer).from_offsets(longer, offsets)}
         if not len(buffer.values):
             continue
-        mask, space = obs.action_masks[name], action_space[name]
-        if isinstance(space, ContinuousActionSpace):
-            for what, column, number in _outside(space):
-                yield what, {**good, name: _with(buffer, 0, number, column)}
-            continue
-        is_choice = isinstance(mask, VecCategoricalActionMask)
-        for value in (FAR, -2):
-            yield (
-                "a choice out of range" if is_choice else "an entity out of range",
-                {**good, name: _with(buffer, 0, value)},
-            )
-        closed = _closed(obs, name)
-        if closed is not None:
-            yield "a masked choice" if is_choice else "a masked entity", {**good, name: _with(buffer, *closed)}
+        for mistake, values in action_space[name].mistakes(buffer.values, obs.action_masks[name]):
+            yield mistake, {**good, name: type(buffer).from_offsets(values, buffer.offsets)}
 
 
-def _with(buffer: VecAction, item: int, value: float, column: int = 0) -> VecAction:
-    values = buffer.values.copy()
-    values[item, column] = value
-    return type(buffer).from_offsets(values, buffer.offsets)
-
-
-def _outside(space: ContinuousActionSpace) -> Iterator[tuple[str, int, float]]:
-    low, high = space.bounds()
-    for k in range(space.size):
-        for bound, beyond in ((low[k], -np.float32(np.inf)), (high[k], np.float32(np.inf))):
-            if np.isfinite(bound):
-                yield "a number out of bounds", k, float(np.nextafter(bound, beyond))
-            yield "a number that is not finite", k, float(beyond)
-        yield "a number that is not finite", k, float("nan")
-
-
-def _closed(obs: VecObs, name: str) -> tuple[int, int] | None:
-    mask = obs.action_masks[name]
-    if isinstance(mask, VecContinuousActionMask) or mask.mask is None or mask.mask.values.all():
-        return None
-    if isinstance(mask, VecCategoricalActionMask):
-        item, choice = np.argwhere(~mask.mask.values)[0]
-        return int(item), int(choice)
-    for i in range(len(obs)):
-        actees = mask.actees[i].values[:, 0]
-        pairs = mask.mask[i].values.reshape(-1, len(actees)) if len(actees) else np.ones((0, 0), np.bool_)
-        if not pairs.all():
-            actor, column = np.argwhere(~pairs)[0]
-            return int(mask.actors.offsets[i] + actor), int(actees[column])
-    return None
+def check_rare_actions(subject: Subject) -> str:
+    """The environment takes allowed actions that random play rarely takes, such as nobody as the selected entity."""
+    first = subject.pool(1).reset(SEED)
+    offers = subject.action_space.items()
+    kinds = [(name, what) for name, space in offers for what, _ in space.rare_choices(first.action_masks[name])]
+    for name, what in kinds:
+        pool, rng = subject.pool(), np.random.default_rng(SEED)
+        obs = pool.reset(SEED)
+        for step in range(1, TRIED_STEPS + 1):
+            actions = random_actions(obs, rng, subject.action_space)
+            rare = dict(subject.action_space[name].rare_choices(obs.action_masks[name]))
+            actions[name] = type(actions[name]).from_offsets(rare[what], actions[name].offsets)
+            try:
+                obs = pool.act(actions)
+            except Exception as error:
+                fail(f"step {step}, action {name!r}: {what}, which is allowed: {describe_error(error)}")
+    return f"taken: {', '.join(sorted({what for _, what in kinds}))}" if kinds else "no action has any"
 
 
 # --- Compiled code, threads and processes
@@ -656,6 +628,7 @@ CHECKS = (
     Check("saving", check_saving, _SEEDED),
     Check("rendering", check_rendering, _SEEDED),
     Check("wrong actions", check_wrong_actions, _SEEDED),
+    Check("rare actions", check_rare_actions, _PLAYABLE),
     Check("observe", check_observe, _PLAYABLE),
     Check("compiled", check_compiled, (*_SEEDED, "observe")),
     Check("bounds", check_bounds, ("compiled",)),

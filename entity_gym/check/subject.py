@@ -18,13 +18,14 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from entity_gym.actions import ActionSpace
 from entity_gym.check.loading import make_python, with_parameters
 from entity_gym.check.trajectory import Trajectory
 from entity_gym.environment import Environment
 from entity_gym.pools.list_env import ListEnv
 from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv, is_compiled
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 if TYPE_CHECKING:
     from entity_gym.compiled import CompiledEnvironment

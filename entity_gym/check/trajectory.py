@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.obs_rows import take
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Trajectory:
     def only(self, i: int) -> Trajectory:
         """Extract the trajectory of environment `i`."""
         row = np.array([i], dtype=np.int64)
-        observations = [take(obs, row) for obs in self.observations]
+        observations = [obs.gather(row) for obs in self.observations]
         actions = [{name: buffer[row] for name, buffer in each.items()} for each in self.actions]
         return Trajectory(self.obs_space, self.action_space, self.seed, observations, actions, is_part=True)
 
@@ -141,11 +141,13 @@ def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace, *, metrics:
     ]
     for name, mask in expected.action_masks.items():
         other = found.action_masks[name]
-        for part in ("actors", "actees"):
-            if getattr(mask, part, None) is not None:
-                ragged.append((getattr(mask, part), getattr(other, part), _describe(f"action {name!r}: {part}")))
-        if getattr(mask, "mask", None) is not None or getattr(other, "mask", None) is not None:
-            ragged.append((_opened(mask, other), _opened(other, mask), _describe(f"action {name!r}: mask")))
+        ragged.append((mask.actors, other.actors, _describe(f"action {name!r}: actors")))
+        if mask.actees is not None and other.actees is not None:
+            ragged.append((mask.actees, other.actees, _describe(f"action {name!r}: actees")))
+        given = mask.mask if mask.mask is not None else other.mask
+        if given is not None:
+            width = given.size2()
+            ragged.append((mask.spelled_out(width), other.spelled_out(width), _describe(f"action {name!r}: mask")))
     for name in expected.visible.keys() | found.visible.keys():
         ragged.append((_visible(expected, name), _visible(found, name), _describe(f"visible[{name!r}]")))
     for before, after, describe in ragged:
@@ -198,17 +200,6 @@ def _describe(label: str) -> _Describe:
         return f"{label}: {after} where {before} was".replace("\n", "")
 
     return describe
-
-
-def _opened(mask: VecActionMask, other: VecActionMask) -> RaggedBufferBool:
-    """The mask; where it is None, which means that everything is open, all true and as wide as that of `other`."""
-    given = getattr(mask, "mask", None)
-    if given is not None:
-        return given  # type: ignore[no-any-return]
-    actees, lengths = getattr(mask, "actees", None), mask.actors.size1()
-    lengths = lengths if actees is None else lengths * actees.size1()
-    width = getattr(other, "mask").values.shape[1]  # noqa: B009 - not every kind has one
-    return RaggedBufferBool.from_flattened(np.ones((int(lengths.sum()), width), np.bool_), lengths)
 
 
 def _visible(obs: VecObs, name: str) -> RaggedBufferBool:

@@ -24,10 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.batch_obs import BatchActors, BatchObservation, Rows
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.reading import BatchActors, Rows
+from entity_gym.batch.batch_obs import BatchObservation
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.pools.slots import EnvIds
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 __all__ = ["BatchActors", "BatchEnvironment", "BatchObservation", "BatchRandom", "BatchStep", "Rows"]
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.choices import check_actions
 from entity_gym.batch.batch_obs import Ending, pack_batch
-from entity_gym.batch.dispatch import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.obs_rows import take
 from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
 from entity_gym.pools.batch_env import BatchEnvironment, BatchRandom, BatchStep, CreateBatch
 from entity_gym.pools.slot_vec_env import SlotVecEnv
@@ -113,7 +112,7 @@ class BatchSlots(EnvSlots):
             masks = self._collected[1]
         else:
             masks = self._pack(ids, self._ending(ids)).action_masks
-        check_actions(actions, masks, self._reader, ids)
+        check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         self._collected = None
@@ -155,8 +154,9 @@ class BatchSlots(EnvSlots):
             "num_envs": len(self),
             "arrays": {name: array.copy() for name, array in self.env.arrays().items()},
             "shown": {name: array.copy() for name, array in self._shown().items()},
-            "metrics": {name: array.copy() for name, array in self._metrics.items()},
-            "infos": [[i, dict(info)] for i, info in sorted(self._infos.items())],
+            # One entry for each environment, like everything here: pools of worker processes cut and join states.
+            "metrics": [self._metrics_of(i) for i in range(len(self))],
+            "infos": [dict(self._infos[i]) if i in self._infos else None for i in range(len(self))],
             "pending": [dict(self._pending[i]) if i in self._pending else None for i in range(len(self))],
         }
 
@@ -170,8 +170,11 @@ class BatchSlots(EnvSlots):
         for saved, present in ((state["arrays"], arrays), (state["shown"], self._shown())):
             for name, array in present.items():
                 array[...] = saved[name]
-        self._metrics = {name: np.array(array) for name, array in state["metrics"].items()}
-        self._infos = {i: dict(info) for i, info in state["infos"]}
+        self._metrics = {}
+        for i, told in enumerate(state["metrics"]):
+            for name, value in told.items():
+                self._metrics.setdefault(name, np.full(len(self), np.nan))[i] = value
+        self._infos = {i: dict(info) for i, info in enumerate(state["infos"]) if info is not None}
         self._pending = {i: dict(info) for i, info in enumerate(state.get("pending", [])) if info is not None}
         self._finals.clear()
         self._collected = None
@@ -203,6 +206,10 @@ class BatchSlots(EnvSlots):
             "elapsed_step": self._elapsed,
             "random": self._random.states,
         }
+
+    def _metrics_of(self, i: int) -> dict[str, float]:
+        """The metrics that environment `i` reported with its last step."""
+        return {name: float(values[i]) for name, values in self._metrics.items() if not np.isnan(values[i])}
 
     def _ending(self, ids: EnvIds) -> Ending:
         return Ending(self._reward[ids], self._done[ids], self._truncated[ids], self._elapsed[ids])
@@ -245,7 +252,7 @@ class BatchSlots(EnvSlots):
         while kept:
             batch = kept[0][0]  # those of one step were observed together
             together = next((k for k, (other, _) in enumerate(kept) if other is not batch), len(kept))
-            parts.append(take(batch, np.array([row for _, row in kept[:together]])))
+            parts.append(batch.gather(np.array([row for _, row in kept[:together]])))
             kept = kept[together:]
         return VecObs.cat(parts) if parts else None
 

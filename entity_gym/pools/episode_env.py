@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.slot_vec_env import SlotVecEnv
 from entity_gym.pools.threaded_env import EnvSource, check_num_threads, make_slots, make_workers
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, check_env_id
 from entity_gym.pools.workers import check_affinity, numbers_of_workers
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 
 class Running(NamedTuple):

@@ -11,12 +11,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.env_status import Status, Statuses
 from entity_gym.pools.slots import EnvIds, EnvSlots
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
 from entity_gym.pools.workers import PATIENCE, SerialWorkers, Task, Workers, run_serially
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 _READY, _LOST = int(Status.READY), int(Status.LOST)
 

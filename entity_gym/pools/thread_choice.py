@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.pools.slot_vec_env import SlotVecEnv
 from entity_gym.pools.slots import EnvSlots
 from entity_gym.pools.workers import SerialWorkers, ThreadWorkers, Workers

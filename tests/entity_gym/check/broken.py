@@ -264,6 +264,27 @@ class CutUnderAnotherName(Walk):
         return obs
 
 
+class ForgetsNobody(Walk):
+    """Counts how often each of many walls is looked at, and forgets that the walker may look at nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = dict.fromkeys(range(500), 0)
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {**super().action_space(), "look at": SelectEntityActionSpace(nobody=True)}
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.looks[actions["look at"].actees[0]] += 1
+        return super().act(actions)
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.features["Wall"], obs.ids["Wall"] = np.zeros((500, 1), np.float32), list(range(500))
+        obs.actions["look at"].mask = None
+        return obs
+
+
 class OverwritesArrays(Walk):
     def __init__(self) -> None:
         super().__init__()

@@ -158,6 +158,18 @@ def test_what_may_be_meant_is_a_warning(env, name: str, reason: str) -> None:
     assert report.ok
 
 
+def test_nobody_is_selected_on_purpose() -> None:
+    """Random play of few steps among many entities may never select nobody; the check does."""
+    found = check(broken.ForgetsNobody)
+    assert found["observations"].status is Status.OK
+    assert found["rare actions"].status is Status.FAILED
+    assert re.fullmatch(
+        r"step 1, action 'look at': nobody is selected, which is allowed: KeyError: None \(tests/entity_gym/check/broken\.py, "
+        r"line \d+, in act: `self.looks\[.*`\)",
+        found["rare actions"].text,
+    )
+
+
 # --- Compiled worlds
 
 THERE = r"tests/entity_gym/check/broken_compiled\.py, line \d+"
@@ -232,7 +244,7 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
     lines = done.stdout.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 21 checks in \d+ s: 17 ok, 4 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 22 checks in \d+ s: 18 ok, 4 skipped", lines[-1])
 
 
 def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line() -> None:
@@ -241,8 +253,8 @@ def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way
     assert done.stderr == ""
     *_, failed, others, summary = done.stdout.splitlines()
     assert re.match(r"FAILED   reset  +AttributeError: .*broken\.py, line \d+, in reset", failed)
-    assert others.startswith("skipped  18 others        because 'reset' failed: observations, end of episode, ")
-    assert summary.endswith("2 ok, 18 skipped, 1 FAILED: reset")
+    assert others.startswith("skipped  19 others        because 'reset' failed: observations, end of episode, ")
+    assert summary.endswith("2 ok, 19 skipped, 1 FAILED: reset")
 
 
 def test_the_generated_source_of_a_compiled_world_is_printed(capsys) -> None:
