@@ -110,6 +110,9 @@ class CategoricalActionSpace(ActionSpace):
     def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         return choice_mistakes(values, offered, len(self.choices))
 
+    def action_to_json(self, action: CategoricalAction) -> dict[str, Any]:
+        return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
+
 
 def check_choices(space: Any) -> None:
     """Turn the choices of a space into a tuple.

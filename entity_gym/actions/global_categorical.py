@@ -113,3 +113,9 @@ class GlobalCategoricalActionSpace(ActionSpace):
 
     def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         return choice_mistakes(values, offered, len(self.choices))
+
+    def action_to_json(self, action: GlobalCategoricalAction) -> dict[str, Any]:
+        return {"choice": int(action.action), "label": action.label}
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        return probabilities[0].tolist()

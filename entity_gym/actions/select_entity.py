@@ -162,6 +162,22 @@ class SelectEntityActionSpace(ActionSpace):
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
 
+    def padded_choices(self, num_rows: int) -> int:
+        return num_rows + self.nobody  # the number of rows is nobody
+
+    def padded_mask(self, offered: VecActionMask, num_choices: int, rows: NDArray[np.int64] | None) -> NDArray[np.int8]:
+        assert offered.actees is not None and rows is not None
+        num_actors, num_actees = offered.actors.size1(), offered.actees.size1()
+        per_actor = np.repeat(num_actees, num_actors)  # (A,) pairs of each actor
+        actor = np.repeat(np.arange(len(per_actor)), per_actor)  # (pairs,)
+        within = np.arange(len(actor)) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
+        first = np.repeat(offered.actees.offsets[:-1], num_actors)
+        is_open = np.zeros((len(per_actor), num_choices), np.int8)
+        is_open[actor, rows[first[actor] + within]] = 1 if offered.mask is None else offered.mask.values[:, 0]
+        if self.nobody:
+            is_open[:, -1] = 1
+        return is_open
+
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""
         assert offered.actees is not None
@@ -209,6 +225,17 @@ class SelectEntityActionSpace(ActionSpace):
         actees = [] if offer.actees is None else offer.actees.tolist()
         listed = [Choice(index, entities[index], offer.is_open(row, k)) for k, index in enumerate(actees)]
         return [*listed, Choice(NOBODY, "nobody", is_open=True)] if self.nobody else listed
+
+    def action_to_json(self, action: SelectEntityAction) -> dict[str, Any]:
+        """Return the selections as JSON. The protocol does not list actors that select nobody."""
+        pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
+        return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        """Return the offered entities, and for each actor the probability of each; with `nobody` that of nobody is last."""
+        assert offer.actees is not None
+        rows = probabilities.reshape(len(offer.actors), len(offer.actees) + self.nobody)
+        return {"actees": [ids[actee] for actee in offer.actees.tolist()], "rows": rows.tolist()}
 
 
 def _without_self(pairs: Rows | None, actors: Rows, actees: Rows) -> Rows | None:
