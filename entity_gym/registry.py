@@ -17,7 +17,6 @@ from entity_gym.errors import nearest
 if TYPE_CHECKING:
     from entity_gym.pools.slots import FinalObservations
     from entity_gym.pools.threaded_env import EnvSource
-    from entity_gym.pools.vec_env import VecEnv
     from entity_gym.spec import EnvSpec, EnvType, Executor, InvalidActions
 
 YOUR_OWN = "your own is written as my_package.my_module:MyEnv"
@@ -259,7 +258,7 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
     for key, value in vars(module).items():
-        if _is_made(value) and getattr(getattr(value, "program", None), "main", None) is found:
+        if _is_made(value) and getattr(value, "main", None) is found:
             raise ValueError(f"{option} is {env_id!r}, which is the main of {module_name}:{key}; name that")
     return found
 

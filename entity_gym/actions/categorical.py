@@ -107,6 +107,9 @@ class CategoricalActionSpace(ActionSpace):
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         return sample_choices(name, offered, len(self.choices), rng)
 
+    def action_to_json(self, action: CategoricalAction) -> dict[str, Any]:
+        return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
+
 
 def check_choices(space: Any) -> None:
     """Turn the choices of a space into a tuple.

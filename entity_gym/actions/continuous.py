@@ -184,6 +184,9 @@ class ContinuousActionSpace(ActionSpace):
         values[:, both] = rng.uniform(low[both], high[both], (len(values), int(both.sum())))
         return values.astype(np.float32)
 
+    def action_to_json(self, action: ContinuousAction) -> dict[str, Any]:
+        return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
+
     def to_dict(self) -> dict[str, Any]:
         saved = super().to_dict()
         for side in ("low", "high"):  # JSON has no infinity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,3 +104,9 @@ class GlobalCategoricalActionSpace(ActionSpace):
 
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         return sample_choices(name, offered, len(self.choices), rng)
+
+    def action_to_json(self, action: GlobalCategoricalAction) -> dict[str, Any]:
+        return {"choice": int(action.action), "label": action.label}
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        return probabilities[0].tolist()

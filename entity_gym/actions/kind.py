@@ -9,6 +9,8 @@ method of the space, in the order of the way:
     for_world            a choice in the world's own ids
     sample               a random choice
     padded_...           values and masks of fixed shapes, for libraries without entities
+    mask_from_json, action_to_json, probabilities_to_json
+                         the protocol of docs/protocol.md
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions.reading import BatchActors, BatchEntities, EntityID, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
+from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
 
 
@@ -135,6 +138,45 @@ class ActionSpace(ABC):
         """Return the end of a message: a value out of bounds, and what would be allowed."""
         return f" is {value}; it must be from 0 to {high}"
 
+    def mask_from_json(self, name: str, given: Any) -> Any:
+        """Make a `mask_type` from a JSON object with any of its attributes.
+
+        Raises:
+            ValueError: an attribute is unknown, or of another type; names the action.
+        """
+        known = [field.name for field in fields(self.mask_type)]
+        where = f"action {name!r}"
+        if not isinstance(given, dict):
+            raise ValueError(f"{where} is {given!r:.200}; it must be an object with any of {known}")
+        check_parts(given, known, where)
+        for part, value in given.items():
+            if value is None:
+                continue
+            if not isinstance(value, list):
+                raise ValueError(f"{part} of {where} is {value!r:.200}; it must be a list")
+            if part.endswith("_ids"):
+                check_json_ids(value, f"{part} of {where}")
+            elif part.endswith("_types") and not all(isinstance(each, str) for each in value):
+                raise ValueError(f"{part} of {where} are {value!r:.200}; they must be names of entity types")
+        try:
+            return self.mask_type(**given)
+        except ValueError as error:  # both ids and types
+            raise ValueError(f"{where}: {error}") from None
+
+    @abstractmethod
+    def action_to_json(self, action: Any) -> dict[str, Any]:
+        """Return the action that a world receives as a JSON object."""
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        """Return the probabilities of one frame's choices as JSON. Only for discrete actions.
+
+        Args:
+            probabilities: as a policy's logits are laid out, (A, C), or (pairs, 1) where actors select entities.
+            offer: the action in that frame.
+            ids: of its entities, by entity index.
+        """
+        return probabilities.tolist()
+
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
         saved: dict[str, Any] = {"type": type(self).__name__}
@@ -156,6 +198,12 @@ def one_of(mask: object, ids: str, types: str) -> None:
         raise ValueError(
             f"{type(mask).__name__} was given both {ids}={getattr(mask, ids)!r} and {types}={getattr(mask, types)!r}; give one"
         )
+
+
+def check_json_ids(given: Any, what: str) -> None:
+    """Raise a ValueError unless `given` is a list of ids that JSON can hold."""
+    if not isinstance(given, list) or not all(type(each) in (str, int) for each in given):
+        raise ValueError(f"{what} are {given!r:.200}; they must be a list of texts or whole numbers")
 
 
 def has_global_entity(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> bool:

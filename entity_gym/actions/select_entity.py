@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,6 +202,17 @@ class SelectEntityActionSpace(ActionSpace):
             position = pairs - (ends - num_actees)[able]
         chosen[able] = offered.actees.values[first_actee[able] + position, 0]
         return chosen[:, None]
+
+    def action_to_json(self, action: SelectEntityAction) -> dict[str, Any]:
+        """Return the selections as JSON. The protocol does not list actors that select nobody."""
+        pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
+        return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        """Return the offered entities, and for each actor the probability of each; with `nobody` that of nobody is last."""
+        assert offer.actees is not None
+        rows = probabilities.reshape(len(offer.actors), len(offer.actees) + self.nobody)
+        return {"actees": [ids[actee] for actee in offer.actees.tolist()], "rows": rows.tolist()}
 
 
 def _without_self(pairs: Rows | None, actors: Rows, actees: Rows) -> Rows | None:
