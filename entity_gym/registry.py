@@ -180,18 +180,16 @@ def make(
     from entity_gym.making import make_pool, prepare, spec_of
 
     prepared = prepare(name, {**options, **parameters})
-    config = prepared.config
-    if env_type == "gymnasium":
-        from entity_gym.bridges.gymnasium_form import GymnasiumVectorEnv
+    pool = make_pool(prepared, 1 if env_type == "dm" else prepared.config.batch_size)
+    if env_type == "entity":
+        return pool
+    from entity_gym.bridges.forms import as_form
 
-        pool = make_pool(prepared, config.batch_size)
-        return _wrapped(pool, lambda: GymnasiumVectorEnv(pool, spec_of(prepared, pool), render_mode))
-    if env_type == "dm":
-        from entity_gym.bridges.dm_form import DmVecEnv
-
-        pool = make_pool(prepared, 1)
-        return _wrapped(pool, lambda: DmVecEnv(pool, spec_of(prepared, pool)))
-    return make_pool(prepared, config.batch_size)
+    try:
+        return as_form(pool, spec_of(prepared, pool), env_type)
+    except BaseException:
+        pool.close()
+        raise
 
 
 def make_spec(name: EnvSource | str, **config: Any) -> EnvSpec:
@@ -218,15 +216,6 @@ def look_up(name: str, option: str = "the environment") -> Registered:
     if name not in _registered:
         raise ValueError(f"{option} is {name!r}, which is no known one; {nearest(name, list_envs())}; {YOUR_OWN}")
     return _registered[name]
-
-
-def _wrapped(pool: VecEnv, wrap: Callable[[], Any]) -> Any:
-    """`wrap()`; if that is impossible, nothing of the pool stays behind."""
-    try:
-        return wrap()
-    except BaseException:
-        pool.close()
-        raise
 
 
 def _split(env_id: str, option: str) -> tuple[str, str]:
