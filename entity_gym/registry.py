@@ -17,7 +17,6 @@ from entity_gym.errors import nearest
 if TYPE_CHECKING:
     from entity_gym.pools.slots import FinalObservations
     from entity_gym.pools.threaded_env import EnvSource
-    from entity_gym.pools.vec_env import VecEnv
     from entity_gym.spec import EnvSpec, EnvType, Executor, InvalidActions
 
 YOUR_OWN = "your own is written as my_package.my_module:MyEnv"
