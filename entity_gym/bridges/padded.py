@@ -284,7 +284,7 @@ class PaddedAction:
         self._world, self._entities = spec.config.name, entities
         self._raises = spec.config.invalid_actions == "raise"
         self.num_choices = self.space.padded_choices(entities.num_rows)
-        self.has_choices = self.space.dtype is np.int64
+        self.has_choices = self.space.discrete
         self.closable = action.closable
         self._field = self.field()
         self.num_replaced = np.zeros(num_envs, np.int64)
@@ -685,7 +685,7 @@ def _with_room(spec: EnvSpec, num_entities: Sequence[int], num_actors: Mapping[s
         name: replace(
             action,
             max_actors=num_actors[name],
-            closable=spec.action_space[name].dtype is np.int64,
+            closable=spec.action_space[name].discrete,
         )
         for name, action in spec.actions.items()
     }
