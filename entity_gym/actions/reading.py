@@ -31,6 +31,10 @@ class Offer(NamedTuple):
     actees: Indices | None = None  # (number of actees,) entity indices; None unless the action selects entities
     mask: NDArray[np.bool_] | None = None  # (A, C), or (A, number of actees); None: everything is open
 
+    def is_open(self, row: int, column: int) -> bool:
+        """Return whether the choice or actee in `column` is open to the actor in `row`."""
+        return self.mask is None or bool(self.mask[row, column])
+
 
 def pack_offers(offers: Sequence[Offer], num_columns: int, *, selects: bool) -> VecActionMask:
     """Pack one action of N frames.
