@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.pools.batch_env import BatchEnvironment
-from entity_gym.pools.batch_slots import BatchSlots
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots
+from entity_gym.pools.pool import (
+    EnvSource,
+    ListEnv,
+    SlotVecEnv,
+    ThreadedVecEnv,
+    check_batch_size,
+    check_num_threads,
+    is_compiled,
+    make_slots,
+)
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slot_vec_env import SlotVecEnv, check_batch_size
 from entity_gym.pools.slots import check_final_observations, check_num_envs, check_seed
-from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv, check_num_threads, is_compiled, make_slots
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.pools.workers import check_affinity
 from entity_gym.registry import Registered, look_up
@@ -77,8 +83,7 @@ def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
         "final_observations": config.final_observations,
     }
     if config.executor == "list":
-        create: Any = source if prepared.compiled is None else prepared.compiled.as_environment
-        return ListEnv(create, config.num_envs, **common)
+        return ListEnv(source, config.num_envs, compile=config.compile, **common)
     if config.executor == "process":
         from entity_gym.pools.processes.env import ProcessVecEnv
 
@@ -117,7 +122,7 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
         return describe_spaces(config, declared.obs_space(), declared.action_space(), declared)
     if pool is not None:
         return describe_spaces(config, pool.obs_space(), pool.action_space())
-    with ListEnv(prepared.source, 1) as one:  # type: ignore[arg-type]
+    with ListEnv(prepared.source, 1) as one:
         return describe_spaces(config, one.obs_space(), one.action_space())
 
 

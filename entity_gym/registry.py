@@ -15,8 +15,8 @@ from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 
 if TYPE_CHECKING:
+    from entity_gym.pools.pool import EnvSource
     from entity_gym.pools.slots import FinalObservations
-    from entity_gym.pools.threaded_env import EnvSource
     from entity_gym.pools.vec_env import VecEnv
     from entity_gym.spec import EnvSpec, EnvType, Executor, InvalidActions
 

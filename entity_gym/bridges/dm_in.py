@@ -20,7 +20,7 @@ from entity_gym.bridges.gym_world import GymOptions
 from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium, gymnasium_worlds
 from entity_gym.bridges.makers import Maker
 from entity_gym.bridges.pools import Executor
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 

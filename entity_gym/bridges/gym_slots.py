@@ -17,8 +17,14 @@ from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gym_actions import Masks
 from entity_gym.bridges.gym_spaces import AGENT
 from entity_gym.bridges.gym_world import ACTION_MASK, GymWorld
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
-from entity_gym.pools.batch_slots import BatchSlots
+from entity_gym.pools.batch_env import (
+    BatchActors,
+    BatchEnvironment,
+    BatchObservation,
+    BatchRandom,
+    BatchSlots,
+    BatchStep,
+)
 from entity_gym.pools.slots import EnvIds, FinalObservations
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
 

@@ -27,7 +27,7 @@ from entity_gym.bridges.makers import Maker, making, naming_extras
 from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
 from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module

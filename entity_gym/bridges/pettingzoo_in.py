@@ -37,7 +37,7 @@ from entity_gym.bridges.pools import Executor, make_bridge_pool
 from entity_gym.environment import Environment
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.observation import ActionMask, Observation
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace

@@ -30,7 +30,7 @@ from entity_gym.bridges.dense_obs import Tree
 from entity_gym.errors import nearest
 from entity_gym.making import Prepared, make_single_pool, prepare, spec_of
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.slots import check_num_envs
 from entity_gym.spec import EnvSpec
 

@@ -40,7 +40,7 @@ from entity_gym.check.subject import QUICK, SEED, Effort, Stopwatch, Subject, gl
 from entity_gym.check.supervise import Refused, Request, supervise
 from entity_gym.check.watch import HangError, Watch
 from entity_gym.environment import Environment
-from entity_gym.pools.threaded_env import EnvSource, is_compiled
+from entity_gym.pools.pool import EnvSource, is_compiled
 
 __all__ = ["Outcome", "Report", "Result", "Status", "check_environment", "main"]
 

@@ -13,7 +13,7 @@ from entity_gym.check.refusals import refusals
 from entity_gym.check.report import Outcome, failed, ok, skipped
 from entity_gym.check.subject import NUM_ENVS, SEED, Stopwatch, Subject
 from entity_gym.check.trajectory import Difference, follow, record
-from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 
 COMPILING = 10.0  # so many times as long as other calls may it take to compile, and to start processes

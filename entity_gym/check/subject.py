@@ -17,8 +17,7 @@ from entity_gym.check.find import describe_with, make_plain
 from entity_gym.check.trajectory import Spaces, Trajectory
 from entity_gym.check.watch import Watch
 from entity_gym.environment import Environment
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.threaded_env import EnvSource, is_compiled
+from entity_gym.pools.pool import EnvSource, ListEnv, is_compiled
 
 if TYPE_CHECKING:
     from entity_gym.compiled import CompiledEnvironment

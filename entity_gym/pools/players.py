@@ -14,7 +14,7 @@ there are global features or a global action. It says what each player earned wi
     mine = split(obs, mapping, 0)                               # as player 0 sees it: its own actors, its own reward
     actions = join(obs, mapping, [(0, ours), (1, theirs)])      # what all of them do, as the pool takes it
 
-`entity_gym.pools.seated_env` does both for a learner that plays one player in each environment against `Opponents`:
+`entity_gym.pools.seats` does both for a learner that plays one player in each environment against `Opponents`:
 `SeatedVecEnv(pool, mapping, opponents)` is a pool like any other, and `SeatedEpisodeVecEnv(pool, mapping, opponents)` its
 form without autoreset, for evaluation.
 
@@ -44,7 +44,7 @@ from entity_gym.batch.vec_obs import (
     VecSelectEntityActionMask,
 )
 from entity_gym.errors import nearest
-from entity_gym.pools.threaded_env import is_compiled
+from entity_gym.pools.pool import is_compiled
 
 #: Whose frames are meant: one player, or (N,) one for each frame.
 Seats = int | NDArray[np.integer[Any]]

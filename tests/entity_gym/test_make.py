@@ -12,9 +12,8 @@ from entity_gym import registry
 from entity_gym.batch.sampling import random_actions
 from entity_gym.envs.cart_pole import CartPole
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import list_envs, look_up, make, make_spec, register
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall

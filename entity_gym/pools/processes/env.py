@@ -15,17 +15,15 @@ from entity_gym.batch.dispatch import check_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.obs_rows import Shown, crashed, sequences, take
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.env_status import Status, Statuses
+from entity_gym.pools.pool import EnvSource, check_batch_size, is_compiled
 from entity_gym.pools.processes.frames import Frames, flatten, joined
 from entity_gym.pools.processes.handle import Replies, Request, WorkerDied, WorkerProcess
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.processes.pool import OnCrash, WorkerPool, check_workers, crash_seed
 from entity_gym.pools.processes.state import merge_states, split_state
 from entity_gym.pools.processes.worker import NOBODY, Hello, Op, Reset, Start
-from entity_gym.pools.slot_vec_env import check_batch_size
 from entity_gym.pools.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs, check_seed
-from entity_gym.pools.threaded_env import EnvSource, is_compiled
-from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
+from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, Status, Statuses, VecEnv, check_env_id, check_env_info
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 MAX_DEATHS_IN_A_ROW = 5  # of a worker that shows nothing in between: then another restart does not help

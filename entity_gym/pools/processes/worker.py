@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.pools.pool import make_slots
 from entity_gym.pools.processes.arena import Array, Channel
 from entity_gym.pools.processes.frames import flatten
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
 from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations
-from entity_gym.pools.threaded_env import make_slots
 from entity_gym.spaces import ActionSpace, ObsSpace
 
 NOBODY: EnvIds = np.zeros(0, np.int64)

@@ -6,7 +6,7 @@ import pytest
 from entity_gym.batch.obs_rows import Shown, crashed, take
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import RaggedArray
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, play_together
 from tests.worlds import Zoo, frame
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
 from entity_gym.bridges.gymnasium_form import GymnasiumEnv, GymnasiumVectorEnv  # noqa: E402
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402

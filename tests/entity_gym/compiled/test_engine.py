@@ -13,9 +13,8 @@ import pytest
 from entity_gym.batch.vec_obs import RaggedArray, VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import FinalObservations
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,

@@ -23,7 +23,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.worlds import Script, making
 
 SPACE = ObsSpace({"Wall": Entity(["x"]), "Cat": Entity(["x", "y"]), "Dog": Entity(["x"])}, ["time", "wind"])

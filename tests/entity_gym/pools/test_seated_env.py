@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from entity_gym.batch.sampling import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.players import players_of
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.seated_env import SeatedEpisodeVecEnv, SeatedVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.seats import SeatedEpisodeVecEnv, SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
 from tests.worlds import choose, frames

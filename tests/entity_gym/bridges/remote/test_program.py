@@ -20,9 +20,9 @@ from entity_gym import CategoricalAction
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote import ProgramError, ProgramWorlds, RemoteEnvironment, program_worlds
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
 ADD = "add"

@@ -21,13 +21,12 @@ import pytest
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes import env as process_env
 from entity_gym.pools.processes import pickling as process_pickling
 from entity_gym.pools.processes import pool as process_pool
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.processes.handle import WorkerDied
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, luck, processes, steps
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.worlds import Zoo, frame

@@ -8,7 +8,7 @@ import pytest
 
 from entity_gym.batch.obs_rows import take
 from entity_gym.batch.vec_obs import Metric, RaggedArray, VecObs
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.frames import Frames, flatten, joined, rebuilt
 from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
 from tests.worlds import Zoo
