@@ -23,12 +23,13 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.archive import read_archive, write_archive
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net
+from entity_gym.actions import ActionSpace, CategoricalActionSpace
 from entity_gym.agents.agent import Agent, Handle, Obs, Ready, check_obs
 from entity_gym.agents.features import EntityType
 from entity_gym.batch.batching import batch_observations
 from entity_gym.errors import nearest
 from entity_gym.pools.slots import check_seed
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch
 
 A = TypeVar("A")

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.agents import TrainEnv
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.makers import check_arguments
@@ -21,7 +23,7 @@ from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import SlotsFactory
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import look_up
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Entity, ObsSpace, has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
 from rogue_net.adaptor import ObsAdaptor
 
 #: A compiled environment's class, an environment class, or a function that makes an environment.

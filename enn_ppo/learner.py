@@ -26,7 +26,8 @@ from enn_ppo.tracking.counts import Played, summarize
 from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.merged_counts import merge_played
 from enn_ppo.update import UpdateStats, update
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.actions import ActionSpace
+from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.backend import check_backend
 

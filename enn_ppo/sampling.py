@@ -24,11 +24,12 @@ from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.rollout import Collector, EnvBlock, Rollout
 from enn_ppo.stepping import Played, Plays, make_steppers, play
 from enn_ppo.tracking.logger import Row
+from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from entity_gym.pools.workers import PATIENCE
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 #: Parameters of environments: name -> one value for each.
 Parameters = Mapping[str, Sequence[Any]]

@@ -1,35 +1,25 @@
 """Worlds with a variable number of things: spaces, observations, actions, ragged batches and environments."""
 
-from entity_gym.action import (
+from entity_gym.actions import (
     Action,
-    CategoricalAction,
-    ContinuousAction,
-    GlobalCategoricalAction,
-    SelectEntityAction,
-)
-from entity_gym.environment import Environment
-from entity_gym.observation import (
     ActionMask,
-    CategoricalActionMask,
-    ContinuousActionMask,
-    EntityID,
-    GlobalCategoricalActionMask,
-    Observation,
-    SelectEntityActionMask,
-)
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
     ActionSpace,
-    Angle,
+    CategoricalAction,
+    CategoricalActionMask,
     CategoricalActionSpace,
-    Category,
+    ContinuousAction,
+    ContinuousActionMask,
     ContinuousActionSpace,
-    Entity,
-    Flag,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
-    ObsSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.reading import EntityID
+from entity_gym.environment import Environment, Observation
+from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Flag, ObsSpace
 
 __all__ = [
     "GLOBAL_ENTITY",

@@ -1,17 +1,59 @@
-"""The interface that a world implements."""
+"""The interface that a world implements: `Environment`, and what it shows, `Observation`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action
-from entity_gym.observation import Observation
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.actions import Action, ActionMask, ActionSpace
+from entity_gym.actions.reading import EntityID, Flags
+from entity_gym.spaces import ObsSpace
+
+NumberRows = Sequence[Sequence[float]] | NDArray[Any]
+
+
+@dataclass(kw_only=True)
+class Observation:
+    """One environment at one step. The last observation of an episode has `done` set and need not offer actions.
+
+    Attributes:
+        features: entity type -> (number of entities, F) numbers. A type may be left out: there is none of it now.
+        ids: entity type -> one id per entity. Needed only for entities that act or may be selected.
+        actions: action -> who may do what. An action may be left out: nobody takes it now.
+        reward: received for the actions that led here.
+        done: the episode ends here.
+        truncated: the episode was cut here (a time limit) and did not end by its own rules; implies `done`.
+        global_features: one number per name in the space's `global_features`.
+        visible: entity type -> one bool per entity. A hidden entity is seen by the value function and not by the policy.
+            Types left out are visible. An entity that acts or may be selected shows itself in that action, hidden or not.
+        end_of_episode_info: anything worth knowing about the finished episode; only read together with `done`.
+        metrics: numbers of every step, aggregated over a rollout as count, sum, min and max.
+        player_rewards: in worlds with several players (`entity_gym.pools.players`), what each of them received for the actions
+            that led here. Empty: all share `reward`.
+    """
+
+    features: Mapping[str, NumberRows] = field(default_factory=dict)
+    ids: Mapping[str, Sequence[EntityID]] = field(default_factory=dict)
+    actions: Mapping[str, ActionMask] = field(default_factory=dict)
+    reward: float = 0.0
+    done: bool = False
+    truncated: bool = False
+    global_features: Sequence[float] | NDArray[Any] = ()
+    visible: Mapping[str, Flags] = field(default_factory=dict)
+    end_of_episode_info: Mapping[str, Any] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    player_rewards: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        if self.truncated and not self.done:
+            raise ValueError(
+                "Observation(truncated=True, done=False): a truncated episode has ended, so done must be True"
+            )
 
 
 class Environment(ABC):

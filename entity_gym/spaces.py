@@ -1,4 +1,7 @@
-"""What an environment declares once: its entity types and its actions."""
+"""Observation spaces: entity types, their features, and the values that features may take.
+
+Shapes: E rows of entities, F features, K features among them that are whole numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,110 +143,6 @@ class ObsSpace:
         return f"ObsSpace(entities={self.entities}, global_features={global_features})"
 
 
-@dataclass(frozen=True)
-class CategoricalActionSpace:
-    """Every actor picks one of `choices`."""
-
-    choices: Sequence[str]
-
-    def __post_init__(self) -> None:
-        _check_choices(self.choices, type(self).__name__)
-        object.__setattr__(self, "choices", tuple(self.choices))
-
-
-@dataclass(frozen=True)
-class GlobalCategoricalActionSpace:
-    """The environment as a whole picks one of `choices`: one decision per frame."""
-
-    choices: Sequence[str]
-
-    def __post_init__(self) -> None:
-        _check_choices(self.choices, type(self).__name__)
-        object.__setattr__(self, "choices", tuple(self.choices))
-
-
-@dataclass(frozen=True)
-class SelectEntityActionSpace:
-    """Every actor picks one of the entities that its observation offers; one to whom none is open picks nobody.
-
-    Attributes:
-        exclude_self: an actor may not pick itself, whatever its observation offers.
-        nobody: every actor may pick nobody at all times.
-    """
-
-    exclude_self: bool = False
-    nobody: bool = False
-
-    def __post_init__(self) -> None:
-        for name, value in (("exclude_self", self.exclude_self), ("nobody", self.nobody)):
-            if not isinstance(value, bool):
-                raise ValueError(f"SelectEntityActionSpace.{name} is {value!r}; it must be True or False")
-
-    @property
-    def can_close(self) -> bool:
-        """Whether it is in order that no entity is open to an actor to whom some are offered: it then picks nobody."""
-        return self.exclude_self or self.nobody
-
-
-@dataclass(frozen=True)
-class ContinuousActionSpace:
-    """Every actor picks n real numbers, each within bounds of its own.
-
-    Attributes:
-        low: (n,) smallest value of each; -inf: none.
-        high: (n,) largest value of each, above `low`; inf: none.
-        names: of the n numbers, for people to read. None: they have none.
-
-    Values travel as float32, so the bounds that hold are these, rounded to float32.
-    """
-
-    low: Sequence[float]
-    high: Sequence[float]
-    names: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        for side in ("low", "high"):
-            object.__setattr__(self, side, _bounds(getattr(self, side), f"ContinuousActionSpace.{side}"))
-        if len(self.low) != len(self.high) or len(self.low) == 0:
-            raise ValueError(
-                f"ContinuousActionSpace has {len(self.low)} numbers in low and {len(self.high)} in high; "
-                "give one of each for every number that an actor picks, at least one"
-            )
-        for k, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
-            if np.float32(low) >= np.float32(high):
-                raise ValueError(
-                    f"ContinuousActionSpace: low[{k}] is {low} and high[{k}] {high}; low must be smaller, as float32 too"
-                )
-        if self.names is not None:
-            _check_names(self.names, "ContinuousActionSpace.names")
-            if len(self.names) != len(self.low):
-                raise ValueError(f"ContinuousActionSpace has {len(self.names)} names for {len(self.low)} numbers")
-            object.__setattr__(self, "names", tuple(self.names))
-
-    @property
-    def size(self) -> int:
-        """n, how many numbers an actor picks."""
-        return len(self.low)
-
-    def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(n,) smallest and (n,) largest values, as new arrays."""
-        return np.array(self.low, dtype=np.float32), np.array(self.high, dtype=np.float32)
-
-    def label(self, k: int) -> str:
-        """How messages name number `k`."""
-        return f"value {k}" if self.names is None else f"value {k} ({self.names[k]!r})"
-
-
-ActionSpace = CategoricalActionSpace | GlobalCategoricalActionSpace | SelectEntityActionSpace | ContinuousActionSpace
-
-
-def has_global_entity(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> bool:
-    """Whether every frame ends with the `__global__` entity: there are global features or a global action."""
-    return bool(obs_space.global_features) or any(
-        isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values()
-    )
-
-
 def with_kinds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[Feature, ...]:
     """Features as they are declared, from their names and what is known of those that are not plain numbers."""
     return tuple(kinds.get(name, name) for name in names)
@@ -260,7 +159,7 @@ def _split(given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: st
     if features is None or not all(isinstance(feature, Feature) for feature in features):
         raise ValueError(f"{where} is {given!r}; it must be a list of feature names, or of Category, Angle and Flag")
     names = tuple(feature if isinstance(feature, str) else feature.name for feature in features)
-    _check_names(names, where)
+    check_names(names, where)
     known = set(names)
     for name, kind in kinds.items():
         if name not in known:
@@ -276,7 +175,8 @@ def _check_name(name: object, where: str) -> None:
         raise ValueError(f"{where}: name is {name!r}; it must be a text")
 
 
-def _check_names(names: Sequence[str], where: str) -> None:
+def check_names(names: Sequence[str], where: str) -> None:
+    """Raise a ValueError unless `names` is a list of different texts."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{where} is {names!r}; it must be a list of feature names")
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
@@ -284,23 +184,86 @@ def _check_names(names: Sequence[str], where: str) -> None:
         raise ValueError(f"{where} names {repeated} more than once")
 
 
-def _check_choices(choices: Sequence[str], where: str) -> None:
-    _check_names(choices, f"{where}.choices")
-    if len(choices) == 0:
-        raise ValueError(f"{where}.choices is empty; an action needs at least one choice")
+# ---- the values that features may take: numbers and angles any finite one, categories and flags whole numbers from 0 on
 
 
-def _bounds(given: Any, where: str) -> tuple[float, ...]:
-    """Bounds as numbers that float32 can hold, or infinite on their own side."""
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise ValueError(f"{where} is {given!r}; it must be a list of numbers, one for each number that an actor picks")
-    outer = np.inf if where.endswith("high") else -np.inf
-    bounds = []
-    for k, value in enumerate(given):
-        is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not is_number or not (value == outer or abs(float(value)) <= LARGEST_FLOAT32):
-            raise ValueError(
-                f"{where}[{k}] is {value!r}; it must be a number that float32 can hold, or {outer} for no bound"
-            )
-        bounds.append(float(value))
-    return tuple(bounds)
+class WholeColumns(NamedTuple):
+    """The columns of a type that hold whole numbers."""
+
+    columns: NDArray[np.int64]  # (K,)
+    limits: NDArray[np.float32]  # (K,) each is below this, and not below 0
+
+    def wrong(self, features: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """(E, K) which of the `features` (E, F) are not what they must be; all of them are finite."""
+        values = features[:, self.columns]
+        wrong: NDArray[np.bool_] = (values < 0) | (values >= self.limits) | (values != np.floor(values))
+        return wrong
+
+
+class Bounds(NamedTuple):
+    """Smallest and largest values."""
+
+    low: NDArray[np.float32]  # (F,)
+    high: NDArray[np.float32]  # (F,)
+
+
+def num_values(kind: FeatureKind | None) -> int | None:
+    """How many whole numbers, from 0 on, a feature of this kind may be; None where it may be any number."""
+    if isinstance(kind, Category):
+        return kind.num
+    return 2 if isinstance(kind, Flag) else None
+
+
+def whole_columns(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> WholeColumns | None:
+    """The columns that hold whole numbers; None if none does."""
+    nums = {column: num_values(kinds.get(name)) for column, name in enumerate(names)}
+    limits = {column: num for column, num in nums.items() if num is not None}
+    if not limits:
+        return None
+    return WholeColumns(np.array(list(limits), np.int64), np.array(list(limits.values()), np.float32))
+
+
+def whole_columns_of(obs_space: ObsSpace) -> dict[str, WholeColumns]:
+    """Type -> its columns that hold whole numbers, `__global__` included; types without are left out."""
+    found = {name: whole_columns(entity.features, entity.kinds) for name, entity in obs_space.entities.items()}
+    found[GLOBAL_ENTITY] = whole_columns(obs_space.global_features, obs_space.global_kinds)
+    return {name: columns for name, columns in found.items() if columns is not None}
+
+
+def wrong_values(
+    features: NDArray[np.float32], names: Sequence[str], kinds: Mapping[str, FeatureKind]
+) -> NDArray[np.bool_]:
+    """(E, F) which of the `features` (E, F) may not be what they are."""
+    wrong = ~np.isfinite(features)
+    whole = whole_columns(names, kinds)
+    if whole is not None:
+        wrong[:, whole.columns] |= whole.wrong(features)
+    return wrong
+
+
+def refusal(value: np.float32, kind: FeatureKind | None) -> str:
+    """The end of a message about a wrong value: what it is, and what is allowed."""
+    number = format(float(value), ".9g")  # tells float32 apart, and 52 is not 52.0
+    if isinstance(kind, Category):
+        return f"{number}; a category of {kind.num} must be a whole number from 0 to {kind.num - 1}"
+    if isinstance(kind, Flag):
+        return f"{number}; a flag must be 0 or 1"
+    return f"{number}; an angle must be a finite number" if kind else f"{number}; features must be finite numbers"
+
+
+def bounds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> Bounds:
+    """Smallest and largest values of each feature, infinite where there is no bound."""
+    nums = [num_values(kinds.get(name)) for name in names]
+    low = [-np.inf if num is None else 0 for num in nums]
+    high = [np.inf if num is None else num - 1 for num in nums]
+    return Bounds(np.array(low, np.float32), np.array(high, np.float32))
+
+
+def describe(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> str:
+    """Such as "x, card (category of 52), heading (angle), frozen (flag)"."""
+    words = {Angle: " (angle)", Flag: " (flag)"}
+    told = {
+        name: f" (category of {kind.num})" if isinstance(kind, Category) else words[type(kind)]
+        for name, kind in kinds.items()
+    }
+    return ", ".join(f"{name}{told.get(name, '')}" for name in names)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from entity_gym.batch.typed_features import describe
-from entity_gym.errors import nearest
-from entity_gym.pools.slots import FinalObservations
-from entity_gym.spaces import (
+from entity_gym.actions import (
     ActionSpace,
     CategoricalActionSpace,
     ContinuousActionSpace,
-    FeatureKind,
     GlobalCategoricalActionSpace,
-    ObsSpace,
+    SelectEntityActionSpace,
 )
+from entity_gym.errors import nearest
+from entity_gym.pools.slots import FinalObservations
+from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
 if TYPE_CHECKING:  # they import a compiler, Gymnasium and dm_env; most uses need none of these
     import gymnasium
@@ -252,6 +251,7 @@ def _action_spec(
     if isinstance(space, ContinuousActionSpace):
         names, low, high = tuple(space.names or ()), tuple(space.low), tuple(space.high)
         return ActionSpec("continuous", names, high, max_actors, closable=False, low=low)
+    assert isinstance(space, SelectEntityActionSpace)
     room = _room(entities, None)
     last = None if room is None else room - 1 + space.nobody
     return ActionSpec("select entity", (), last, max_actors, closable=True, nobody=space.nobody)

@@ -8,8 +8,10 @@ from types import MappingProxyType
 
 import torch
 
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, FeatureKind, ObsSpace, has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Feature, ObsSpace, has_global_entity, with_kinds
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY, Feature, ObsSpace, with_kinds
 from rogue_net.absent import with_absent
 from rogue_net.backend import fuses_rows
 from rogue_net.config import Backend

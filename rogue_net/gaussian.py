@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from entity_gym.spaces import ContinuousActionSpace
+from entity_gym.actions import ContinuousActionSpace
 from rogue_net.distributions import TINY, ActionDistribution
 from rogue_net.noise import Source, normal
 

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from entity_gym.spaces import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
 from rogue_net.absent import with_absent
 from rogue_net.config import Backend, RogueNetConfig
 from rogue_net.distributions import ActionDistribution, Categorical, NoActors, RaggedCategorical
@@ -186,7 +186,9 @@ def make_head(space: ActionSpace, config: RogueNetConfig) -> ActionHead:
         return SelectEntityHead(config.d_model, config.d_qk, space.nobody, config.backend)
     if isinstance(space, ContinuousActionSpace):
         return ContinuousHead(config.d_model, space)
-    return CategoricalHead(config.d_model, len(space.choices))
+    if space.num_choices is not None:
+        return CategoricalHead(config.d_model, space.num_choices)
+    raise ValueError(f"there is no head for actions of the kind {type(space).__name__}; add one in rogue_net/heads.py")
 
 
 def _no_choices(device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class CategoricalMask:
-    """Who takes a categorical action in each frame."""
+    """The actors of an action that selects no entities, and the choices open to them."""
 
     actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
     mask: Tensor | None  # (A, C) bool over all frames' actors, true where open; None: everything is
@@ -97,38 +97,12 @@ class SelectEntityMask:
         return [SelectEntityMask(*part) for part in parts]
 
 
-@dataclass(frozen=True)
-class ContinuousMask:
-    """Who picks numbers in each frame."""
-
-    actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
-
-    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> ContinuousMask:
-        """The masks of some frames; see `ObsBatch.gather`."""
-        return ContinuousMask(self.actors.gather(frames, len(self.actors.values) if all_of_them else None))
-
-    @property
-    def offsets(self) -> list[Tensor]:
-        """Where `split` has to look."""
-        return [self.actors.offsets]
-
-    def map(self, change: Change) -> ContinuousMask:
-        """See `ObsBatch.map`."""
-        return ContinuousMask(self.actors.map(change))
-
-    def split(self, cuts: Cuts) -> list[ContinuousMask]:
-        """The masks of consecutive parts."""
-        return [ContinuousMask(part) for part in cuts(self.actors)]
-
-
-ActionMask = CategoricalMask | SelectEntityMask | ContinuousMask
+ActionMask = CategoricalMask | SelectEntityMask
 
 
 def cat_masks(masks: Sequence[ActionMask]) -> ActionMask:
     """All frames of the first mask, then all of the second, and so on; all are of one action."""
     actors = cat_ragged([mask.actors for mask in masks])
-    if isinstance(masks[0], ContinuousMask):
-        return ContinuousMask(actors)
     if isinstance(masks[0], CategoricalMask):
         rows = [(mask.mask, len(mask.actors.values)) for mask in masks if isinstance(mask, CategoricalMask)]
         given = next((mask for mask, _ in rows if mask is not None), None)

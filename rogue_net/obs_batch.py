@@ -16,16 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import (
-    VecAction,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from rogue_net.crossing import to_device
 from rogue_net.layout import Layout
-from rogue_net.masks import ActionMask, CategoricalMask, Change, ContinuousMask, SelectEntityMask, cat_masks
+from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
 from rogue_net.ragged import Cuts, RaggedTensor, cat_ragged
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
@@ -62,12 +56,9 @@ class ObsBatch:
         move = _Wrapper()
         masks: dict[str, ActionMask] = {}
         for name, mask in obs.action_masks.items():
-            if isinstance(mask, VecCategoricalActionMask):
+            if mask.actees is None:
                 masks[name] = CategoricalMask(move(mask.actors), None if mask.mask is None else move(mask.mask).values)
-            elif isinstance(mask, VecContinuousActionMask):
-                masks[name] = ContinuousMask(move(mask.actors))
             else:
-                assert isinstance(mask, VecSelectEntityActionMask)
                 pairs = None if mask.mask is None else move(mask.mask)
                 num_pairs = _num_pairs(mask.actors.offsets, mask.actees.offsets) if pairs is None else len(pairs.values)
                 masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs, num_pairs)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.masks import ActionMask, CategoricalMask, ContinuousMask, SelectEntityMask
+from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 
@@ -149,10 +149,9 @@ def unpadded(full: ObsBatch, batch: ObsBatch) -> ObsBatch:
         if isinstance(there, CategoricalMask) and isinstance(own, CategoricalMask):
             given = None if own.mask is None or there.mask is None else there.mask[: len(own.mask)]
             return CategoricalMask(actors, given)
-        if isinstance(there, SelectEntityMask) and isinstance(own, SelectEntityMask):
-            pairs = None if own.pairs is None or there.pairs is None else cut(there.pairs, own.pairs)
-            return SelectEntityMask(actors, cut(there.actees, own.actees), pairs, own.num_pairs)
-        return ContinuousMask(actors)
+        assert isinstance(there, SelectEntityMask) and isinstance(own, SelectEntityMask)
+        pairs = None if own.pairs is None or there.pairs is None else cut(there.pairs, own.pairs)
+        return SelectEntityMask(actors, cut(there.actees, own.actees), pairs, own.num_pairs)
 
     return ObsBatch(
         num_frames=len(batch),
@@ -190,8 +189,6 @@ def _padded_flags(batch: ObsBatch, name: str, features: RaggedTensor) -> RaggedT
 def _padded_mask(name: str, mask: ActionMask, capacity: Capacity) -> ActionMask:
     frames, rows = capacity.frames, capacity.actors[name]
     actors = pad_ragged(mask.actors, rows, frames)
-    if isinstance(mask, ContinuousMask):
-        return ContinuousMask(actors)
     if isinstance(mask, CategoricalMask):
         if name not in capacity.masked:
             return CategoricalMask(actors, None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, Angle, Entity, ObsSpace, has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY, Angle, Entity, ObsSpace
 from rogue_net.config import RelposConfig
 
 

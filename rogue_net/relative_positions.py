@@ -34,7 +34,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.actions import ActionSpace
+from entity_gym.spaces import ObsSpace
 from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
 from rogue_net.geometry import Geometry, angles_of, components_of, seen_from

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.actions import ActionSpace
+from entity_gym.spaces import ObsSpace
 from rogue_net.absent import with_absent
 from rogue_net.attention import attention_of_joined
 from rogue_net.backend import REFERENCE, Choice, choose

@@ -8,14 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    ContinuousActionSpace,
-    Feature,
-    SelectEntityActionSpace,
-    has_global_entity,
-    with_kinds,
-)
+from entity_gym.actions.kind import has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY, Feature, with_kinds
 from rogue_net.features import FeatureColumns
 from rogue_net.rogue_net import RogueNet
 
@@ -103,12 +97,12 @@ def _of_entity(entity: str, part: str, inputs: _Inputs, unnamed: tuple[Axis, ...
 
 def _of_action(net: RogueNet, action: str, part: str, unnamed: tuple[Axis, ...]) -> Weight:
     space = net.action_space[action]
-    if isinstance(space, SelectEntityActionSpace):
+    if space.selects:
         return Weight("action", action, part, unnamed, "zero")  # nobody is new: nobody's key
-    if isinstance(space, ContinuousActionSpace):
-        numbers: Axis = tuple(space.names) if space.names is not None else tuple(range(space.size))
-        return Weight("action", action, part, (numbers, *unnamed[1:]))
-    return Weight("action", action, part, (tuple(space.choices), *unnamed[1:]), "mean")
+    labels = (space.labels, *unnamed[1:])
+    if space.num_choices is None:
+        return Weight("action", action, part, labels)
+    return Weight("action", action, part, labels, "mean")
 
 
 def _of_relative_positions(net: RogueNet, name: str, rest: Sequence[str], unnamed: tuple[Axis, ...]) -> Weight:

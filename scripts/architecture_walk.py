@@ -28,7 +28,7 @@ from enn_ppo.advantages import Advantages, gae
 from enn_ppo.losses import normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import CategoricalAction
-from entity_gym.batch.dispatch import frame_actions
+from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
 from entity_gym.batch.vec_obs import VecObs
@@ -216,7 +216,8 @@ class Walk:
         lines = []
         for i, obs in enumerate(self.observations):
             lines.append(f"environment {i}")
-            for name, action in frame_actions(self.buffers, reader.read(obs, i), i, ACTION_SPACE).items():
+            frame = reader.read(obs, i)
+            for name, action in frame_actions(self.buffers, i, frame.actions, frame.ids, ACTION_SPACE).items():
                 what = (
                     f"CategoricalAction(actors={list(action.actors)}, actions={action.actions.tolist()})"
                     if isinstance(action, CategoricalAction)

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from benchmark import Measurement, parser, report
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gym_actions import GymActions
 from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium

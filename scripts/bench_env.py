@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from benchmark import Measurement, parser, report
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.registry import make
 
 SECONDS = 0.5  # of each measurement
@@ -92,7 +92,7 @@ def ours(env: str, num_envs: int, threads: int) -> Callable[[], float]:
     def run() -> float:
         spent, steps = 0.0, 0
         while spent < SECONDS:
-            actions = random_actions(state["obs"], rng)
+            actions = random_actions(state["obs"], rng, pool.action_space())
             start = time.perf_counter()
             state["obs"] = pool.act(actions)
             spent += time.perf_counter() - start

@@ -23,7 +23,7 @@ import numpy as np
 from benchmark import Measurement, parser, report
 from executor_worlds import BusyPython, spend
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -141,7 +141,9 @@ def compare(kind: str, pools: list[VecEnv], microseconds: int, seconds: float, r
 
 def steps_per_second(env: VecEnv, seconds: float) -> float:
     """Environment steps per second through the public `act`."""
-    actions = random_actions(env.reset(), np.random.default_rng(0))  # every observation offers the same
+    actions = random_actions(
+        env.reset(), np.random.default_rng(0), env.action_space()
+    )  # every observation offers the same
     env.act(actions)
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:

@@ -42,8 +42,9 @@ from entity_gym import (
     ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.errors import nearest
-from entity_gym.spaces import GLOBAL_ENTITY, has_global_entity
+from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig, RelposKind, TranslationConfig
 

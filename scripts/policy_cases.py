@@ -12,11 +12,12 @@ import numpy as np
 
 from enn_ppo.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
 from enn_ppo.update import Samples, learn_minibatch
+from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.registry import make
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig
 
@@ -66,13 +67,11 @@ def ragged_frames(name: str, lengths: Sequence[int], *, select: bool = False, se
     entity = Entity([*POSITION, "health", "speed"])
     units = RaggedBufferI64.from_flattened(np.zeros((num_frames, 1), np.int64), ones)  # the first entity of its frame
     action_space: dict[str, ActionSpace] = {"Move": CategoricalActionSpace(["left", "right", "up", "down", "stay"])}
-    masks: dict[str, VecCategoricalActionMask | VecSelectEntityActionMask] = {
-        "Move": VecCategoricalActionMask(units, None, 5)
-    }
+    masks: dict[str, VecActionMask] = {"Move": VecActionMask(units)}
     if select:
         things = np.concatenate([np.arange(1, length) for length in lengths] or [np.zeros(0)]).astype(np.int64)
         action_space["Take"] = SelectEntityActionSpace()
-        masks["Take"] = VecSelectEntityActionMask(units, RaggedBufferI64.from_flattened(things[:, None], num_things))
+        masks["Take"] = VecActionMask(units, RaggedBufferI64.from_flattened(things[:, None], num_things))
     nothing = np.zeros(num_frames, bool)
     obs = VecObs(
         features={"Unit": entities(ones), "Thing": entities(num_things)},
@@ -92,7 +91,7 @@ def minesweeper_frames(num_frames: int, *, steps: int = 10, seed: int = 0) -> Fr
     with make("MineSweeper", num_envs=num_frames, seed=seed) as env:
         obs = env.reset(seed)
         for _ in range(steps):
-            obs = env.act(random_actions(obs, rng))
+            obs = env.act(random_actions(obs, rng, env.action_space()))
         return Frames("MineSweeper", obs, env.obs_space(), dict(env.action_space()))
 
 
@@ -102,9 +101,9 @@ def save_frames(frames: Frames, path: Path) -> None:
     buffers = {f"features/{name}": buffer for name, buffer in frames.obs.features.items()}
     for name, mask in frames.obs.action_masks.items():
         buffers[f"actors/{name}"] = mask.actors
-        if isinstance(mask, VecSelectEntityActionMask):
+        if mask.actees is not None:
             buffers[f"actees/{name}"] = mask.actees
-        elif isinstance(mask, VecCategoricalActionMask) and mask.mask is not None:
+        elif mask.mask is not None:
             buffers[f"mask/{name}"] = mask.mask
     for name, buffer in buffers.items():
         arrays[f"values/{name}"], arrays[f"lengths/{name}"] = buffer.values, buffer.size1()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.pools.pool import ListEnv
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +124,6 @@ def test_a_step_waits_at_least_as_long_as_it_is_told_to(world: Any) -> None:
     obs = pool.reset(0)
     started = time.perf_counter()
     for _ in range(5):
-        obs = pool.act(random_actions(obs, rng))
+        obs = pool.act(random_actions(obs, rng, pool.action_space()))
     assert time.perf_counter() - started >= 5 * 4 * 0.002
     pool.close()

@@ -13,8 +13,8 @@ import pytest
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.command_line.cli import run_train
 from enn_ppo.train import train
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
 from entity_gym.bridges.remote import ProgramError, program_worlds
 from entity_gym.pools.pool import ThreadedVecEnv
 from tests.enn_ppo.served import Running
@@ -117,7 +117,7 @@ def test_random_play_in_the_orchard_loses_and_every_observation_fits(transport: 
         assert obs.features["Fruit"].size1().max() == 5
         rewards = []
         for _ in range(40):
-            obs = env.act(random_actions(obs, rng))
+            obs = env.act(random_actions(obs, rng, env.action_space()))
             rewards.append(obs.reward.mean())
     assert -1 < np.mean(rewards) < 0.25
 

@@ -20,7 +20,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
-from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.vec_env import VecEnv
 
 # --- Environments
@@ -106,7 +106,7 @@ class Zoo(Environment):
         if "walk" in actions:
             reward += float(np.sum(actions["walk"].actions))
         if "chase" in actions:
-            reward += 0.5 * sum(actee[1] + 1 for actee in actions["chase"].actees)
+            reward += 0.5 * sum(actee[1] + 1 for actee in actions["chase"].actees if actee is not None)
         if "weather" in actions:
             reward += 0.25 * actions["weather"].action
         return self._observe(reward, done=self._left == 0)
@@ -184,7 +184,7 @@ def open_choices(obs: VecObs, name: str, space: ActionSpace) -> list[list[list[i
     frames: list[list[list[int]]] = []
     for i in range(len(obs)):
         num_actors = mask.actors.size1(i)
-        if isinstance(mask, VecCategoricalActionMask):
+        if mask.actees is None:
             assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
             columns = list(range(len(space.choices)))
         else:
@@ -236,7 +236,7 @@ def frame(obs: VecObs, i: int) -> dict[str, Any]:
     actions: dict[str, Any] = {}
     for name, mask in obs.action_masks.items():
         actors = mask.actors[i].values[:, 0].tolist()
-        if isinstance(mask, VecSelectEntityActionMask):
+        if mask.actees is not None:
             actees = mask.actees[i].values[:, 0].tolist()
             actions[name] = (actors, actees, mask_of(mask.mask, len(actors), len(actees)))
         else:

@@ -12,8 +12,9 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.checkpoints.transfer import transfer_from
 from enn_ppo.environment import adapt_spaces
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.adaptor import ObsAdaptor
 

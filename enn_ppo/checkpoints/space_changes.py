@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from entity_gym.actions import ActionSpace
 from entity_gym.errors import nearest
-from entity_gym.spaces import (
-    ActionSpace,
-    Category,
-    ContinuousActionSpace,
-    FeatureKind,
-    ObsSpace,
-    SelectEntityActionSpace,
-)
+from entity_gym.spaces import Category, FeatureKind, ObsSpace
 
 
 def gained_features(before: ObsSpace, now: ObsSpace) -> list[str]:
@@ -75,52 +69,5 @@ def gained_actions(before: Mapping[str, ActionSpace], now: Mapping[str, ActionSp
         elif type(before[name]) is not type(space):
             raise ValueError(f"the action {name!r} was a {type(before[name]).__name__} and is a {type(space).__name__}")
         else:
-            lines += _options(name, before[name], space)
+            lines += space.changes_since(before[name], name)
     return lines
-
-
-def _options(action: str, before: ActionSpace, now: ActionSpace) -> Iterator[str]:
-    if isinstance(before, SelectEntityActionSpace) and isinstance(now, SelectEntityActionSpace):
-        if before.nobody and not now.nobody:
-            raise ValueError(f"the choice of nobody of the action {action!r} is gone")
-        if now.nobody and not before.nobody:
-            yield f"action {action!r} may now select nobody: untrained"
-        if before.exclude_self != now.exclude_self:
-            yield f"action {action!r} may {'no longer' if now.exclude_self else 'now'} select the actor itself"
-    elif isinstance(before, ContinuousActionSpace) and isinstance(now, ContinuousActionSpace):
-        yield from _numbers(action, before, now)
-    else:
-        assert not isinstance(before, SelectEntityActionSpace | ContinuousActionSpace)
-        assert not isinstance(now, SelectEntityActionSpace | ContinuousActionSpace)
-        for choice in before.choices:
-            if choice not in now.choices:
-                raise ValueError(
-                    f"the choice {choice!r} of the action {action!r} is gone; {nearest(choice, now.choices)}"
-                )
-        for choice in now.choices:
-            if choice not in before.choices:
-                yield f"choice {choice!r} of action {action!r} is new: at first as likely as the others are on average"
-
-
-def _numbers(action: str, before: ContinuousActionSpace, now: ContinuousActionSpace) -> Iterator[str]:
-    if (before.names is None) != (now.names is None):
-        raise ValueError(
-            f"the numbers of the action {action!r} were called {before.names and list(before.names)} and are called "
-            f"{now.names and list(now.names)}: without names they cannot be told apart"
-        )
-    bounds_before, bounds_now = _bounds(before), _bounds(now)
-    for number, bounds in bounds_before.items():
-        if number not in bounds_now:
-            raise ValueError(f"{number} of the action {action!r} is gone; {nearest(number, bounds_now)}")
-        if bounds != bounds_now[number]:
-            raise ValueError(
-                f"{number} of the action {action!r} was within {bounds} and is within {bounds_now[number]}"
-            )
-    for number in bounds_now:
-        if number not in bounds_before:
-            yield f"{number} of action {action!r} is new: untrained"
-
-
-def _bounds(space: ContinuousActionSpace) -> dict[str, tuple[float, float]]:
-    names = [f"number {name!r}" for name in space.names or map(str, range(space.size))]
-    return dict(zip(names, zip(space.low, space.high, strict=True), strict=True))

@@ -32,8 +32,8 @@ from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.moments import update_normalization
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.settings.schema import to_dict
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
-from entity_gym.spaces import has_global_entity
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.config import RogueNetConfig
 from rogue_net.normalization import RunningNorm

@@ -14,8 +14,9 @@ from enn_ppo.losses import count_actors
 from enn_ppo.recording.frames import RecordedFrames
 from enn_ppo.recording.reading import read_all, read_header
 from enn_ppo.settings.schedule import parse_schedule
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 
 @dataclass(frozen=True)

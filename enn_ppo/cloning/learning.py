@@ -26,7 +26,7 @@ from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row
 from enn_ppo.update import clip_gradient, dropout_seed
-from entity_gym.spaces import ActionSpace, ContinuousActionSpace
+from entity_gym.actions import ActionSpace
 from rogue_net import RaggedTensor
 
 #: Frames that are evaluated at a time where nothing is learned from them.
@@ -201,7 +201,7 @@ def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
 
 
 def _is_continuous(action_space: Mapping[str, ActionSpace], name: str) -> bool:
-    return isinstance(action_space[name], ContinuousActionSpace)
+    return action_space[name].num_choices is None and not action_space[name].selects
 
 
 def _parts(examples: Examples) -> Iterator[Examples]:

@@ -20,8 +20,9 @@ from enn_ppo.distributed.runner_handle import RunnerDied, RunnerHandle
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.sampling import Parameters, blocks_problem
 from enn_ppo.tracking.logger import Row
+from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 DEATHS_IN_A_ROW = 5  # of a runner, without a rollout in between: then it is no accident
 WAIT_SECONDS = 60.0  # for the next rollout, until the user is told that everybody waits

@@ -31,9 +31,10 @@ from enn_ppo.learner import make_model
 from enn_ppo.players import PlayersSampler, cast_of
 from enn_ppo.sampling import LocalSampler, Parameters, make_pools
 from enn_ppo.settings.evaluation import EpisodesConfig
+from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 CPU = torch.device("cpu")
 MOST_FRAMES = 4  # that are shown of where an environment has raised: the last, which are the world's own

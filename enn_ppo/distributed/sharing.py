@@ -14,8 +14,9 @@ import numpy as np
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.sampling import Parameters
 from enn_ppo.tracking.logger import Row
+from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 if TYPE_CHECKING:
     from pathlib import Path

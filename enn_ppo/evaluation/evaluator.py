@@ -40,10 +40,11 @@ from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
 from enn_ppo.evaluation.video import Camera, check_film
 from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.tracking.run_dir import METRICS, VIDEOS
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 TRIES = 2  # of an evaluation whose process dies
 PATIENCE = 0.2  # seconds between looks at whether waiting is still wanted

@@ -29,17 +29,12 @@ import torch
 from torch import Tensor
 
 from enn_ppo.recording.frames import RecordedFrames
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    ActionSpace,
-    ContinuousActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-    has_global_entity,
-)
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import ActionMask, CategoricalMask, ContinuousMask, SelectEntityMask
+from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
 
 FORMAT = 1  # raise it when an old reader would misunderstand a new file
 #: Key of a chunk's own metadata.
@@ -91,13 +86,13 @@ def schema_of(header: Header) -> Any:
     for name, space in action_space.items():
         columns[f"actors/{name}"] = pa.list_(pa.int32())
         choice, logit = pa.list_(pa.int32()), pa.list_(pa.float32())
-        if isinstance(space, SelectEntityActionSpace):
+        if space.selects:
             columns |= {f"actees/{name}": pa.list_(pa.int32()), f"pairs/{name}": pa.list_(pa.bool_())}
-        elif isinstance(space, ContinuousActionSpace):
-            choice, logit = rows(pa.float32(), space.size), rows(pa.float32(), 2 * space.size)
+        elif space.num_choices is None:
+            choice, logit = rows(pa.float32(), space.width), rows(pa.float32(), 2 * space.width)
         else:
-            columns[f"mask/{name}"] = rows(pa.bool_(), len(space.choices))
-            logit = rows(pa.float32(), len(space.choices))
+            columns[f"mask/{name}"] = rows(pa.bool_(), space.num_choices)
+            logit = rows(pa.float32(), space.num_choices)
         columns |= {f"action/{name}": choice, f"log_prob/{name}": pa.list_(pa.float32())}
         if logits:
             columns[f"logits/{name}"] = logit
@@ -148,7 +143,7 @@ def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:
         columns[f"log_prob/{name}"] = frames.log_probs[name]
         if isinstance(mask, SelectEntityMask):
             columns |= {f"actees/{name}": mask.actees, f"pairs/{name}": mask.pairs}
-        elif isinstance(mask, CategoricalMask):
+        elif f"mask/{name}" in schema.names:
             rows = None if mask.mask is None else RaggedTensor(mask.mask, mask.actors.offsets)
             columns[f"mask/{name}"] = rows
     for name, ragged in (frames.logits or {}).items():
@@ -207,11 +202,9 @@ def _widths(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dic
 
 def _mask(name: str, space: ActionSpace, ragged: Any, optional: Any) -> ActionMask:
     actors = ragged(f"actors/{name}")
-    if isinstance(space, SelectEntityActionSpace):
+    if space.selects:
         return SelectEntityMask(actors, ragged(f"actees/{name}"), optional(f"pairs/{name}"))
-    if isinstance(space, ContinuousActionSpace):
-        return ContinuousMask(actors)
-    mask = optional(f"mask/{name}")
+    mask = None if space.num_choices is None else optional(f"mask/{name}")
     return CategoricalMask(actors, None if mask is None else mask.values)
 
 

@@ -26,8 +26,9 @@ from torch import Tensor
 from enn_ppo.recording.columns import CHECKSUM, Header, checksum, import_pyarrow, schema_of, to_record_batch
 from enn_ppo.recording.frames import Frames, RecordedFrames
 from enn_ppo.recording.reading import read_extent
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 from rogue_net import ActResult, ObsBatch
 
 #: Frames that are held back at most, where nobody asks for a chunk earlier.

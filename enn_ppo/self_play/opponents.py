@@ -20,10 +20,11 @@ from enn_ppo.checkpoints.layout import step_folders
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
 from enn_ppo.tracking.run_dir import CHECKPOINTS
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 
 #: The number that stands for the policy as it is now, where those of past ones are their steps.

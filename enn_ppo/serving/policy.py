@@ -13,20 +13,14 @@ import torch
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import load_net
+from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.batch.batching import batch_frames
-from entity_gym.batch.dispatch import ActionsOfEach
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote.messages import Message, ProtocolError, check_parts
 from entity_gym.bridges.remote.wire import Spaces, actions_to_json, observation_from_json, spaces_from_json
-from entity_gym.observation import Observation
-from entity_gym.spaces import (
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    SelectEntityActionSpace,
-)
+from entity_gym.environment import Observation
 from rogue_net import ObsBatch
 from rogue_net.rogue_net import ActResult
 
@@ -116,7 +110,8 @@ class ServedPolicy:
         values = result.values.tolist()
         answers = []
         for k, question in enumerate(questions):
-            answer: Message = {"type": "actions", "actions": actions_to_json(told.of(k, question.frame))}
+            actions = told.of(k, question.frame.actions, question.frame.ids)
+            answer: Message = {"type": "actions", "actions": actions_to_json(actions)}
             if question.id is not None:
                 answer["id"] = question.id
             if question.value:
@@ -136,19 +131,17 @@ class ServedPolicy:
         told: Message = {}
         for name, offered in frame.actions.items():
             space = self._reader.action_space[name]
-            if isinstance(space, ContinuousActionSpace):
+            if space.num_choices is None and not space.selects:
                 continue
             values, offsets = result.logits[name]
             rows = values[int(offsets[k]) : int(offsets[k + 1])].exp()
-            if isinstance(space, GlobalCategoricalActionSpace):
+            if space.is_global:
                 told[name] = rows[0].tolist()
-            elif isinstance(space, CategoricalActionSpace):
+            elif offered.actees is None:
                 told[name] = rows.tolist()
-            else:
-                assert isinstance(space, SelectEntityActionSpace)
+            else:  # where nobody may be selected at all times, its column is the last one
                 actees = [frame.ids[actee] for actee in offered.actees.tolist()]
-                columns = len(actees) + space.nobody  # nobody's is the last one
-                told[name] = {"actees": actees, "rows": rows.view(len(offered.actors), columns).tolist()}
+                told[name] = {"actees": actees, "rows": rows.view(len(offered.actors), -1).tolist()}
         return told
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from enn_ppo.rollout import Rollout
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.pools.episodes import Episode
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net import ObsBatch, RaggedTensor
 
 How = Literal["mean", "min", "max", "sum"]
@@ -125,16 +126,15 @@ def _rewards_and_entities(rollout: Rollout, lengths: Tensor) -> Iterator[_Counte
 def _choices(name: str, space: ActionSpace, rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
     """How often each choice of an action was made, or which numbers were picked."""
     chosen = rollout.actions[name]
-    if isinstance(space, ContinuousActionSpace):
-        for k in range(space.size):
-            label = str(k) if space.names is None else space.names[k]
+    if space.num_choices is None and not space.selects:
+        for k, label in enumerate(space.labels):
             yield _spread_of(f"actions/{name}/{label}", chosen.values[:, k], _actors(name))
-    elif isinstance(space, SelectEntityActionSpace):
+    elif space.selects:
         types = [entity_type for entity_type in rollout.obs.features if entity_type != GLOBAL_ENTITY]
         labels = [f"actions/{name}/{label}" for label in (*types, NOBODY)]
         yield _shares_of(labels, _selected_types(chosen, lengths[: len(types)]), _actors(name))
     else:
-        labels = [f"actions/{name}/{label}" for label in space.choices]
+        labels = [f"actions/{name}/{label}" for label in space.labels]
         yield _shares_of(labels, chosen.values[:, 0], _actors(name))
 
 

@@ -25,9 +25,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import CategoricalActionMask
+from entity_gym.actions.reading import EntityID
 from entity_gym.agents.choices import Choices, choices_of
 from entity_gym.agents.features import EntityType, entity_type
-from entity_gym.observation import CategoricalActionMask, EntityID, Observation
+from entity_gym.environment import Observation
 from entity_gym.pools.slots import check_seed
 from entity_gym.spaces import LARGEST_FLOAT32
 

@@ -19,9 +19,9 @@ import functools
 import itertools
 from typing import Any, Generic, TypeVar, cast
 
+from entity_gym.actions import CategoricalActionSpace
 from entity_gym.agents.features import field_types
 from entity_gym.errors import nearest
-from entity_gym.spaces import CategoricalActionSpace
 
 A = TypeVar("A")
 

@@ -24,16 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction
+from entity_gym.actions import Action, ActionSpace, CategoricalAction
 from entity_gym.agents.choices import Choices, choices_of
 from entity_gym.agents.features import EntityType, entity_type
 from entity_gym.agents.world import LEAVING, LEAVING_AT_ONCE, Program, World
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
-from entity_gym.observation import Observation
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
 TIME_LIMIT = 60.0

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from entity_gym.actions import ActionSpace
 from entity_gym.agents.agent import A, Agent, Handle, Obs, check_obs
+from entity_gym.environment import Observation
 from entity_gym.errors import nearest
-from entity_gym.observation import Observation
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 T = TypeVar("T")
 _OURS = "entity_gym.agents."

@@ -12,32 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.frame import NOBODY, Frame, FrameActions, FrameReader
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.typed_features import refusal, wrong_values
-from entity_gym.batch.vec_obs import (
-    PLAYER_REWARD,
-    Metric,
-    RaggedArray,
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
-from entity_gym.observation import Observation
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    LARGEST_FLOAT32,
+from entity_gym.actions import (
     ActionSpace,
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
 )
+from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
+from entity_gym.batch.frame import Frame, FrameReader
+from entity_gym.batch.packing import offsets_of
+from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32
+from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
+from entity_gym.environment import Observation
+from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
 
-NOBODY_ACTS = FrameActions(NOBODY, NOBODY, None)
+NO_OFFER = Offer(NO_INDICES)
 
 
 def batch_observations(
@@ -102,19 +88,18 @@ def batch_frames(
 
 
 def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecActionMask]:
-    """Who may do what in `frames`."""
-    return {name: _action_mask(name, space, frames) for name, space in reader.action_space.items()}
-
-
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    """Pack the offers of `frames`, action by action."""
+    return {
+        name: pack_offers(
+            [frame.actions.get(name, NO_OFFER) for frame in frames], space.num_choices or 0, selects=space.selects
+        )
+        for name, space in reader.action_space.items()
+    }
 
 
 def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
     values = np.concatenate(arrays) if arrays else np.zeros((0, width), dtype=np.float32)
-    return RaggedBufferF32.from_offsets(values, _offsets([len(array) for array in arrays]))
+    return RaggedBufferF32.from_offsets(values, offsets_of(np.array([len(array) for array in arrays], np.int64)))
 
 
 def check_features(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
@@ -166,35 +151,6 @@ def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> d
     return visible
 
 
-def _action_mask(name: str, space: ActionSpace, frames: Sequence[Frame]) -> VecActionMask:
-    offered = [frame.actions.get(name, NOBODY_ACTS) for frame in frames]
-    actors = _indices([action.actors for action in offered])
-    if isinstance(space, SelectEntityActionSpace):
-        actees = _indices([action.actees for action in offered])
-        pairs = [(len(action.actors), len(action.actees)) for action in offered]
-        flat = _mask(
-            [None if a.mask is None else a.mask.reshape(-1, 1) for a in offered], [(a * c, 1) for a, c in pairs]
-        )
-        return VecSelectEntityActionMask(actors, actees, flat)
-    if isinstance(space, ContinuousActionSpace):
-        return VecContinuousActionMask(actors)
-    assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
-    shapes = [(len(action.actors), len(space.choices)) for action in offered]
-    return VecCategoricalActionMask(actors, _mask([action.mask for action in offered], shapes), len(space.choices))
-
-
-def _indices(arrays: list[NDArray[np.int64]]) -> RaggedBufferI64:
-    values = np.concatenate(arrays) if arrays else NOBODY
-    return RaggedBufferI64.from_offsets(values[:, None], _offsets([len(array) for array in arrays]))
-
-
-def _mask(masks: list[NDArray[np.bool_] | None], shapes: list[tuple[int, int]]) -> RaggedBufferBool | None:
-    if all(mask is None for mask in masks):
-        return None
-    rows = [np.ones(shape, dtype=np.bool_) if mask is None else mask for mask, shape in zip(masks, shapes, strict=True)]
-    return RaggedBufferBool.from_offsets(np.concatenate(rows), _offsets([len(row) for row in rows]))
-
-
 def _end_of_episode_info(
     observations: Sequence[Observation], env_id: NDArray[np.int64]
 ) -> dict[int, Mapping[str, Any]]:
@@ -220,7 +176,7 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
 
 def _player_rewards(
     observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
-) -> dict[str, NDArray[Any] | RaggedArray]:
+) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
     """What players earned, for `VecObs.arrays`; nothing where no observation tells."""
     if not any(len(obs.player_rewards) for obs in observations):
         return {}
@@ -232,4 +188,6 @@ def _player_rewards(
                 f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
             )
         rows.append(given.astype(np.float32))
-    return {PLAYER_REWARD: RaggedArray(np.concatenate(rows), _offsets([len(row) for row in rows]))}
+    return {
+        PLAYER_REWARD: RaggedArray(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64)))
+    }

@@ -1,54 +1,22 @@
-"""Reading one environment's observation: everything is checked, and ids become entity indices.
+"""Read one environment's observation: check everything, and turn ids into entity indices.
 
 Every message names the environment, the entity type or action, what was given and what was expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.typed_features import whole_columns_of
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
+from entity_gym.actions.reading import EntityID, FrameEntities, Indices, Offer
+from entity_gym.environment import Observation
 from entity_gym.errors import nearest
-from entity_gym.observation import (
-    ActionMask,
-    CategoricalActionMask,
-    ContinuousActionMask,
-    EntityID,
-    GlobalCategoricalActionMask,
-    Observation,
-    SelectEntityActionMask,
-)
-from entity_gym.spaces import (
-    GLOBAL_ENTITY,
-    ActionSpace,
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-    has_global_entity,
-)
-
-Indices = NDArray[np.int64]
-MASK_OF_SPACE: dict[type, type] = {
-    CategoricalActionSpace: CategoricalActionMask,
-    GlobalCategoricalActionSpace: GlobalCategoricalActionMask,
-    SelectEntityActionSpace: SelectEntityActionMask,
-    ContinuousActionSpace: ContinuousActionMask,
-}
-NOBODY: Indices = np.zeros(0, dtype=np.int64)
-
-
-class FrameActions(NamedTuple):
-    """One action in one frame. `actees` stays empty for all but select-entity."""
-
-    actors: Indices  # (A,) entity indices
-    actees: Indices  # (number of actees,) entity indices
-    mask: NDArray[np.bool_] | None  # (A, C), or (A, number of actees)
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace, whole_columns_of
 
 
 class Frame(NamedTuple):
@@ -56,17 +24,17 @@ class Frame(NamedTuple):
 
     features: dict[str, NDArray[np.float32]]  # (number of entities, F) for every type, in the order of the space
     visible: dict[str, NDArray[np.bool_]]  # (number of entities,) for the types that were listed
-    actions: dict[str, FrameActions]  # the actions that were offered
+    actions: dict[str, Offer]  # the actions that were offered
     ids: list[EntityID | None]  # entity index -> id; None for entities without one and for `__global__`
 
     def copy(self) -> Frame:
-        """The same with arrays of its own: these may be the environment's, which may write its next step into them."""
+        """Copy the arrays: these may be the environment's, which may write its next step into them."""
         return Frame(
             {name: rows.copy() for name, rows in self.features.items()},
             {name: flags.copy() for name, flags in self.visible.items()},
             {
-                name: action if action.mask is None else action._replace(mask=action.mask.copy())
-                for name, action in self.actions.items()
+                name: offer if offer.mask is None else offer._replace(mask=offer.mask.copy())
+                for name, offer in self.actions.items()
             },
             self.ids,
         )
@@ -76,10 +44,10 @@ class FrameReader:
     """Reads observations of one kind of environment.
 
     Args:
-        obs_space: what it may show.
-        action_space: its actions by name.
-        environment: its class, for messages.
-        first_env: the number by which messages call environment 0: a pool may be a part of a larger one.
+        obs_space: of the environments.
+        action_space: their actions by name.
+        environment: the name of their class, for messages.
+        first_env: added to an environment's number in messages: a pool may be a part of a larger one.
     """
 
     def __init__(
@@ -98,14 +66,19 @@ class FrameReader:
         self.whole_columns = whole_columns_of(obs_space)
 
     def where(self, env_id: int) -> str:
-        """How messages name an environment."""
+        """Return the name of an environment in messages."""
         return f"{self.environment} (environment {self.first_env + env_id})"
 
-    def read(self, obs: Observation, env_id: int) -> Frame:
+    def read(self, obs: Observation, env_id: int, *, is_last: bool = False) -> Frame:
         """Check `obs` and turn ids into indices.
 
+        Args:
+            obs: one observation.
+            env_id: its environment, for messages.
+            is_last: nobody acts in it, so its actions are not looked at: the last observation of an episode.
+
         Raises:
-            ValueError: for anything that does not fit the spaces.
+            ValueError: the observation does not fit the spaces.
         """
         where = self.where(env_id)
         if not isinstance(obs, Observation):
@@ -116,11 +89,11 @@ class FrameReader:
                     raise ValueError(f"{where}: {field} of unknown entity type {name!r}; {nearest(name, self.widths)}")
 
         features: dict[str, NDArray[np.float32]] = {}
-        starts: dict[str, int] = {}
+        ranges: dict[str, tuple[int, int]] = {}
         ids: list[EntityID | None] = []
         for name, width in self.widths.items():
             rows = features[name] = _rows(obs.features.get(name), width, name, where)
-            starts[name] = len(ids)
+            ranges[name] = len(ids), len(rows)
             given_ids = obs.ids.get(name)
             if given_ids is None:
                 ids.extend([None] * len(rows))  # types without ids advance the index all the same
@@ -136,10 +109,11 @@ class FrameReader:
             _raise_duplicate_id(ids, where)
         visible = {name: _visible(flags, len(features[name]), name, where) for name, flags in obs.visible.items()}
 
-        lookup = _Lookup(self.widths, starts, features, ids, index_of)
         actions = {}
-        for name, mask in obs.actions.items():
-            actions[name] = self._read_action(name, mask, lookup, where)
+        if not is_last:
+            entities = FrameEntities(where, ids, index_of, ranges)
+            for name, mask in obs.actions.items():
+                actions[name] = self._space_of(name, mask, where).read(name, mask, entities)
         if self.has_global:
             features[GLOBAL_ENTITY] = self._global_row(obs, where)
             ids.append(None)
@@ -162,78 +136,16 @@ class FrameReader:
                 f"{where}: global_features are {obs.global_features!r:.200}; expected one number for each of {list(names)}"
             ) from error
 
-    def _read_action(self, name: str, mask: ActionMask, lookup: _Lookup, where: str) -> FrameActions:
+    def _space_of(self, name: str, mask: Any, where: str) -> ActionSpace:
         space = self.action_space.get(name)
         if space is None:
             raise ValueError(f"{where}: unknown action {name!r}; {nearest(name, self.action_space)}")
-        where = f"{where}: action {name!r}"
-        expected = MASK_OF_SPACE[type(space)]
-        if not isinstance(mask, expected):
+        if not isinstance(mask, space.mask_type):
             raise ValueError(
-                f"{where}: a {type(mask).__name__} was given; {type(space).__name__} takes a {expected.__name__}"
+                f"{where}: action {name!r}: a {type(mask).__name__} was given; {type(space).__name__} takes a "
+                f"{space.mask_type.__name__}"
             )
-        if isinstance(space, GlobalCategoricalActionSpace):
-            assert isinstance(mask, GlobalCategoricalActionMask)
-            actors = np.array([len(lookup.ids)], dtype=np.int64)  # `__global__` stands last in the frame
-            return FrameActions(
-                actors, NOBODY, _mask(mask.mask, (1, len(space.choices)), "choices", [GLOBAL_ENTITY], where)
-            )
-        assert isinstance(mask, CategoricalActionMask | SelectEntityActionMask | ContinuousActionMask)
-        actors = lookup.find(mask.actor_ids, mask.actor_types, "actor", where)
-        if isinstance(mask, ContinuousActionMask):
-            return FrameActions(actors, NOBODY, None)
-        actor_ids = [lookup.ids[index] for index in actors.tolist()]
-        if isinstance(space, CategoricalActionSpace):
-            return FrameActions(
-                actors, NOBODY, _mask(mask.mask, (len(actors), len(space.choices)), "choices", actor_ids, where)
-            )
-        assert isinstance(mask, SelectEntityActionMask) and isinstance(space, SelectEntityActionSpace)
-        if len(actors) == 0:
-            return FrameActions(actors, NOBODY, None)
-        actees = lookup.find(mask.actee_ids, mask.actee_types, "actee", where)
-        pairs = _mask(mask.mask, (len(actors), len(actees)), "actees", actor_ids, where, can_close=space.can_close)
-        return FrameActions(actors, actees, _without_self(pairs, actors, actees) if space.exclude_self else pairs)
-
-
-class _Lookup(NamedTuple):
-    """Finds entity indices by id or by type within one frame."""
-
-    widths: Mapping[str, int]
-    starts: dict[str, int]
-    features: dict[str, NDArray[np.float32]]
-    ids: list[EntityID | None]
-    index_of: dict[EntityID, int]
-
-    def find(self, ids: Sequence[EntityID] | None, types: Sequence[str] | None, role: str, where: str) -> Indices:
-        if ids is not None:
-            return self._by_id(ids, role, where)
-        found: list[int] = []
-        for name in self.widths if types is None else types:
-            if name not in self.widths:
-                raise ValueError(
-                    f"{where}: {role}_types names the unknown entity type {name!r}; {nearest(name, self.widths)}"
-                )
-            start, count = self.starts[name], len(self.features[name])
-            if count and None in self.ids[start : start + count]:
-                raise ValueError(
-                    f"{where}: entities of type {name!r} are {role}s but have no ids; give Observation.ids[{name!r}]"
-                )
-            found.extend(range(start, start + count))
-        if types is not None and len(types) > 1 and len(set(types)) != len(types):
-            raise ValueError(f"{where}: {role}_types {list(types)!r} lists a type twice")
-        return np.array(found, dtype=np.int64)
-
-    def _by_id(self, ids: Sequence[EntityID], role: str, where: str) -> Indices:
-        found = []
-        for id_ in ids:
-            index = self.index_of.get(id_) if isinstance(id_, Hashable) else None
-            if index is None:
-                known = [str(known_id) for known_id in self.index_of]
-                raise ValueError(f"{where}: {role}_ids names {id_!r}, which no entity has; {nearest(id_, known[:20])}")
-            found.append(index)
-        if len(set(found)) != len(found):
-            raise ValueError(f"{where}: {role}_ids {list(ids)!r} lists an entity twice")
-        return np.array(found, dtype=np.int64)
+        return space
 
 
 def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:
@@ -264,46 +176,19 @@ def _visible(given: Any, count: int, name: str, where: str) -> NDArray[np.bool_]
     return flags.astype(np.bool_, copy=False)
 
 
-def _without_self(pairs: NDArray[np.bool_] | None, actors: Indices, actees: Indices) -> NDArray[np.bool_] | None:
-    """The mask (A, number of actees) with those pairs closed, too, in which an actor selects itself."""
-    others: NDArray[np.bool_] = actors[:, None] != actees
-    if others.all():
-        return pairs
-    return others if pairs is None else pairs & others
-
-
-def _mask(
-    given: Any, shape: tuple[int, int], columns: str, actors: list[Any], where: str, *, can_close: bool = False
-) -> NDArray[np.bool_] | None:
-    if given is None:
-        return None
-    try:
-        mask = np.asarray(given, order="C")
-    except ValueError as error:
-        raise ValueError(f"{where}: the mask's rows differ in length; expected {shape}, one row an actor") from error
-    if mask.size == 0 and shape[0] * shape[1] == 0:
-        mask = np.zeros(shape, dtype=np.bool_)
-    if actors == [GLOBAL_ENTITY] and mask.shape == shape[1:]:
-        mask = mask.reshape(shape)
-    if mask.shape != shape:
-        raise ValueError(
-            f"{where}: mask has shape {mask.shape}; expected {shape}, one row an actor and one column for each of the {columns}"
-        )
-    if mask.dtype != np.bool_:
-        raise ValueError(f"{where}: mask is of type {mask.dtype}; expected bool, true where allowed")
-    if shape[1] and not can_close:
-        closed = ~mask.any(axis=1)
-        if closed.any():
-            raise ValueError(
-                f"{where}: every one of the {shape[1]} {columns} of actor {actors[int(closed.argmax())]!r} is masked; "
-                "leave one open, or leave the actor out"
-            )
-    return mask
-
-
 def _raise_duplicate_id(ids: list[EntityID | None], where: str) -> None:
-    seen = set()
+    seen: set[EntityID] = set()
     for id_ in ids:
         if id_ is not None and id_ in seen:
             raise ValueError(f"{where}: id {id_!r} is given to two entities; ids must be unique across all types")
         seen.add(id_)
+
+
+def number_entities(numbers: dict[EntityID, int], ids: list[EntityID | None]) -> Indices:
+    """Return (E,) int64, the number of each entity: ids are numbered in the order in which an episode first shows them.
+
+    Args:
+        numbers: id -> number, of the episode so far; new ids are added.
+        ids: of the entities of one frame; None has the number -1.
+    """
+    return np.array([-1 if id_ is None else numbers.setdefault(id_, len(numbers)) for id_ in ids], dtype=np.int64)

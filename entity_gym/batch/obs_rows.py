@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.vec_obs import (
-    RaggedArray,
-    VecAction,
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 
 Rows = NDArray[np.int64]
 
@@ -47,7 +38,7 @@ class Shown:
         """The frame that environment `i` showed last, as a copy; None if it has shown nothing."""
         self._spell_out()
         shown = self._rows[i]
-        return None if shown is None else take(shown[0], np.array([shown[1]]))
+        return None if shown is None else shown[0].gather(np.array([shown[1]]))
 
     def action_masks(self, ids: Rows) -> Mapping[str, VecActionMask]:
         """What the environments `ids`, one or more that have shown something, offered last, in that order."""
@@ -62,8 +53,8 @@ class Shown:
         assert len(shown) == len(ids)
         first, rows = shown[0][0], [row for _, row in shown]
         if all(obs is first for obs, _ in shown):
-            return first if rows == list(range(len(first))) else take(first, np.array(rows))
-        return VecObs.cat([take(obs, np.array([row])) for obs, row in shown])
+            return first if rows == list(range(len(first))) else first.gather(np.array(rows))
+        return VecObs.cat([obs.gather(np.array([row])) for obs, row in shown])
 
     def copy(self) -> Shown:
         """An independent copy."""
@@ -76,30 +67,6 @@ class Shown:
         if self._latest is not None:
             self._rows = [(self._latest, row) for row in range(len(self._rows))]
             self._latest = None
-
-
-def take(obs: VecObs, rows: Rows) -> VecObs:
-    """The frames `rows` of `obs`, in that order, as copies.
-
-    Metrics, which are sums over all frames, are only there if these are all of the frames.
-    """
-    env_id = obs.env_id[rows]
-    chosen = set(env_id.tolist())
-    visible = {name: buffer[rows] for name, buffer in obs.visible.items()}
-    return VecObs(
-        features={name: buffer[rows] for name, buffer in obs.features.items()},
-        action_masks={name: _take_mask(mask, rows) for name, mask in obs.action_masks.items()},
-        reward=obs.reward[rows],
-        done=obs.done[rows],
-        truncated=obs.truncated[rows],
-        env_id=env_id,
-        elapsed_step=obs.elapsed_step[rows],
-        visible={name: buffer for name, buffer in visible.items() if not buffer.values.all()},
-        end_of_episode_info={i: info for i, info in obs.end_of_episode_info.items() if i in chosen},
-        metrics=dict(obs.metrics) if len(rows) == len(obs) else {},
-        final=None if obs.final is None else _take_final(obs.final, env_id),
-        arrays={name: _take_array(array, rows) for name, array in obs.arrays.items()},
-    )
 
 
 def sequences(buffer: VecAction, rows: Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -128,40 +95,5 @@ def crashed(first: VecObs, last: VecObs | None) -> VecObs:
     }
     if last is None:
         return replace(first, **ended, final=None)
-    nobody = {name: _nobody(mask, num_frames) for name, mask in last.action_masks.items()}
+    nobody = {name: mask.without_actors() for name, mask in last.action_masks.items()}
     return replace(first, **ended, final=replace(last, **ended, action_masks=nobody, final=None))
-
-
-def _take_mask(mask: VecActionMask, rows: Rows) -> VecActionMask:
-    if isinstance(mask, VecContinuousActionMask):
-        return replace(mask, actors=mask.actors[rows])
-    allowed = None if mask.mask is None else mask.mask[rows]
-    if isinstance(mask, VecCategoricalActionMask):
-        return replace(mask, actors=mask.actors[rows], mask=allowed)
-    return replace(mask, actors=mask.actors[rows], actees=mask.actees[rows], mask=allowed)
-
-
-def _nobody(mask: VecActionMask, num_frames: int) -> VecActionMask:
-    def empty() -> RaggedBufferI64:
-        return RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), np.zeros(num_frames, np.int64))
-
-    if isinstance(mask, VecCategoricalActionMask):
-        return replace(mask, actors=empty(), mask=None)
-    if isinstance(mask, VecContinuousActionMask):
-        return VecContinuousActionMask(actors=empty())
-    return VecSelectEntityActionMask(actors=empty(), actees=empty())
-
-
-def _take_final(final: VecObs, env_id: Rows) -> VecObs | None:
-    row_of = {i: row for row, i in enumerate(final.env_id.tolist())}
-    rows = [row_of[i] for i in env_id.tolist() if i in row_of]
-    return take(final, np.array(rows, np.int64)) if rows else None
-
-
-def _take_array(array: NDArray[Any] | RaggedArray, rows: Rows) -> NDArray[Any] | RaggedArray:
-    if not isinstance(array, RaggedArray):
-        return np.asarray(array[rows])
-    lengths = np.diff(array.offsets)[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    pieces = [array.values[array.offsets[row] : array.offsets[row + 1]] for row in rows]
-    return RaggedArray(np.concatenate([array.values[:0], *pieces]), offsets)

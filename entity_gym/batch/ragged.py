@@ -79,6 +79,10 @@ class RaggedBuffer(Generic[Scalar]):
         Raises:
             ValueError: if a dtype, a shape, the memory order or the first or last offset is wrong.
         """
+        if cls is RaggedArray or (
+            cls is RaggedBuffer and (values.ndim != 2 or values.dtype not in (np.float32, np.int64, np.bool_))
+        ):
+            return cast(Self, RaggedArray(values, offsets))
         cls = cls._pick(values)
         if values.dtype != cls.dtype or values.ndim != 2 or not values.flags.c_contiguous:
             order = "" if values.flags.c_contiguous else "not contiguous "
@@ -537,3 +541,22 @@ def _check_alike(buffers: Sequence[RaggedBuffer[Any]], dim: int = 0) -> None:
             raise TypeError(f"a {given} cannot be combined with a {type(first).__name__}: dtypes must be the same")
         if dim != 2 and buffer.size2() != first.size2():
             raise ValueError(f"a buffer has {buffer.size2()} features, another {first.size2()}: they must be equal")
+
+
+class RaggedArray(RaggedBuffer[Any]):
+    """Sequences of rows of any shape and type."""
+
+    __slots__ = ()
+
+    def __init__(self, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        self._set(values, offsets)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        """The type of the rows."""
+        return self._values.dtype
+
+    @classmethod
+    def cat(cls, buffers: "Iterable[RaggedBuffer[Any]]", dim: int = 0) -> Self:
+        """Join lists of sequences, one after the other."""
+        return cls._of(*cat_sequences(list(buffers)))

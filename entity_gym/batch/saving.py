@@ -8,37 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.observation import (
-    ActionMask,
-    CategoricalActionMask,
-    ContinuousActionMask,
-    GlobalCategoricalActionMask,
-    Observation,
-    SelectEntityActionMask,
-)
-from entity_gym.spaces import (
+from entity_gym.actions import (
+    KINDS,
     ActionSpace,
-    Angle,
-    CategoricalActionSpace,
-    Category,
-    ContinuousActionSpace,
-    Entity,
-    FeatureKind,
-    Flag,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
 )
+from entity_gym.environment import Observation
+from entity_gym.spaces import Angle, Category, Entity, FeatureKind, Flag, ObsSpace
 
-_SPACES: dict[str, type[ActionSpace]] = {
-    space.__name__: space
-    for space in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace, ContinuousActionSpace)
-}
 _KINDS: dict[str, type[FeatureKind]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
-_MASKS: dict[str, type[ActionMask]] = {
-    mask.__name__: mask
-    for mask in (CategoricalActionMask, GlobalCategoricalActionMask, SelectEntityActionMask, ContinuousActionMask)
-}
+_MASKS: dict[str, type] = {kind.mask_type.__name__: kind.mask_type for kind in KINDS.values()}
 
 
 def observation_to_state(obs: Observation) -> dict[str, Any]:
@@ -71,7 +49,6 @@ def _plain(value: Any) -> Any:
 
 def spaces_to_dict(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Any]:
     """Spaces as plain values that JSON can hold; `spaces_from_dict` puts them together again."""
-    actions = {name: _action_to_dict(space) for name, space in action_space.items()}
     entities = []
     for name, entity in obs_space.entities.items():
         entities.append({"name": name, "features": list(entity.features), **_kinds_to_dict("kinds", entity.kinds)})
@@ -79,7 +56,7 @@ def spaces_to_dict(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace])
         "entities": entities,
         "global_features": list(obs_space.global_features),
         **_kinds_to_dict("global_kinds", obs_space.global_kinds),
-        "actions": [{"name": name, **action} for name, action in actions.items()],
+        "actions": [{"name": name, **space.to_dict()} for name, space in action_space.items()],
     }
 
 
@@ -92,7 +69,7 @@ def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, Act
     for saved in spaces["actions"]:
         given = dict(saved)
         name = given.pop("name")
-        actions[name] = _action_from_dict(given)
+        actions[name] = KINDS[given["type"]].from_dict(given)
     global_kinds = _kinds_from_list(spaces.get("global_kinds", ()))
     return ObsSpace(entities, spaces["global_features"], global_kinds), actions
 
@@ -110,27 +87,6 @@ def _kinds_from_list(saved: Sequence[Mapping[str, Any]]) -> dict[str, FeatureKin
         kind = _KINDS[given.pop("type")]
         kinds[given["name"]] = kind(**given)
     return kinds
-
-
-def _action_to_dict(space: ActionSpace) -> dict[str, Any]:
-    """Without options that are what they are by default: what was saved before there were any is the same as now."""
-    saved: dict[str, Any] = {"type": type(space).__name__}
-    for option in fields(space):
-        value = getattr(space, option.name)
-        if option.name in ("low", "high"):  # JSON has no infinity
-            saved[option.name] = [bound if np.isfinite(bound) else None for bound in value]
-        elif value != option.default:
-            saved[option.name] = list(value) if isinstance(value, tuple) else value
-    return saved
-
-
-def _action_from_dict(saved: Mapping[str, Any]) -> ActionSpace:
-    given = dict(saved)
-    kind = _SPACES[given.pop("type")]
-    for name, unbounded in (("low", -np.inf), ("high", np.inf)):
-        if name in given:
-            given[name] = [unbounded if bound is None else bound for bound in given[name]]
-    return kind(**given)
 
 
 def spaces_difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -6,13 +6,15 @@ Shapes: N frames (one environment each), A actors, C choices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch import columns
+from entity_gym.batch.columns import Tree
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 
 
 @dataclass
@@ -25,11 +27,11 @@ class Metric:
     max: float = float("-inf")
 
     def push(self, value: float) -> None:
-        """Take in one value."""
+        """Add one value."""
         self.merge(Metric(1, value, value, value))
 
     def merge(self, other: Metric) -> None:
-        """Take in everything that `other` has seen."""
+        """Add all values that `other` has seen."""
         self.count += other.count
         self.sum += other.sum
         self.min = min(self.min, other.min)
@@ -41,60 +43,57 @@ class Metric:
         return self.sum / self.count if self.count else None
 
 
-class RaggedArray(NamedTuple):
-    """Rows of any shape and type, some for each frame: those of frame i are `values[offsets[i]:offsets[i + 1]]`."""
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-
-
 @dataclass
-class VecCategoricalActionMask:
-    """Who takes a categorical (or global categorical) action in each frame.
+class VecActionMask:
+    """The actors of one action in each frame, and the choices open to them. What the choices are, the action space says.
 
     Attributes:
-        actors: N sequences of (A, 1), entity indices inside the frame.
-        mask: N sequences of (A, C), true where the choice is open; None where nothing is masked in any frame.
-        num_choices: C, which a mask that is None does not tell.
+        actors: N sequences of (A, 1) int64, entity indices inside the frame.
+        actees: for actions that select entities, N sequences of (number of actees, 1) int64, entity indices inside the frame.
+            None for all other actions.
+        mask: true where a choice is open. N sequences of (A, C) bool; for actions that select entities N sequences of
+            (A * number of actees, 1), actor by actor. None where everything is open in every frame.
     """
 
     actors: RaggedBufferI64
-    mask: RaggedBufferBool | None = None
-    num_choices: int | None = None
-
-
-@dataclass
-class VecSelectEntityActionMask:
-    """Who selects an entity in each frame, and which.
-
-    Attributes:
-        actors: N sequences of (A, 1), entity indices inside the frame.
-        actees: N sequences of (number of actees, 1), entity indices inside the frame.
-        mask: N sequences of (A * number of actees, 1), actor by actor, true where the pair is open; None where nothing is
-            masked in any frame. An actor whose pairs are all closed selects nobody. What `exclude_self` of the space closes
-            is closed here.
-    """
-
-    actors: RaggedBufferI64
-    actees: RaggedBufferI64
+    actees: RaggedBufferI64 | None = None
     mask: RaggedBufferBool | None = None
 
+    @property
+    def num_rows(self) -> NDArray[np.int64]:
+        """(N,) rows that the mask of each frame has: actors, or pairs of an actor and an actee."""
+        actors = self.actors.size1()
+        return actors if self.actees is None else actors * self.actees.size1()
 
-@dataclass
-class VecContinuousActionMask:
-    """Who picks numbers in each frame.
+    def spelled_out(self, width: int) -> RaggedBufferBool:
+        """The mask with `width` columns, all true where it is None."""
+        if self.mask is not None:
+            return self.mask
+        rows = self.num_rows
+        return RaggedBufferBool.from_flattened(np.ones((int(rows.sum()), width), np.bool_), rows)
 
-    Attributes:
-        actors: N sequences of (A, 1), entity indices inside the frame.
-    """
+    def columns(self) -> Tree:
+        """The columns that are not None, by name."""
+        tree: Tree = {"actors": self.actors}
+        if self.actees is not None:
+            tree["actees"] = self.actees
+        if self.mask is not None:
+            tree["mask"] = self.mask
+        return tree
 
-    actors: RaggedBufferI64
+    def gather(self, frames: NDArray[np.int64]) -> VecActionMask:
+        """Copy the frames numbered `frames`, in that order."""
+        tree: Any = columns.gather(self.columns(), frames)
+        return VecActionMask(**tree)
+
+    def without_actors(self) -> VecActionMask:
+        """The same frames, in which nobody acts."""
+        nobody = RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), np.zeros(len(self.actors), np.int64))
+        return VecActionMask(nobody, None if self.actees is None else nobody)
 
 
-#: Where `VecObs.arrays` has the rewards of players.
+#: Name of the rewards of players in `VecObs.arrays`.
 PLAYER_REWARD = "player_reward"
-
-VecActionMask = VecCategoricalActionMask | VecSelectEntityActionMask | VecContinuousActionMask
 
 #: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
 VecAction = RaggedBufferI64 | RaggedBufferF32
@@ -102,26 +101,28 @@ VecAction = RaggedBufferI64 | RaggedBufferF32
 
 @dataclass
 class VecObs:
-    """One step of N environments.
+    """One step of N environments: columns with something for each frame, and three fields about the step as a whole.
 
     Attributes:
         features: entity type -> N sequences of (number of entities, F), for every type of the space; with global features or
             a global action also `__global__`, one row a frame.
-        action_masks: action -> who may do what, for every action of the space.
+        action_masks: action -> its actors and open choices, for every action of the space.
         reward: (N,) float32, for the actions that led here.
         done: (N,) bool, an episode ended with this step. The observation is then the first of the next episode.
-        truncated: (N,) bool, it ended because it was cut; implies `done`.
+        truncated: (N,) bool, a limit ended the episode; implies `done`.
         env_id: (N,) int64, the environments that these frames belong to.
         elapsed_step: (N,) int64, steps of the episode that the frame belongs to; 0 for a first observation, so also where
             `done` is set and the next episode has begun.
         visible: entity type -> N sequences of (number of entities, 1); types that hide nothing in any frame are left out.
-        end_of_episode_info: environment -> what it said about the episode that just ended.
-        metrics: name -> what the environments reported with this step.
-        final: last observations of episodes that ended with this step; `final.env_id` says whose. None if there are none.
-            They offer no actions.
-        arrays: name -> (N, ...) array, or `RaggedArray` with a row a player: fixed arrays that an environment declares
-            for consumers that know nothing of entities, and under `PLAYER_REWARD` what each player earned with the step
-            that led here, (rows,) float32, with no rows where that is not told. Empty for most.
+        ids: entity type -> N sequences of (number of entities, 1) int64, numbers that stay with an entity for the whole
+            episode; -1 for entities without an id. Only from pools made with `entity_ids=True`.
+        arrays: name -> (N, ...) array, or a `RaggedBuffer` with a row for each player: fixed arrays that an environment
+            declares for consumers that know nothing of entities, and under `PLAYER_REWARD` the (players,) float32 rewards of
+            the players for the step that led here, without rows in frames that do not tell them. Empty for most.
+        end_of_episode_info: environment -> its report on the episode that just ended.
+        metrics: name -> numbers that the environments reported with this step.
+        final: last observations of episodes that ended with this step, of the environments `final.env_id`. None if there
+            are none. Nobody acts in them.
     """
 
     features: dict[str, RaggedBufferF32]
@@ -132,10 +133,11 @@ class VecObs:
     env_id: NDArray[np.int64]
     elapsed_step: NDArray[np.int64]
     visible: dict[str, RaggedBufferBool] = field(default_factory=dict)
+    ids: dict[str, RaggedBufferI64] = field(default_factory=dict)
+    arrays: dict[str, NDArray[Any] | RaggedBuffer[Any]] = field(default_factory=dict)
     end_of_episode_info: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, Metric] = field(default_factory=dict)
     final: VecObs | None = None
-    arrays: dict[str, NDArray[Any] | RaggedArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -145,18 +147,64 @@ class VecObs:
         """Entities in all frames together, `__global__` ones included."""
         return sum(len(buffer.values) for buffer in self.features.values())
 
+    def columns(self) -> Tree:
+        """Every column of the batch as a tree; see `entity_gym.batch.columns`."""
+        return {
+            "features": dict(self.features),
+            "action_masks": {name: mask.columns() for name, mask in self.action_masks.items()},
+            "reward": self.reward,
+            "done": self.done,
+            "truncated": self.truncated,
+            "env_id": self.env_id,
+            "elapsed_step": self.elapsed_step,
+            "visible": dict(self.visible),
+            "ids": dict(self.ids),
+            "arrays": dict(self.arrays),
+        }
+
+    @staticmethod
+    def from_columns(
+        tree: Mapping[str, Any],
+        end_of_episode_info: Mapping[int, Mapping[str, Any]] | None = None,
+        metrics: dict[str, Metric] | None = None,
+        final: VecObs | None = None,
+    ) -> VecObs:
+        """Make a batch of the tree that `columns` returned; branches without columns may be left out."""
+        masks = {name: VecActionMask(**mask) for name, mask in tree.get("action_masks", {}).items()}
+        given = {"features": {}, **tree, "action_masks": masks}
+        return VecObs(**given, end_of_episode_info=end_of_episode_info or {}, metrics=metrics or {}, final=final)
+
+    def gather(self, frames: NDArray[np.int64]) -> VecObs:
+        """Copy the frames numbered `frames`, in that order, with their infos and last observations.
+
+        Metrics are sums over all frames, so they are kept only if all frames are.
+        """
+        tree: Any = columns.gather(self.columns(), frames)
+        tree["visible"] = {name: buffer for name, buffer in tree["visible"].items() if not buffer.values.all()}
+        chosen = set(tree["env_id"].tolist())
+        final = None
+        if self.final is not None:
+            row_of = {i: row for row, i in enumerate(self.final.env_id.tolist())}
+            rows = [row_of[i] for i in tree["env_id"].tolist() if i in row_of]
+            final = self.final.gather(np.array(rows, np.int64)) if rows else None
+        return VecObs.from_columns(
+            tree,
+            {i: info for i, info in self.end_of_episode_info.items() if i in chosen},
+            dict(self.metrics) if len(frames) == len(self) else {},
+            final,
+        )
+
     @staticmethod
     def cat(parts: Sequence[VecObs]) -> VecObs:
-        """The frames of all `parts`, one part after another; they must come from the same spaces. `env_id` stays as it is.
+        """Join the frames of all `parts`, one part after another; they must come from the same spaces. `env_id` stays as it is.
 
         Raises:
-            ValueError: if there are no parts.
+            ValueError: there are no parts.
         """
         if not parts:
-            raise ValueError("VecObs.cat was given no parts")
+            raise ValueError("VecObs.cat was given no parts; it needs at least one")
         if len(parts) == 1:
             return parts[0]
-        first = parts[0]
         metrics: dict[str, Metric] = {}
         infos: dict[int, Mapping[str, Any]] = {}
         for part in parts:
@@ -164,79 +212,30 @@ class VecObs:
             for name, metric in part.metrics.items():
                 metrics.setdefault(name, Metric()).merge(metric)
         finals = [part.final for part in parts if part.final is not None]
-        return VecObs(
-            features={name: RaggedBufferF32.cat([part.features[name] for part in parts]) for name in first.features},
-            action_masks={name: _cat_masks([part.action_masks[name] for part in parts]) for name in first.action_masks},
-            reward=np.concatenate([part.reward for part in parts]),
-            done=np.concatenate([part.done for part in parts]),
-            truncated=np.concatenate([part.truncated for part in parts]),
-            env_id=np.concatenate([part.env_id for part in parts]),
-            elapsed_step=np.concatenate([part.elapsed_step for part in parts]),
-            visible=_cat_visible(parts),
-            end_of_episode_info=infos,
-            metrics=metrics,
-            final=VecObs.cat(finals) if finals else None,
-            arrays=_cat_all_arrays(parts),
+        return VecObs.from_columns(
+            columns.cat(_with_all_columns(parts)), infos, metrics, VecObs.cat(finals) if finals else None
         )
 
 
-def _cat_masks(masks: Sequence[VecActionMask]) -> VecActionMask:
-    actors = RaggedBufferI64.cat([mask.actors for mask in masks])
-    first = masks[0]
-    if isinstance(first, VecContinuousActionMask):
-        return VecContinuousActionMask(actors)
-    masked = [mask for mask in masks if not isinstance(mask, VecContinuousActionMask)]
-    if isinstance(first, VecCategoricalActionMask):
-        return VecCategoricalActionMask(actors, _cat_rows(masked), first.num_choices)
-    actees = RaggedBufferI64.cat([mask.actees for mask in masks if isinstance(mask, VecSelectEntityActionMask)])
-    return VecSelectEntityActionMask(actors, actees, _cat_rows(masked))
-
-
-def _cat_rows(masks: Sequence[VecCategoricalActionMask | VecSelectEntityActionMask]) -> RaggedBufferBool | None:
-    """The masks one after another, open where a part has none; None where no part has one."""
-    width = next((mask.mask.size2() for mask in masks if mask.mask is not None), None)
-    if width is None:
-        return None
-    rows = []
-    for mask in masks:
-        if mask.mask is not None:
-            rows.append(mask.mask)
-            continue
-        lengths = mask.actors.size1()
-        if isinstance(mask, VecSelectEntityActionMask):
-            lengths = lengths * mask.actees.size1()
-        rows.append(RaggedBufferBool.from_flattened(np.ones((int(lengths.sum()), width), np.bool_), lengths))
-    return RaggedBufferBool.cat(rows)
-
-
-def _cat_visible(parts: Sequence[VecObs]) -> dict[str, RaggedBufferBool]:
-    visible = {}
-    for name, features in parts[0].features.items():
+def _with_all_columns(parts: Sequence[VecObs]) -> list[Tree]:
+    """The columns of all parts; a column that only some have is spelled out in the others."""
+    trees: list[Any] = [part.columns() for part in parts]
+    for name in parts[0].action_masks:
+        masks = [part.action_masks[name].mask for part in parts]
+        width = next((mask.size2() for mask in masks if mask is not None), None)
+        for part, tree in zip(parts, trees, strict=True):
+            if width is not None and "mask" not in tree["action_masks"][name]:
+                tree["action_masks"][name]["mask"] = part.action_masks[name].spelled_out(width)
+    for name in parts[0].features:
         if any(name in part.visible for part in parts):
-            rows = []
-            for part in parts:
-                features = part.features[name]
-                everything = RaggedBufferBool.from_offsets(np.ones((features.items(), 1), np.bool_), features.offsets)
-                rows.append(part.visible.get(name, everything))
-            visible[name] = RaggedBufferBool.cat(rows)
-    return visible
-
-
-def _cat_all_arrays(parts: Sequence[VecObs]) -> dict[str, NDArray[Any] | RaggedArray]:
-    if any(PLAYER_REWARD in part.arrays for part in parts):  # where a part has none, its frames tell none
-        parts = [part if PLAYER_REWARD in part.arrays else _telling_no_rewards(part) for part in parts]
-    return {name: _cat_arrays([part.arrays[name] for part in parts]) for name in parts[0].arrays}
-
-
-def _telling_no_rewards(part: VecObs) -> VecObs:
-    nothing = RaggedArray(np.zeros(0, np.float32), np.zeros(len(part) + 1, np.int64))
-    return replace(part, arrays={**part.arrays, PLAYER_REWARD: nothing})
-
-
-def _cat_arrays(arrays: Sequence[NDArray[Any] | RaggedArray]) -> NDArray[Any] | RaggedArray:
-    ragged = [array for array in arrays if isinstance(array, RaggedArray)]
-    if not ragged:
-        return np.concatenate([array for array in arrays if not isinstance(array, RaggedArray)])
-    lengths = np.concatenate([np.diff(array.offsets) for array in ragged])
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    return RaggedArray(np.concatenate([array.values for array in ragged]), offsets)
+            for part, tree in zip(parts, trees, strict=True):
+                if name not in part.visible:
+                    features = part.features[name]
+                    everything = np.ones((features.items(), 1), np.bool_)
+                    tree["visible"][name] = RaggedBufferBool.from_offsets(everything, features.offsets)
+    if any(PLAYER_REWARD in part.arrays for part in parts):
+        for part, tree in zip(parts, trees, strict=True):
+            if PLAYER_REWARD not in part.arrays:
+                nothing, offsets = np.zeros(0, np.float32), np.zeros(len(part) + 1, np.int64)
+                tree["arrays"][PLAYER_REWARD] = RaggedBuffer.from_offsets(nothing, offsets)
+    return trees

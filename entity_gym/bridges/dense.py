@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.vec_obs import PLAYER_REWARD, RaggedArray, VecAction, VecObs
+from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.bridges.dense_actions import DenseActions
 from entity_gym.bridges.dense_obs import Field, Padding, Tree, field_trees, map_tree, merge_trees, tree_of_keys
 from entity_gym.spec import EnvSpec

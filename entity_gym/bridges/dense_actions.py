@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ContinuousActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import VecAction, VecContinuousActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.bridges.dense_obs import Field, Padding, Tree, flags, padded
 from entity_gym.errors import nearest
-from entity_gym.spaces import ContinuousActionSpace
 from entity_gym.spec import ActionSpec, EnvSpec
 
 EnvIds = NDArray[np.int64]
@@ -97,11 +97,11 @@ class DenseActions:
         for name, (most, num_choices, _) in self._sizes.items():
             offered = obs.action_masks[name]
             self._check_fits(name, most, offered.actors, obs)
-            if isinstance(offered, VecSelectEntityActionMask):
+            if offered.actees is not None:
                 rows = self._open_entities(offered, obs, num_choices)
                 if self._specs[name].nobody:
                     rows[:, -1] = 1
-            elif isinstance(offered, VecContinuousActionMask) or offered.mask is None:
+            elif offered.mask is None:
                 rows = np.ones((offered.actors.items(), num_choices), np.int8)
             else:
                 rows = offered.mask.values.view(np.int8)
@@ -235,9 +235,9 @@ class DenseActions:
         index[some] = self._padding.to_index(self._counts[owner[some]], rows[some])
         return index
 
-    def _open_entities(self, offered: VecSelectEntityActionMask, obs: VecObs, num_rows: int) -> NDArray[np.int8]:
+    def _open_entities(self, offered: VecActionMask, obs: VecObs, num_rows: int) -> NDArray[np.int8]:
         """(K, C) 1 where the actor may select the entity in that row."""
-        assert self._padding is not None
+        assert self._padding is not None and offered.actees is not None
         num_actors, num_actees = offered.actors.size1(), offered.actees.size1()
         frame = np.repeat(np.arange(len(obs)), num_actees)
         rows = self._padding.to_rows(self._padding.counts(obs)[frame], offered.actees.values[:, 0])

@@ -26,9 +26,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.typed_features import bounds
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.spaces import GLOBAL_ENTITY
+from entity_gym.spaces import GLOBAL_ENTITY, bounds
 from entity_gym.spec import EnvSpec
 
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
 from entity_gym.bridges.gym_features import GROUPS, join, kind_of, members_of, numbered, shape_of
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
 
 #: What actions are called that have no name of their own.
 ACTION = "action"

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.batch_obs import Rows
+from entity_gym.actions import ActionSpace, ContinuousActionSpace
+from entity_gym.actions.reading import Rows
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gym_actions import Masks
@@ -26,7 +27,7 @@ from entity_gym.pools.batch_env import (
     BatchStep,
 )
 from entity_gym.pools.slots import EnvIds, FinalObservations
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 
 class GymBatch(BatchEnvironment):

@@ -18,7 +18,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.vec_obs import RaggedArray, VecObs
+from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.dense import Dense, DenseForm, Form, frame_of, frames_of, rows_only
 from entity_gym.bridges.dense_obs import Field, Tree, map_tree
 from entity_gym.making import draws, make_single_pool, prepare, spec_of

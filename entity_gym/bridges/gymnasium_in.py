@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, ContinuousAction
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+)
 from entity_gym.bridges.gym_actions import Masks
 from entity_gym.bridges.gym_features import Rows
 from entity_gym.bridges.gym_slots import GymSlots
@@ -25,13 +34,12 @@ from entity_gym.bridges.gym_spaces import AGENT
 from entity_gym.bridges.gym_world import ACTION_MASK, AS_DECLARED, GymOptions, GymWorld
 from entity_gym.bridges.makers import Maker, making, naming_extras
 from entity_gym.bridges.pools import Executor, make_bridge_pool
-from entity_gym.environment import Environment
-from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask, Observation
+from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ContinuousActionSpace, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 #: What messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"

@@ -13,11 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, ContinuousAction
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+)
 from entity_gym.bridges.gym_actions import GymActions, Masks
 from entity_gym.bridges.gym_features import FixedFeatures, PlainSpace, kind_of, members_of
-from entity_gym.observation import ActionMask, CategoricalActionMask, ContinuousActionMask
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, ContinuousActionSpace, Entity
+from entity_gym.spaces import Entity
 
 #: PettingZoo's name for an agent; most are texts such as "adversary_0".
 AgentID = Hashable

@@ -29,18 +29,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action
+from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.makers import Maker, check_arguments
 from entity_gym.bridges.pettingzoo_groups import AgentID, Group, Groups, check_groups, group_of
 from entity_gym.bridges.pettingzoo_ids import MakerById
 from entity_gym.bridges.pools import Executor, make_bridge_pool
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
-from entity_gym.observation import ActionMask, Observation
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 
 def from_pettingzoo(

@@ -30,20 +30,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.typed_features import bounds
-from entity_gym.batch.vec_obs import (
-    RaggedArray,
-    VecAction,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.actions import ContinuousActionSpace
+from entity_gym.batch.ragged import RaggedArray, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.bridges.dense import Dense
 from entity_gym.bridges.dense_actions import first_outside, named_actions, next_open, real_numbers, whole_numbers
 from entity_gym.bridges.dense_obs import Field, Tree, flags, merge_trees, tree_of_keys
-from entity_gym.spaces import GLOBAL_ENTITY, ContinuousActionSpace
+from entity_gym.spaces import GLOBAL_ENTITY, bounds
 from entity_gym.spec import ActionSpec, EnvSpec
 
 #: Places of entities are below this; nobody knows how many entities there can be, and spaces want to.
@@ -152,13 +145,12 @@ class RaggedForm:
         """(A, C) which choices are open to each actor; C is 1 for continuous actions."""
         offered, action = obs.action_masks[name], self._specs[name]
         num_actors = offered.actors.items()
-        if isinstance(offered, VecContinuousActionMask):
+        if name in self._continuous:
             return np.ones((num_actors, 1), np.bool_)
-        if isinstance(offered, VecCategoricalActionMask):
+        if offered.actees is None:
             if offered.mask is not None:
                 return offered.mask.values.copy()
             return np.ones((num_actors, len(action.choices)), np.bool_)
-        assert isinstance(offered, VecSelectEntityActionMask)
         num_entities = sum(obs.features[entity].items() for entity in self._entities)
         open_ = np.zeros((num_actors, num_entities + action.nobody), np.bool_)
         actees = offered.actees.values[:, 0]

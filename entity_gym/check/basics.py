@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.batch.frame import MASK_OF_SPACE
+from entity_gym.actions import KINDS
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.check.blame import describe_error
 from entity_gym.check.report import Outcome, failed, ok, warning
@@ -56,8 +56,8 @@ def _spaces_of(subject: Subject, env: Environment) -> Spaces | Outcome:
     if not action_space:
         return failed("action_space() is empty: a policy needs at least one action")
     for name, space in action_space.items():
-        if not isinstance(name, str) or type(space) not in MASK_OF_SPACE:
-            kinds = ", ".join(kind.__name__ for kind in MASK_OF_SPACE)
+        if not isinstance(name, str) or type(space) not in KINDS.values():
+            kinds = ", ".join(KINDS)
             return failed(f"action_space() has {name!r}: {space!r:.200}; names are texts, and spaces one of {kinds}")
     return Spaces(obs_space, action_space)
 

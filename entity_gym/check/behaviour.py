@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.check.report import Outcome, failed, ok, skipped, warning
 from entity_gym.check.subject import SEED, Subject
 from entity_gym.check.trajectory import difference, follow
-from entity_gym.environment import Environment
-from entity_gym.observation import Observation
+from entity_gym.environment import Environment, Observation
 
 LOOKED_AT = 200  # steps after which arrays are compared
 DRAWN = 50  # steps

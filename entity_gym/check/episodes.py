@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.check.report import Outcome, failed, ok, skipped, warning
 from entity_gym.check.subject import SEED, Stopwatch, Subject
 from entity_gym.check.trajectory import Trajectory

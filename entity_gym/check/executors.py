@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.check.refusals import refusals
 from entity_gym.check.report import Outcome, failed, ok, skipped
 from entity_gym.check.subject import NUM_ENVS, SEED, Stopwatch, Subject

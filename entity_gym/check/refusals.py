@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from entity_gym.batch.vec_obs import VecAction, VecCategoricalActionMask, VecContinuousActionMask, VecObs
+from entity_gym.actions import ActionSpace, ContinuousActionSpace
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.report import Outcome, failed, ok
 from entity_gym.check.subject import Subject
 from entity_gym.check.trajectory import Trajectory, difference
 from entity_gym.check.watch import Watch
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import ActionSpace, ContinuousActionSpace
 
 TRIED = 20  # steps
 FAR = 1 << 40  # no choice and no entity has this number
@@ -80,7 +80,7 @@ def wrong_actions(
             for what, column, number in _outside(space):
                 yield Wrong(what, {**good, name: _with(buffer, 0, number, column)})
             continue
-        is_choice = isinstance(mask, VecCategoricalActionMask)
+        is_choice = mask.actees is None
         for value in (FAR, -2):
             what = "a choice out of range" if is_choice else "an entity out of range"
             yield Wrong(what, {**good, name: _with(buffer, 0, value)})
@@ -110,9 +110,9 @@ def _outside(space: ContinuousActionSpace) -> Iterator[tuple[str, int, float]]:
 def _closed(obs: VecObs, name: str) -> tuple[int, int] | None:
     """An actor of an action, as a row of its buffer, and a value that is masked for it. None: nothing is."""
     mask = obs.action_masks[name]
-    if isinstance(mask, VecContinuousActionMask) or mask.mask is None or mask.mask.values.all():
+    if mask.mask is None or mask.mask.values.all():
         return None
-    if isinstance(mask, VecCategoricalActionMask):
+    if mask.actees is None:
         item, choice = np.argwhere(~mask.mask.values)[0]
         return int(item), int(choice)
     for i in range(len(obs)):

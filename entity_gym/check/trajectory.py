@@ -13,22 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.obs_rows import take
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import (
-    Metric,
-    RaggedArray,
-    VecAction,
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import random_actions
+from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32
+from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
 from entity_gym.check.watch import Watch
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import GLOBAL_ENTITY, ActionSpace, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 
 class Spaces(NamedTuple):
@@ -60,7 +51,7 @@ class Trajectory:
         """The part of environment `i`."""
         row = np.array([i], dtype=np.int64)
         part = Trajectory(self.spaces, self.seed, is_part=True)
-        part.shown = [take(obs, row) for obs in self.shown]
+        part.shown = [obs.gather(row) for obs in self.shown]
         part.actions = [{name: buffer[row] for name, buffer in each.items()} for each in self.actions]
         return part
 
@@ -223,26 +214,16 @@ def _features(name: str, was: RaggedBufferF32, now: RaggedBufferF32, spaces: Spa
 def _masks(name: str, was: VecActionMask, now: VecActionMask) -> RowDifference | None:
     label = f"action {name!r}: "
     different = _ragged(label + "actors", was.actors, now.actors, _show_values)
-    if different is None and isinstance(was, VecSelectEntityActionMask):
-        assert isinstance(now, VecSelectEntityActionMask)
+    if different is None and was.actees is not None:
+        assert now.actees is not None
         different = _ragged(label + "actees", was.actees, now.actees, _show_values)
-    if different is not None or isinstance(was, VecContinuousActionMask) or isinstance(now, VecContinuousActionMask):
+    if different is not None:
         return different
-    if was.mask is not None or now.mask is not None:
-        different = _ragged(label + "mask", _opened(was), _opened(now), _show_values)
+    masked = was.mask if was.mask is not None else now.mask
+    if masked is not None:
+        width = masked.size2()
+        different = _ragged(label + "mask", was.spelled_out(width), now.spelled_out(width), _show_values)
     return different
-
-
-def _opened(mask: VecCategoricalActionMask | VecSelectEntityActionMask) -> RaggedBufferBool:
-    """The mask, with all open where there is none."""
-    if mask.mask is not None:
-        return mask.mask
-    if isinstance(mask, VecSelectEntityActionMask):
-        lengths, width = mask.actors.size1() * mask.actees.size1(), 1
-    else:
-        assert mask.num_choices is not None
-        lengths, width = mask.actors.size1(), mask.num_choices
-    return RaggedBufferBool.from_flattened(np.ones((int(lengths.sum()), width), np.bool_), lengths)
 
 
 def _flags(obs: VecObs, name: str) -> RaggedBufferBool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym import spaces
+from entity_gym import actions, spaces
 
 
 def safe_name(name: str) -> str:
@@ -98,9 +98,9 @@ class Categorical:
         _check_declared("Categorical", "actors", self.actors, self.max_actors)
         object.__setattr__(self, "actors", _types(self.actors))
 
-    def space(self) -> spaces.ActionSpace:
+    def space(self) -> actions.ActionSpace:
         """The same without capacities."""
-        return spaces.CategoricalActionSpace(self.choices)
+        return actions.CategoricalActionSpace(self.choices)
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class GlobalCategorical:
     def __post_init__(self) -> None:
         self.space()
 
-    def space(self) -> spaces.ActionSpace:
+    def space(self) -> actions.ActionSpace:
         """The same without capacities."""
-        return spaces.GlobalCategoricalActionSpace(self.choices)
+        return actions.GlobalCategoricalActionSpace(self.choices)
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,9 @@ class SelectEntity:
         object.__setattr__(self, "actors", _types(self.actors))
         object.__setattr__(self, "actees", _types(self.actees))
 
-    def space(self) -> spaces.ActionSpace:
+    def space(self) -> actions.ActionSpace:
         """The same without capacities."""
-        return spaces.SelectEntityActionSpace(self.exclude_self, self.nobody)
+        return actions.SelectEntityActionSpace(self.exclude_self, self.nobody)
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,9 @@ class Continuous:
         _check_declared("Continuous", "actors", self.actors, self.max_actors)
         object.__setattr__(self, "actors", _types(self.actors))
 
-    def space(self) -> spaces.ContinuousActionSpace:
+    def space(self) -> actions.ContinuousActionSpace:
         """The same without capacities."""
-        return spaces.ContinuousActionSpace(self.low, self.high, self.names)
+        return actions.ContinuousActionSpace(self.low, self.high, self.names)
 
 
 Action = Categorical | GlobalCategorical | SelectEntity | Continuous

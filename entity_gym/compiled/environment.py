@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym import spaces
+from entity_gym.actions import ActionSpace
 from entity_gym.compiled.declare import Action, Array, Entity
 from entity_gym.errors import nearest
 
@@ -120,7 +121,7 @@ class CompiledEnvironment:
         return spaces.ObsSpace(entities, cls.global_features)
 
     @classmethod
-    def action_space(cls) -> dict[str, spaces.ActionSpace]:
+    def action_space(cls) -> dict[str, ActionSpace]:
         """Its actions by name."""
         return {name: action.space() for name, action in cls.actions.items()}
 

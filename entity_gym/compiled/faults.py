@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.typed_features import refusal, wrong_values
 from entity_gym.compiled.codegen import Fault
 from entity_gym.compiled.layout import Layout, Stream
+from entity_gym.spaces import refusal, wrong_values
 
 
 def raise_fault(err: NDArray[np.int64], layout: Layout, arrays: Mapping[str, NDArray[Any]], where: str) -> NoReturn:

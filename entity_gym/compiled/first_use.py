@@ -42,7 +42,7 @@ def check_first_use(env: CompiledEnvironment, program: Program) -> None:
 
 
 def _play(env: CompiledEnvironment) -> None:
-    from entity_gym.batch.sampling import random_actions
+    from entity_gym.actions.choices import random_actions
     from entity_gym.compiled.slots import CompiledSlots
 
     name = type(env).__name__

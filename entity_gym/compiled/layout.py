@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from entity_gym.batch.typed_features import num_values
 from entity_gym.compiled.declare import (
     Array,
     Categorical,
@@ -28,7 +27,7 @@ from entity_gym.compiled.declare import (
 )
 from entity_gym.compiled.environment import CompiledEnvironment
 from entity_gym.errors import nearest
-from entity_gym.spaces import FeatureKind, ObsSpace
+from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
 ENGINE_FIELDS = ("rng", "steps", "max_steps")
 ENGINE_COUNTS = ("players",)

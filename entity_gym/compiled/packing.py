@@ -10,17 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import (
-    PLAYER_REWARD,
-    Metric,
-    RaggedArray,
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
 from entity_gym.compiled.build import Table
 from entity_gym.compiled.codegen import Fault, Mode, pair_actions
 from entity_gym.compiled.declare import safe_name
@@ -169,8 +160,8 @@ class Packer:
             features[GLOBAL_ENTITY] = RaggedBufferF32._of(values, np.arange(num_ids + 1, dtype=np.int64))
         return features
 
-    def _arrays(self, rows: Arrays, offsets: Arrays, ids: EnvIds) -> dict[str, NDArray[Any] | RaggedArray]:
-        arrays: dict[str, NDArray[Any] | RaggedArray] = {}
+    def _arrays(self, rows: Arrays, offsets: Arrays, ids: EnvIds) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
+        arrays: dict[str, NDArray[Any] | RaggedBuffer[Any]] = {}
         for name, slot in self._layout.array_slots.items():
             arrays[name] = (
                 RaggedArray(rows[slot], offsets["players"]) if slot in rows else self._taken(self._fixed[name], ids)
@@ -185,16 +176,16 @@ def _mask(action: ActionPlan, rows: Arrays, offsets: Arrays) -> VecActionMask:
     name = action.attribute
     actors = RaggedBufferI64._of(rows[f"w_{name}"], offsets[name])
     if action.bounds:
-        return VecContinuousActionMask(actors)
+        return VecActionMask(actors)
     values = rows.get(f"m_{name}")
     if values is not None and not len(values):
         values = None  # as where no environment gives a mask
     if action.num_choices:
         mask = None if values is None else RaggedBufferBool._of(values, offsets[name])
-        return VecCategoricalActionMask(actors, mask, action.num_choices)
+        return VecActionMask(actors, mask=mask)
     actees = RaggedBufferI64._of(rows[f"t_{name}"], offsets[f"{name}_actees"])
     pairs = None if values is None else RaggedBufferBool._of(values, offsets[f"{name}_pairs"])
-    return VecSelectEntityActionMask(actors, actees, pairs)
+    return VecActionMask(actors, actees, pairs)
 
 
 def _visible(layout: Layout, rows: Arrays, offsets: Arrays) -> Iterator[tuple[str, RaggedBufferBool]]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.dispatch import check_actions
+from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -147,7 +147,8 @@ class CompiledSlots(EnvSlots):
                 self._checked = actions
                 return
         shown = self._packer.pack(ids, _serial)
-        check_actions(actions, shown.action_masks, self._reader, ids)  # says what is wrong
+        where = lambda position: self._reader.where(int(ids[position]))  # noqa: E731
+        check_actions(actions, shown.action_masks, self._reader.action_space, where)  # says what is wrong
         raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
 
     def step(  # noqa: D102

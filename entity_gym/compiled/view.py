@@ -8,30 +8,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import (
+from entity_gym.actions import (
     Action,
+    ActionMask,
+    ActionSpace,
     CategoricalAction,
+    CategoricalActionMask,
     ContinuousAction,
+    ContinuousActionMask,
     GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
     SelectEntityAction,
+    SelectEntityActionMask,
 )
+from entity_gym.actions.reading import EntityID
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.compiled.declare import safe_name
 from entity_gym.compiled.layout import ActionPlan
 from entity_gym.compiled.record import Record
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
-from entity_gym.observation import (
-    ActionMask,
-    CategoricalActionMask,
-    ContinuousActionMask,
-    EntityID,
-    GlobalCategoricalActionMask,
-    Observation,
-    SelectEntityActionMask,
-)
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 if TYPE_CHECKING:
     from entity_gym.compiled.environment import CompiledEnvironment
@@ -203,6 +201,8 @@ class CompiledView(Environment):
                 )
             places = self._places(plan, action.actors, indices)
             for place, choice in zip(places, chosen, strict=True):
+                if choice is None and isinstance(action, SelectEntityAction):  # nobody
+                    continue
                 if isinstance(action, SelectEntityAction) and choice not in indices:
                     raise ValueError(f"{layout.name}: action {plan.name!r} names {choice!r}, which no entity has")
                 values[place] = indices[choice] if isinstance(action, SelectEntityAction) else int(choice)

@@ -13,19 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, SelectEntityAction
-from entity_gym.environment import Environment
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.actions.reading import EntityID
+from entity_gym.environment import Environment, Observation
 from entity_gym.envs import drawing
 from entity_gym.errors import nearest
-from entity_gym.observation import (
-    ActionMask,
-    CategoricalActionMask,
-    EntityID,
-    Observation,
-    Rows,
-    SelectEntityActionMask,
-)
-from entity_gym.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_gym.spaces import Entity, ObsSpace
 
 MOVE = "Move"
 FIRE = "Fire Orbital Cannon"
@@ -140,7 +143,7 @@ class PythonMineSweeper(Environment):
         Args:
             reward: what the observation says was received for the actions that led here.
         """
-        features: dict[str, Rows] = {}
+        features: dict[str, Any] = {}
         ids: dict[str, Sequence[EntityID]] = {}
         mines, robots, board = self._mines, self._robots, self._board
         if mines:
@@ -235,7 +238,7 @@ class PythonMineSweeper(Environment):
         """Remove the target: a mine from the board, a robot by writing None over it in `robots`."""
         if not isinstance(fire, SelectEntityAction):
             raise ValueError(f"MineSweeper: {FIRE!r} must be a SelectEntityAction, not {fire!r}")
-        if not fire.actees:
+        if fire.actees in ([], [None]):
             return
         if not may_fire or len(fire.actees) > 1:
             raise ValueError(

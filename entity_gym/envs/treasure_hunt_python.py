@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from entity_gym.action import Action, GlobalCategoricalAction
-from entity_gym.environment import Environment
-from entity_gym.observation import GlobalCategoricalActionMask, Observation
-from entity_gym.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_gym.actions import (
+    Action,
+    ActionSpace,
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+)
+from entity_gym.environment import Environment, Observation
+from entity_gym.spaces import Entity, ObsSpace
 
 STEPS = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ContinuousActionSpace
+from entity_gym.actions.choices import check_actions, frame_actions
 from entity_gym.batch.batching import batch_frames
-from entity_gym.batch.dispatch import check_actions, frame_actions
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.saving import observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import same
-from entity_gym.environment import Environment
-from entity_gym.observation import Observation
-from entity_gym.spaces import ContinuousActionSpace
+from entity_gym.environment import Environment, Observation
 
 #: Action -> a value for each actor of the frame, in order: a choice, an entity index, or -1 for nobody; for a continuous
 #: action the n numbers of each actor, one after another.
@@ -152,8 +151,8 @@ class Session:
                 continue
             given = np.array(values.get(name, ()), dtype=np.int64).reshape(-1, 1)
             buffers[name] = RaggedBufferI64.from_flattened(given, [len(given)])
-        check_actions(buffers, self._batch(moment).action_masks, self.reader)
-        return frame_actions(buffers, moment.frame, 0, self.reader.action_space)
+        check_actions(buffers, self._batch(moment).action_masks, self.reader.action_space, self.reader.where)
+        return frame_actions(buffers, 0, moment.frame.actions, moment.frame.ids, self.reader.action_space)
 
     def _go_back_to(self, index: int) -> bool:
         if index < 0:

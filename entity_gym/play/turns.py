@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.frame import Frame, FrameActions
-from entity_gym.batch.typed_features import num_values
-from entity_gym.errors import nearest
-from entity_gym.play.session import Session
-from entity_gym.spaces import (
+from entity_gym.actions import (
+    CategoricalActionSpace,
     ContinuousActionSpace,
-    FeatureKind,
     GlobalCategoricalActionSpace,
-    ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.reading import Offer
+from entity_gym.batch.frame import Frame
+from entity_gym.errors import nearest
+from entity_gym.play.session import Session
+from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
 
 class EntityRow(NamedTuple):
@@ -105,17 +105,19 @@ def turns(session: Session) -> list[Turn]:
             else:
                 actor = f"{index} {entities[index].described}"
             if isinstance(space, SelectEntityActionSpace):
+                assert offered.actees is not None
                 choices = _choices(offered, j, offered.actees.tolist(), [entities[i].described for i in offered.actees])
                 found.append(Turn(name, actor, [*choices, NOBODY] if space.nobody else choices))
             elif isinstance(space, ContinuousActionSpace):
                 found += _numbers(name, actor, space)
             else:
+                assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
                 choices = _choices(offered, j, range(len(space.choices)), space.choices)
                 found.append(Turn(name, actor, choices, not any(map(is_number, space.choices))))
     return found
 
 
-def _choices(offered: FrameActions, j: int, values: Sequence[int], names: Sequence[str]) -> list[Choice]:
+def _choices(offered: Offer, j: int, values: Sequence[int], names: Sequence[str]) -> list[Choice]:
     opened = [True] * len(values) if offered.mask is None else offered.mask[j].tolist()
     return [Choice(value, name, is_open) for value, name, is_open in zip(values, names, opened, strict=True)]
 

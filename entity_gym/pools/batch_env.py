@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.batch_obs import BatchActors, BatchObservation, Ending, Rows, pack_batch
-from entity_gym.batch.dispatch import check_actions
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import check_actions
+from entity_gym.actions.reading import BatchActors, Rows
+from entity_gym.batch.batch_obs import BatchObservation, Ending, pack_batch
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.obs_rows import take
 from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
 from entity_gym.pools.slots import (
     EnvIds,
@@ -39,7 +40,7 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 __all__ = [
     "BatchActors",
@@ -232,7 +233,7 @@ class BatchSlots(EnvSlots):
             masks = self._collected[1]
         else:
             masks = self._pack(ids, self._ending(ids)).action_masks
-        check_actions(actions, masks, self._reader, ids)
+        check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         self._collected = None
@@ -364,7 +365,7 @@ class BatchSlots(EnvSlots):
         while kept:
             batch = kept[0][0]  # those of one step were observed together
             together = next((k for k, (other, _) in enumerate(kept) if other is not batch), len(kept))
-            parts.append(take(batch, np.array([row for _, row in kept[:together]])))
+            parts.append(batch.gather(np.array([row for _, row in kept[:together]])))
             kept = kept[together:]
         return VecObs.cat(parts) if parts else None
 

@@ -32,17 +32,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import (
-    PLAYER_REWARD,
-    RaggedArray,
-    VecAction,
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.batch.ragged import RaggedArray, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
 from entity_gym.errors import nearest
 from entity_gym.pools.pool import is_compiled
 
@@ -356,11 +347,9 @@ def _kept(rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int
 def _own(mask: VecActionMask, rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> VecActionMask:
     """The mask of the actors `rows` alone."""
     actors = RaggedBufferI64._of(mask.actors.values[rows], offsets)
-    if isinstance(mask, VecContinuousActionMask):
-        return VecContinuousActionMask(actors)
-    if isinstance(mask, VecCategoricalActionMask):
+    if mask.actees is None:
         open_ = None if mask.mask is None else RaggedBufferBool._of(mask.mask.values[rows], offsets)
-        return VecCategoricalActionMask(actors, open_, mask.num_choices)
+        return VecActionMask(actors, mask=open_)
     num_actees = _lengths(mask.actees.offsets)
     offered = np.repeat(_lengths(offsets) > 0, num_actees)  # with no actors there are no actees
     actees = RaggedBufferI64._of(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
@@ -368,7 +357,7 @@ def _own(mask: VecActionMask, rows: NDArray[np.bool_], offsets: NDArray[np.int64
     if mask.mask is not None:
         own_pairs = np.repeat(rows, num_actees[_frames(mask.actors.offsets)])
         pairs = RaggedBufferBool._of(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
-    return VecSelectEntityActionMask(actors, actees, pairs)
+    return VecActionMask(actors, actees, pairs)
 
 
 def _check_part(part: Part, actions: Mapping[str, VecAction], masks: Mapping[str, VecActionMask]) -> None:

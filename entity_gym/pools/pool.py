@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots, CreateBatch
@@ -45,7 +46,7 @@ from entity_gym.pools.workers import (
     run_serially,
     usable_cores,
 )
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 if TYPE_CHECKING:  # it imports the compiler, which other environments need not wait for
     from entity_gym.compiled import CompiledEnvironment

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action
+from entity_gym.actions import Action
+from entity_gym.actions.choices import ActionsOfEach, check_actions
 from entity_gym.batch.batching import batch_frames, batch_masks
-from entity_gym.batch.dispatch import ActionsOfEach, check_actions
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.saving import observation_from_state, observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from entity_gym.environment import Environment
-from entity_gym.observation import Observation
+from entity_gym.environment import Environment, Observation
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
@@ -111,7 +110,7 @@ class PythonSlots(EnvSlots):
         collected, masks = self._collected
         if len(shown) != len(collected) or not all(map(operator.is_, shown, collected)):
             masks = batch_masks([each.frame for each in shown], self._reader)
-        check_actions(actions, masks, self._reader, ids)
+        check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         self._elapsed[ids[lo:hi]] += 1
@@ -120,7 +119,8 @@ class PythonSlots(EnvSlots):
         frames = [shown.frame for shown in self._shown_by(ids[lo:hi])]
         # First all act, then all are read: taking turns with the environments' code is measurably slower.
         ends = []
-        for i, obs in zip(mine, self._act(mine, [told.of(k, f) for k, f in enumerate(frames, start=lo)]), strict=True):
+        actions_of_each = [told.of(k, frame.actions, frame.ids) for k, frame in enumerate(frames, start=lo)]
+        for i, obs in zip(mine, self._act(mine, actions_of_each), strict=True):
             if not isinstance(obs, Observation):
                 raise ValueError(f"{self.where(i)}: act() returned {obs!r:.200}; expected an Observation")
             ends.append(self._end_of_episode(i, obs) if obs.done else (obs, None))
@@ -229,7 +229,7 @@ class PythonSlots(EnvSlots):
 
     def _read_last(self, i: int, last: Observation) -> Frame:
         """The frame of the last observation of an episode: nobody acts on it."""
-        return self._reader.read(last, i)._replace(actions={})
+        return self._reader.read(last, i, is_last=True)
 
     def _reset(self, i: int) -> Observation:
         waiting, self._pending[i] = self._pending[i], None

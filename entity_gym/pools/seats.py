@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.obs_rows import CRASHED, Shown
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeStep, EpisodeVecEnv, Running, RunningEpisodes
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 

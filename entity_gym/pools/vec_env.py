@@ -11,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.slots import EnvIds
 from entity_gym.pools.slots import FinalObservations as FinalObservations
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 #: Parameters for the coming episodes: one mapping for each environment, or parameter -> one value for each environment.
 EnvInfo = Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]

@@ -25,7 +25,7 @@ from entity_gym import (
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.pools.episodes import Episode
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import ContinuousMask
+from rogue_net.masks import CategoricalMask
 
 STATS = UpdateStats(*range(1, len(UpdateStats._fields) + 1))
 TIMING = Timing(run=60.0, total=2.0)
@@ -61,7 +61,7 @@ def rollout(**changes: Any) -> Rollout:
         "steer": ragged([1, 1, 0, 0], values=[[-0.5, 0.25], [0.5, 0.75]]),
         "push": RaggedTensor(torch.zeros(0, 1), torch.zeros(5, dtype=torch.int64)),
     }
-    masks = {name: ContinuousMask(action) for name, action in actions.items()}
+    masks = {name: CategoricalMask(action, None) for name, action in actions.items()}
     nothing = torch.zeros(2, 2)
     values: dict[str, Any] = {
         "obs": ObsBatch(4, features, masks),
@@ -270,7 +270,7 @@ def on(device: str) -> Rollout:
     played = rollout()
     features = {name: move(each) for name, each in played.obs.features.items()}
     actions = {name: move(each) for name, each in played.actions.items()}
-    obs = ObsBatch(4, features, {name: ContinuousMask(each) for name, each in actions.items()})
+    obs = ObsBatch(4, features, {name: CategoricalMask(each, None) for name, each in actions.items()})
     return dataclasses.replace(played, obs=obs, actions=actions, rewards=played.rewards.to(device))
 
 

@@ -18,7 +18,8 @@ from enn_ppo.losses import explained_variance, normalize
 from enn_ppo.moments import moments_of_all, update_normalization
 from enn_ppo.ranks import ALONE, Alone
 from enn_ppo.return_scale import RewardScale
-from entity_gym.spaces import CategoricalActionSpace, Entity, ObsSpace
+from entity_gym.actions import CategoricalActionSpace
+from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.masks import CategoricalMask
 from rogue_net.normalization import RunningNorm

@@ -12,7 +12,7 @@ import torch
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.players import players_of, split

@@ -33,10 +33,10 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions import ContinuousActionMask, ContinuousActionSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.observation import ContinuousActionMask
-from entity_gym.spaces import Angle, Category, ContinuousActionSpace, Feature, Flag, with_kinds
+from entity_gym.spaces import Angle, Category, Feature, Flag, with_kinds
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig, TranslationConfig
 

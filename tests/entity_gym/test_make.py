@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from entity_gym import registry
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.envs.cart_pole import CartPole
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
@@ -71,7 +71,7 @@ def test_every_name_makes_a_pool_that_plays(name: str) -> None:
     with make(name, 3, seed=1, compile=False) as pool:
         obs = pool.reset()
         for _ in range(3):
-            obs = pool.act(random_actions(obs, np.random.default_rng(0)))
+            obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
         assert len(obs) == 3
         assert make_spec(name).obs_space == pool.obs_space()
         assert make_spec(name).action_space == pool.action_space()

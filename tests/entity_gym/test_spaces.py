@@ -10,7 +10,7 @@ from entity_gym import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_gym.spaces import has_global_entity
+from entity_gym.actions.kind import has_global_entity
 
 
 def test_the_order_of_the_entity_types_is_kept() -> None:

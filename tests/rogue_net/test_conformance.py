@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.masks import SelectEntityMask
 from rogue_net.rogue_net import Evaluation
@@ -84,12 +84,12 @@ def make_batch(recording: Recording) -> ObsBatch:
     for name, space in recording.given["action_space"].items():
         actors = recording.ragged(RaggedBufferI64, f"actors/{name}")
         if space["kind"] == "select_entity":
-            masks[name] = VecSelectEntityActionMask(actors, recording.ragged(RaggedBufferI64, f"actees/{name}"))
+            masks[name] = VecActionMask(actors, recording.ragged(RaggedBufferI64, f"actees/{name}"))
         else:
             mask = recording.arrays.get(f"mask/{name}")
             lengths = recording.arrays[f"actors/{name}/lengths"]
-            masks[name] = VecCategoricalActionMask(
-                actors, None if mask is None else RaggedBufferBool.from_flattened(mask, lengths), len(space["choices"])
+            masks[name] = VecActionMask(
+                actors, mask=None if mask is None else RaggedBufferBool.from_flattened(mask, lengths)
             )
     frames = len(next(iter(features.values())))
     nothing = np.zeros(frames)

@@ -19,8 +19,8 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.batching import batch_observations
-from entity_gym.batch.dispatch import frame_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
 from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
@@ -123,7 +123,8 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
 
     reader = FrameReader(OBS_SPACE, ACTION_SPACE, "MineSweeper")
     for i, expected in enumerate(GOLDEN["env_actions"]):
-        received = frame_actions(buffers, reader.read(observations[i], i), i, ACTION_SPACE)
+        frame = reader.read(observations[i], i)
+        received = frame_actions(buffers, i, frame.actions, frame.ids, ACTION_SPACE)
         assert plain(received[MOVE].actors) == expected[MOVE]["actors"]
         assert received[MOVE].actions.tolist() == expected[MOVE]["actions"]
         assert plain(received[FIRE].actors) == expected[FIRE]["actors"]
@@ -157,7 +158,8 @@ def test_a_selection_is_the_entity_index_inside_the_frame_and_not_the_position_a
         "wait": RaggedTensor(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)),
     }
     frame = FrameReader(obs_space, action_space).read(observation, 1)
-    received = frame_actions(ActResult(actions, {}, torch.zeros(2)).to_buffers(), frame, 1, action_space)["target"]
+    buffers = ActResult(actions, {}, torch.zeros(2)).to_buffers()
+    received = frame_actions(buffers, 1, frame.actions, frame.ids, action_space)["target"]
     assert list(received.actors) == ["a", "c"]
     assert list(received.actees) == ["d", "b"]
 

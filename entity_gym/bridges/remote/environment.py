@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from entity_gym.action import Action
+from entity_gym.actions import Action, ActionSpace
 from entity_gym.bridges.remote.messages import Message, ProtocolError
 from entity_gym.bridges.remote.program import Program
 from entity_gym.bridges.remote.settings import ProgramSettings
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json
-from entity_gym.environment import Environment
+from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
-from entity_gym.observation import Observation
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, FinalObservations
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 #: Seeds that a program is given are below this: whole numbers of 32 bits, which every language has.
 SEEDS = 2**32

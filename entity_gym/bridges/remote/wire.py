@@ -12,13 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.action import Action, CategoricalAction, ContinuousAction, GlobalCategoricalAction
-from entity_gym.batch.frame import MASK_OF_SPACE
+from entity_gym.actions import (
+    KINDS,
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    ContinuousAction,
+    GlobalCategoricalAction,
+)
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.remote.messages import Message, ProtocolError, check_parts
+from entity_gym.environment import Observation
 from entity_gym.errors import nearest
-from entity_gym.observation import ActionMask, Observation
-from entity_gym.spaces import LARGEST_FLOAT32, ActionSpace, Angle, Category, Flag, ObsSpace
+from entity_gym.spaces import LARGEST_FLOAT32, Angle, Category, Flag, ObsSpace
 
 #: The parts of an observation, and what each must be.
 _PARTS: dict[str, type | tuple[type, ...]] = {
@@ -44,7 +51,7 @@ _CALLED = {
 _SPACES_PARTS = ("entities", "global_features", "global_kinds", "actions")
 _ENTITY_PARTS = ("name", "features", "kinds")
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
-_ACTIONS: dict[str, type[Any]] = {space.__name__: space for space in MASK_OF_SPACE}
+_ACTIONS: dict[str, type[Any]] = dict(KINDS)
 _ACTORS = ("actor_ids", "actor_types")
 _MASK_PARTS = {
     "CategoricalActionMask": (*_ACTORS, "mask"),
@@ -181,7 +188,7 @@ def _mask_from_json(name: str, given: Any, action_space: Mapping[str, ActionSpac
     space = action_space.get(name)
     if space is None:
         raise ProtocolError(f"unknown action {name!r}; {nearest(name, action_space)}")
-    mask_type = MASK_OF_SPACE[type(space)]
+    mask_type = space.mask_type
     allowed = _MASK_PARTS[mask_type.__name__]
     if not isinstance(given, dict):
         raise ProtocolError(f"action {name!r} is {given!r:.200}; it must be an object with any of {list(allowed)}")

@@ -11,9 +11,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.dispatch import check_actions
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.obs_rows import Shown, crashed, sequences, take
+from entity_gym.batch.obs_rows import Shown, crashed, sequences
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.pool import EnvSource, check_batch_size, is_compiled
 from entity_gym.pools.processes.frames import Frames, flatten, joined
@@ -24,7 +25,7 @@ from entity_gym.pools.processes.state import merge_states, split_state
 from entity_gym.pools.processes.worker import NOBODY, Hello, Op, Reset, Start
 from entity_gym.pools.slots import EnvIds, FinalObservations, check_final_observations, check_num_envs, check_seed
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, Status, Statuses, VecEnv, check_env_id, check_env_info
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 MAX_DEATHS_IN_A_ROW = 5  # of a worker that shows nothing in between: then another restart does not help
 
@@ -314,14 +315,15 @@ class ProcessVecEnv(VecEnv):
     def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         """Refuse actions that were not offered here, where no worker has stepped anything yet."""
         if len(ids):
-            check_actions(actions, self._shown.action_masks(ids), self._reader, ids)
+            where = lambda position: self._reader.where(int(ids[position]))  # noqa: E731
+            check_actions(actions, self._shown.action_masks(ids), self._reader.action_space, where)
 
     def _show(self, parts: Sequence[Frames], ids: EnvIds) -> VecObs:
         """The frames of `parts`, in the order of `ids`."""
         obs = joined(parts)
         if not np.array_equal(obs.env_id, ids):
             row_of = np.argsort(obs.env_id)
-            obs = take(obs, row_of[np.searchsorted(obs.env_id, ids, sorter=row_of)])
+            obs = obs.gather(row_of[np.searchsorted(obs.env_id, ids, sorter=row_of)])
         self._shown.record(obs)
         self._status.of[ids] = Status.READY
         return obs
@@ -369,7 +371,7 @@ class ProcessVecEnv(VecEnv):
             request.replies.waiting -= 1
             if request.op == Op.STEP:
                 for i in request.ids.tolist():
-                    frame = take(first, np.array([i - first.env_id[0]]))
+                    frame = first.gather(np.array([i - first.env_id[0]]))
                     request.replies.add(self._after_crash(frame))
             elif request.op == Op.RESET:  # a new process can be reset like any other
                 worker.ask(Op.RESET, request.value._replace(ids=request.ids), request.replies, request.ids)
@@ -378,7 +380,7 @@ class ProcessVecEnv(VecEnv):
             else:
                 request.replies.fail(died, NOBODY)
         for i in idle:  # it has shown something that nobody can act upon any more
-            self._crashed[i] = take(first, np.array([i - first.env_id[0]]))
+            self._crashed[i] = first.gather(np.array([i - first.env_id[0]]))
 
     def _after_crash(self, first: VecObs) -> Frames:
         """The first frame of a new episode, with what belongs to the one that crashed."""

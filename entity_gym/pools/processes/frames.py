@@ -11,16 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import (
-    Metric,
-    RaggedArray,
-    VecActionMask,
-    VecCategoricalActionMask,
-    VecContinuousActionMask,
-    VecObs,
-    VecSelectEntityActionMask,
-)
+from entity_gym.batch.ragged import RaggedArray, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import Metric, VecActionMask, VecObs
 
 Array = NDArray[Any]
 
@@ -80,19 +72,14 @@ def flatten(obs: VecObs, first_env: int = 0) -> Frames:
         arrays += (flags.values, flags.offsets)
     for name, mask in obs.action_masks.items():
         arrays += (mask.actors.values, mask.actors.offsets)
-        if isinstance(mask, VecContinuousActionMask):
-            layout.append((CONTINUOUS, name))
-            continue
-        if isinstance(mask, VecSelectEntityActionMask):
-            layout.append((SELECT, name, mask.mask is not None))
+        layout.append((SELECT if mask.actees is not None else CATEGORICAL, name, mask.mask is not None))
+        if mask.actees is not None:
             arrays += (mask.actees.values, mask.actees.offsets)
-        else:
-            layout.append((CATEGORICAL, name, mask.mask is not None, mask.num_choices))
         if mask.mask is not None:
             arrays += (mask.mask.values, mask.mask.offsets)
     for name, array in obs.arrays.items():
         layout.append((RAGGED_ARRAY if isinstance(array, RaggedArray) else ARRAY, name))
-        arrays += array if isinstance(array, RaggedArray) else (array,)
+        arrays += [array.values, array.offsets] if isinstance(array, RaggedArray) else [np.asarray(array)]
     return Frames(
         tuple(layout),
         arrays,
@@ -140,18 +127,11 @@ def rebuilt(frames: Frames) -> VecObs:
             obs.arrays[name] = next(it)
         elif what == RAGGED_ARRAY:
             obs.arrays[name] = RaggedArray(next(it), next(it))
-        elif what == CONTINUOUS:
-            obs.action_masks[name] = VecContinuousActionMask(RaggedBufferI64._of(next(it), next(it)))
         else:
             actors = RaggedBufferI64._of(next(it), next(it))
             actees = RaggedBufferI64._of(next(it), next(it)) if what == SELECT else None
             allowed = RaggedBufferBool._of(next(it), next(it)) if more[0] else None
-            mask: VecActionMask
-            if actees is not None:
-                mask = VecSelectEntityActionMask(actors, actees, allowed)
-            else:
-                mask = VecCategoricalActionMask(actors, allowed, more[1])
-            obs.action_masks[name] = mask
+            obs.action_masks[name] = VecActionMask(actors, actees, allowed)
     obs.metrics = {name: Metric(*numbers) for name, numbers in frames.metrics.items()}
     obs.final = None if frames.final is None else rebuilt(frames.final)
     return obs

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.pools.pool import make_slots
 from entity_gym.pools.processes.arena import Array, Channel
 from entity_gym.pools.processes.frames import flatten
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
 from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.spaces import ObsSpace
 
 NOBODY: EnvIds = np.zeros(0, np.int64)
 ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone

@@ -16,11 +16,11 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
-from entity_gym.batch.vec_obs import VecObs, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
 from entity_gym.play.loop import Advice, Decision, play
 from entity_gym.play.screen import Style
@@ -50,13 +50,12 @@ def yard(cats: int, *, mask: Any = None, actees: Any = None, walls: int = 1) -> 
     return Observation(features=features, ids=ids, actions={"groom": offered})
 
 
-def offered(space: SelectEntityActionSpace, *frames: Observation) -> VecSelectEntityActionMask:
+def offered(space: SelectEntityActionSpace, *frames: Observation) -> VecActionMask:
     mask = batch_observations(frames, YARD, {"groom": space}).action_masks["groom"]
-    assert isinstance(mask, VecSelectEntityActionMask)
     return mask
 
 
-def pairs(mask: VecSelectEntityActionMask) -> list[list[bool]] | None:
+def pairs(mask: VecActionMask) -> list[list[bool]] | None:
     return None if mask.mask is None else [frame[:, 0].tolist() for frame in mask.mask]
 
 
@@ -127,7 +126,7 @@ def test_everything_may_be_masked_only_where_nobody_is_a_choice() -> None:
 def allowed(space: SelectEntityActionSpace, obs: Observation) -> list[list[int]]:
     """For each actor the values that a pool takes, of all from -2 to 4."""
     env, _ = pool(space, obs)
-    good = random_actions(env.show(np.zeros(1, int)), np.random.default_rng(0))["groom"].values[:, 0]
+    good = random_actions(env.show(np.zeros(1, int)), np.random.default_rng(0), {"groom": space})["groom"].values[:, 0]
     found: list[list[int]] = []
     for actor in range(len(good)):
         found.append([])
@@ -173,11 +172,11 @@ def test_what_may_be_selected_is_said() -> None:
         env.act(choose("groom", [[-1, 1]]))
 
 
-def test_an_actor_that_selects_nobody_is_not_listed() -> None:
+def test_an_actor_that_selects_nobody_is_listed_with_none() -> None:
     env, (chosen, had_to) = pool(BOTH, yard(3), yard(1))
     env.act(choose("groom", [[-1, 3, -1], [-1]]))
-    assert chosen.received == [{"groom": SelectEntityAction(["cat1"], ["cat2"])}]
-    assert had_to.received == [{"groom": SelectEntityAction([], [])}]
+    assert chosen.received == [{"groom": SelectEntityAction(["cat0", "cat1", "cat2"], [None, "cat2", None])}]
+    assert had_to.received == [{"groom": SelectEntityAction(["cat0"], [None])}]
 
 
 # --- Random ones
@@ -232,7 +231,7 @@ def test_a_world_over_arrays_offers_what_single_observations_offer(data: st.Data
         frames.append(yard(k, mask=mask))
     mask = offered(OTHERS, *frames)
     found = obs.action_masks["tow"]
-    assert isinstance(found, VecSelectEntityActionMask)
+    assert found.actees is not None
     assert (found.actors, found.actees) == (mask.actors, mask.actees)
     open_ = [[T] * (k * k) for k in counts]
     assert (pairs(found) or open_) == (pairs(mask) or open_)
@@ -251,7 +250,7 @@ def test_a_world_over_arrays_may_close_everything_only_where_nobody_is_a_choice(
 # --- Compiled environments
 
 
-def told(mask: VecSelectEntityActionMask, *, nobody: bool) -> list[set[int]]:
+def told(mask: VecActionMask, *, nobody: bool) -> list[set[int]]:
     """For every actor what it may be told, by the definition."""
     result = []
     for i in range(len(mask.actors)):
@@ -374,13 +373,13 @@ def by_hand(space: SelectEntityActionSpace, obs: Observation, *lines: str, polic
 
 def test_nobody_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     env = by_hand(BOTH, yard(3), "-1", "nobody", "1")
-    assert env.received == [{"groom": SelectEntityAction(["cat2"], ["cat0"])}]
+    assert env.received == [{"groom": SelectEntityAction(["cat0", "cat1", "cat2"], [None, None, "cat0"])}]
     assert "groom: 1 Cat\n  1 Cat (closed)   2 Cat   3 Cat   -1 nobody\n" in capsys.readouterr().out
 
 
 def test_nobody_is_asked_who_can_select_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
     env = by_hand(OTHERS, yard(2, mask=np.array([[T, F], [T, T]])), "1")
-    assert env.received == [{"groom": SelectEntityAction(["cat1"], ["cat0"])}]
+    assert env.received == [{"groom": SelectEntityAction(["cat0", "cat1"], [None, "cat0"])}]
     assert "groom: 1 Cat has nobody to select\n" in capsys.readouterr().out
 
 

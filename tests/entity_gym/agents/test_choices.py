@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entity_gym.actions import CategoricalActionSpace
 from entity_gym.agents.choices import choices_of
-from entity_gym.spaces import CategoricalActionSpace
 
 
 class Move(enum.Enum):

@@ -394,12 +394,12 @@ def test_every_list_of_a_batch_is_aligned(seed: int, count: int) -> None:
     for name, visible in obs.visible.items():
         assert visible.size1().tolist() == obs.features[name].size1().tolist()
     for mask in obs.action_masks.values():
-        indices = [mask.actors, mask.actees] if hasattr(mask, "actees") else [mask.actors]
+        indices = [mask.actors] if mask.actees is None else [mask.actors, mask.actees]
         for buffer in indices:
             assert len(buffer) == count
             assert all((index >= 0).all() and (index < n).all() for index, n in zip(buffer, total, strict=True))
         if mask.mask is not None:
-            pairs = mask.actors.size1() * (mask.actees.size1() if hasattr(mask, "actees") else 1)
+            pairs = mask.actors.size1() * (1 if mask.actees is None else mask.actees.size1())
             assert mask.mask.size1().tolist() == pairs.tolist()
 
 

@@ -154,11 +154,11 @@ def test_the_same_index_means_another_entity_in_another_frame() -> None:
     ]
 
 
-def test_minus_one_is_nobody_where_no_actees_are_offered_and_the_actor_is_left_out() -> None:
+def test_minus_one_is_nobody_where_no_actees_are_offered_and_none_for_the_world() -> None:
     nobody = SelectEntityActionMask(actor_types=["Dog"], actee_types=["Cat"])
     vec_env, envs = pool(yard(dogs=2, chase=nobody), yard(dogs=1, cats=1, chase=nobody))
     assert told(vec_env, envs, choose("chase", [[-1, -1], [1]])) == [
-        {"chase": ([], [])},
+        {"chase": (["dog0", "dog1"], [None, None])},
         {"chase": (["dog0"], ["cat0"])},
     ]
 
@@ -284,8 +284,11 @@ class CheckingZoo(Zoo):
             elif isinstance(action, SelectEntityAction):
                 assert isinstance(mask, SelectEntityActionMask)
                 assert mask.actor_ids is not None and mask.actee_ids is not None
-                assert action.actors == (mask.actor_ids if mask.actee_ids else [])
+                assert action.actors == mask.actor_ids
                 for actor, actee in zip(action.actors, action.actees, strict=True):
+                    if actee is None:
+                        assert not mask.actee_ids
+                        continue
                     row, column = mask.actor_ids.index(actor), mask.actee_ids.index(actee)
                     assert mask.mask is None or mask.mask[row][column]
             else:

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from entity_gym.batch.obs_rows import Shown, crashed, take
-from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.vec_obs import RaggedArray
+from entity_gym.batch.obs_rows import Shown, crashed
+from entity_gym.batch.ragged import RaggedArray, RaggedBufferI64
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, play_together
 from tests.worlds import Zoo, frame
@@ -14,7 +13,7 @@ from tests.worlds import Zoo, frame
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [3], [4, 0, 2], []])
 def test_frames_are_taken_with_everything_that_belongs_to_them(rows: list[int]) -> None:
     for obs in play_together(ListEnv(Zoo, 5, seed=2, final_observations="all"), 10):
-        taken = take(obs, np.array(rows, np.int64))
+        taken = obs.gather(np.array(rows, np.int64))
         assert [frame(taken, k) for k in range(len(rows))] == [frame(obs, i) for i in rows]
         assert taken.env_id.tolist() == rows
         assert taken.elapsed_step.tolist() == obs.elapsed_step[rows].tolist()
@@ -29,8 +28,8 @@ def test_frames_are_taken_with_everything_that_belongs_to_them(rows: list[int]) 
 
 def test_metrics_are_of_all_frames_or_left_out() -> None:
     obs = play_together(ListEnv(Zoo, 3, seed=2), 1)[-1]
-    assert take(obs, np.array([2, 0, 1])).metrics == obs.metrics != {}
-    assert take(obs, np.array([2, 0])).metrics == {}
+    assert obs.gather(np.array([2, 0, 1])).metrics == obs.metrics != {}
+    assert obs.gather(np.array([2, 0])).metrics == {}
 
 
 def test_fixed_arrays_are_taken_by_frame() -> None:
@@ -39,7 +38,7 @@ def test_fixed_arrays_are_taken_by_frame() -> None:
         "obs": np.arange(6).reshape(3, 2),
         "obs:players": RaggedArray(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
     }
-    taken = take(obs, np.array([2, 1, 0]))
+    taken = obs.gather(np.array([2, 1, 0]))
     players = taken.arrays["obs:players"]
     assert taken.arrays["obs"].tolist() == [[4, 5], [2, 3], [0, 1]]
     assert isinstance(players, RaggedArray)
@@ -70,9 +69,9 @@ def test_what_was_shown_last_is_found_across_batches() -> None:
     assert shown.last(2) is None
     shown.record(obs)
     assert shown.action_masks(np.arange(4)) is obs.action_masks
-    assert content(shown.action_masks(np.array([3, 1]))) == content(take(obs, np.array([3, 1])).action_masks)
+    assert content(shown.action_masks(np.array([3, 1]))) == content(obs.gather(np.array([3, 1])).action_masks)
 
-    later = take(env.reset(), np.array([1, 2]))
+    later = env.reset().gather(np.array([1, 2]))
     shown.record(later)
     masks = shown.action_masks(np.array([2, 0, 1]))
     for name, mask in masks.items():

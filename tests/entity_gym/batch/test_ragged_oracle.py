@@ -203,7 +203,7 @@ def test_equality_agrees(theirs: Any) -> None:
 def test_only_buffers_are_converted(theirs: Any) -> None:
     with pytest.raises(TypeError, match="a list was given"):
         to_ragged_buffer([1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"entity_gym\.ragged\.RaggedBufferF32 was given"):
+    with pytest.raises(TypeError, match=r"entity_gym\.batch\.ragged\.RaggedBufferF32 was given"):
         from_ragged_buffer(ours([1]))
 
 

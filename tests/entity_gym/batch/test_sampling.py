@@ -1,7 +1,6 @@
 """Random actions: only what is allowed, all of it, equally often."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +20,9 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs
 from entity_gym.pools.pool import ListEnv
 from tests.worlds import Zoo, open_choices
 
@@ -49,7 +47,7 @@ def drawn(name: str, *frames: Observation) -> list[list[set[int]]]:
     rng = np.random.default_rng(0)
     counts = [[Counter() for _ in range(n)] for n in obs.action_masks[name].actors.size1()]
     for _ in range(DRAWS):
-        actions = random_actions(obs, rng)[name]
+        actions = random_actions(obs, rng, ACTIONS)[name]
         assert actions.offsets.tolist() == obs.action_masks[name].actors.offsets.tolist()
         for frame, given_ in zip(counts, actions.to_list(), strict=True):
             for actor, (value,) in zip(frame, given_, strict=True):
@@ -107,7 +105,7 @@ def test_whatever_is_offered_the_actions_are_ones_that_may_be_taken(seed: int) -
     rng = np.random.default_rng(seed)
     obs = env.reset()
     for _ in range(5):
-        actions = random_actions(obs, rng)
+        actions = random_actions(obs, rng, env.action_space())
         for name, space in env.action_space().items():
             allowed = open_choices(obs, name, space)
             values = [[value for (value,) in frame] for frame in actions[name].to_list()]
@@ -118,27 +116,20 @@ def test_whatever_is_offered_the_actions_are_ones_that_may_be_taken(seed: int) -
 
 def test_the_same_generator_gives_the_same_actions() -> None:
     obs = ListEnv(Zoo, 20, seed=1).reset()
-    first, again, other = (random_actions(obs, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (random_actions(obs, np.random.default_rng(seed), Zoo().action_space()) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_a_batch_without_frames_needs_no_actions() -> None:
     empty = {name: RaggedBufferI64(1) for name in ACTIONS}
-    assert random_actions(batch_observations([], SPACE, ACTIONS), np.random.default_rng(0)) == empty
+    assert random_actions(batch_observations([], SPACE, ACTIONS), np.random.default_rng(0), ACTIONS) == empty
 
 
-def masked(mask: Any, num_choices: int | None) -> VecObs:
-    obs = batch_observations([yard(1, walk=CategoricalActionMask(mask=mask))], SPACE, ACTIONS)
-    actors = obs.action_masks["walk"].actors
-    obs.action_masks["walk"] = VecCategoricalActionMask(actors, obs.action_masks["walk"].mask, num_choices)
-    return obs
-
-
-def test_what_cannot_be_drawn_is_a_mistake_of_the_pool() -> None:
-    closed = masked([[T, T, F]], 3)
-    closed.action_masks["walk"].mask.values[:] = False
+def test_an_actor_without_an_open_choice_is_refused() -> None:
+    obs = batch_observations([yard(1, walk=CategoricalActionMask(mask=[[T, T, F]]))], SPACE, ACTIONS)
+    mask = obs.action_masks["walk"].mask
+    assert mask is not None
+    mask.values[:] = False
     with pytest.raises(ValueError, match="every choice of action 'walk' is masked for actor 0 of the batch"):
-        random_actions(closed, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="action 'walk' has no mask, and its num_choices is not set"):
-        random_actions(masked(None, None), np.random.default_rng(0))
+        random_actions(obs, np.random.default_rng(0), ACTIONS)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import RaggedArray, VecCategoricalActionMask, VecObs
+from entity_gym.actions.choices import random_actions
+from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, content
 from tests.worlds import Zoo, frames
@@ -33,7 +34,7 @@ def test_pools_one_after_another_are_one_large_pool(seed: int, sizes: list[int])
     rng = np.random.default_rng(seed)
     obs, parts = whole.reset(), [pool.reset() for pool in pools]
     for _ in range(5):
-        actions = random_actions(obs, rng)
+        actions = random_actions(obs, rng, whole.action_space())
         obs = whole.act(actions)
         parts = [
             pool.act({name: buffer[first : first + len(pool)] for name, buffer in actions.items()})
@@ -66,7 +67,7 @@ def test_fixed_arrays_are_joined_too() -> None:
     assert (players.values.shape, players.values[:, 0, 0].tolist()) == ((6, 2, 2), [0, 0, 0, 1, 1, 1])
     assert players.offsets.tolist() == [0, 1, 3, 5, 6]
     mask = joined.action_masks["add"]
-    assert isinstance(mask, VecCategoricalActionMask) and mask.num_choices == 3
+    assert mask.actees is None
 
 
 def test_one_part_is_itself_and_no_part_is_a_mistake() -> None:

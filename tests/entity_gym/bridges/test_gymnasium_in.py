@@ -16,9 +16,9 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 
 from entity_gym import Environment  # noqa: E402
+from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
-from entity_gym.batch.sampling import random_actions  # noqa: E402
-from entity_gym.batch.vec_obs import VecCategoricalActionMask, VecObs  # noqa: E402
+from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges.gym_world import GymWorld  # noqa: E402
 from entity_gym.bridges.gymnasium_in import (  # noqa: E402
     GymFactory,
@@ -73,7 +73,6 @@ def agents(obs: VecObs) -> list[list[float]]:
 
 def mask_of(obs: VecObs) -> list[list[bool]] | None:
     mask = obs.action_masks["action"]
-    assert isinstance(mask, VecCategoricalActionMask)
     return None if mask.mask is None else mask.mask.values.tolist()
 
 
@@ -149,7 +148,7 @@ def test_every_executor_shows_the_same(pools: Any, executor: str) -> None:
     for _ in range(60):
         np.testing.assert_array_equal(one.features["Agent"].values, two.features["Agent"].values)
         np.testing.assert_array_equal(one.done, two.done)
-        actions = random_actions(one, rng)
+        actions = random_actions(one, rng, reference.action_space())
         one, two = reference.act(actions), other.act(actions)
 
 

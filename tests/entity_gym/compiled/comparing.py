@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import EnvSlots
-from entity_gym.spaces import ActionSpace
 from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.batch.vec_obs import RaggedArray, VecObs
+from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, rand_int
 from entity_gym.pools.pool import ThreadedVecEnv
 
@@ -43,7 +43,7 @@ def test_temporary_arrays_and_copies_of_rows_work(compile: bool) -> None:
         obs = pool.reset()
         for _ in range(5):
             shown = obs.features["Draw"].values.reshape(4, 3)
-            obs = pool.act(random_actions(obs, rng))
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
             now = obs.features["Draw"].values.reshape(4, 3)
             np.testing.assert_array_equal(now[:, 1:], shown[:, :2])
             np.testing.assert_array_equal(obs.reward, now.max(axis=1))
@@ -56,8 +56,8 @@ def test_an_exception_arrives_with_its_values_and_its_environment(num_threads: i
         rng = np.random.default_rng(1)
         obs = pool.reset(env_info=[{"patience": 2 if i == 37 else 1000} for i in range(40)])
         for _ in range(2):
-            obs = pool.act(random_actions(obs, rng))
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
         with pytest.raises(RuntimeError, match="no patience left") as caught:
-            pool.act(random_actions(obs, rng))
+            pool.act(random_actions(obs, rng, pool.action_space()))
         assert caught.value.args[1] == 3
         assert any("Careless (environment 37)" in note for note in caught.value.__notes__)

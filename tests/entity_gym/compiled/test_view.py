@@ -296,11 +296,11 @@ def test_a_list_of_them_can_be_saved_and_copied() -> None:
 
 
 def play_on(pool: ListEnv) -> list[Any]:
-    from entity_gym.batch.sampling import random_actions
+    from entity_gym.actions.choices import random_actions
 
     rng, obs, seen = np.random.default_rng(7), pool.load_state(pool.state()), []
     for _ in range(20):
-        obs = pool.act(random_actions(obs, rng))
+        obs = pool.act(random_actions(obs, rng, pool.action_space()))
         seen.append(obs)
     return seen
 

@@ -10,11 +10,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from entity_gym.action import Action, CategoricalAction, SelectEntityAction
+from entity_gym.actions import (
+    Action,
+    CategoricalAction,
+    CategoricalActionMask,
+    SelectEntityAction,
+    SelectEntityActionMask,
+)
 from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.observation import CategoricalActionMask, Observation, SelectEntityActionMask
 
 RIGHT, LEFT, UP, DOWN, DEFUSE = range(5)
 FIRE = "Fire Orbital Cannon"

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.action import Action, CategoricalAction, GlobalCategoricalAction
+from entity_gym.actions import Action, CategoricalAction, GlobalCategoricalAction
 from entity_gym.compiled import Categorical, CompiledEnvironment, GlobalCategorical
 from entity_gym.compiled.view import CompiledView
-from entity_gym.observation import Observation
+from entity_gym.environment import Observation
 
 Policy = Callable[[Observation], dict[str, str]]
 

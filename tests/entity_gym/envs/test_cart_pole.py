@@ -6,8 +6,8 @@ import pytest
 
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
-from entity_gym.observation import Observation
 from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episode, resets, rows, started
 

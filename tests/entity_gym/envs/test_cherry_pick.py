@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.action import Action, SelectEntityAction
+from entity_gym.actions import Action, SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
 from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
 from entity_gym.envs.cherry_pick import CherryPick
-from entity_gym.observation import Observation, SelectEntityActionMask
-from entity_gym.spaces import SelectEntityActionSpace
 
 
 def seeded(seed: int, **parameters: Any) -> CompiledView:

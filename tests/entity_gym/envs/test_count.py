@@ -3,11 +3,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions import CategoricalActionMask
+from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
 from entity_gym.envs.count import Count
-from entity_gym.observation import CategoricalActionMask, Observation
 from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, started
 
@@ -89,7 +90,7 @@ def test_every_frame_of_a_pool_has_its_mask_also_where_episodes_ended() -> None:
         offered = obs.action_masks["count"]
         assert offered.actors.size1().tolist() == offered.mask.size1().tolist() == [1] * 16  # type: ignore[union-attr]
         assert not offered.mask.values.all()  # type: ignore[union-attr]
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
         assert obs.done.all() and obs.final is not None
         assert obs.final.action_masks["count"].actors.size1().tolist() == [0] * 16
 

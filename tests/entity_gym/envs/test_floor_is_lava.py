@@ -3,10 +3,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions import CategoricalActionMask
+from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.environment import Observation
 from entity_gym.envs.floor_is_lava import FloorIsLava
-from entity_gym.observation import CategoricalActionMask, Observation
 from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
 
@@ -65,7 +66,7 @@ def test_the_player_is_the_actor_whatever_stands_before_it(num_lava: int) -> Non
     env = SlotVecEnv(CompiledSlots(FloorIsLava, 1, compile=False))
     obs, rng = env.reset(), np.random.default_rng(0)
     while obs.features["Lava"].size1(0) != num_lava:
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
     assert obs.action_masks["move"].actors.values.tolist() == [[num_lava + 1]]
 
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.action import Action, CategoricalAction
+from entity_gym.actions import Action, CategoricalAction, CategoricalActionSpace
 from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
 from entity_gym.envs.minefield import Minefield
-from entity_gym.observation import Observation
-from entity_gym.spaces import CategoricalActionSpace
 
 LEFT, FORWARD, RIGHT = range(3)
 TURN = math.pi / 8

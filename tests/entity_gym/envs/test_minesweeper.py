@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entity_gym.action import CategoricalAction, SelectEntityAction
-from entity_gym.spaces import CategoricalActionSpace, SelectEntityActionSpace
+from entity_gym.actions import CategoricalAction, CategoricalActionSpace, SelectEntityAction, SelectEntityActionSpace
 from tests.entity_gym.envs import boards
 from tests.entity_gym.envs.boards import (
     DEFUSE,
@@ -329,7 +328,7 @@ def trajectory(make: MakeWorld, seed: int) -> list[dict[str, Any]]:
     obs = env.reset()
     seen = [plain(obs)]
     for _ in range(80):
-        obs = env.reset() if obs.done else env.act(random_actions(obs, policy))
+        obs = env.reset() if obs.done else env.act(random_actions(obs, policy, env.action_space()))
         seen.append(plain(obs))
     return seen
 
@@ -379,7 +378,7 @@ def test_random_play_keeps_the_rules(
         if cannon:
             assert cannon_may_fire(obs) == (cooldown_of(obs) == 0)
         mines, robots, before = mines_of(env), robots_of(env), obs
-        actions = random_actions(obs, policy)
+        actions = random_actions(obs, policy, env.action_space())
         obs = env.act(actions)
         steps += 1
         rewards.append(obs.reward)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entity_gym.action import CategoricalAction, SelectEntityAction
+from entity_gym.actions import CategoricalAction, SelectEntityAction
+from entity_gym.environment import Observation
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.observation import Observation
 from tests.entity_gym.envs import boards
 from tests.entity_gym.envs.boards import (
     DEFUSE,
@@ -112,7 +112,7 @@ def trajectory(env: PythonMineSweeper, policy_seed: int, steps: int, obs: Observ
     policy = np.random.default_rng(policy_seed)
     seen = [plain(obs)]
     for _ in range(steps):
-        obs = env.reset() if obs.done else env.act(random_actions(obs, policy))
+        obs = env.reset() if obs.done else env.act(random_actions(obs, policy, env.action_space()))
         seen.append(plain(obs))
     return seen
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from entity_gym.environment import Observation
 from entity_gym.envs.move_to_origin import MoveToOrigin
-from entity_gym.observation import Observation
 from tests.entity_gym.envs.playing import act, episode, resets, rows, started
 
 THRUSTS = {"100%": 10, "10%": 1, "hold": 0}  # thousandths

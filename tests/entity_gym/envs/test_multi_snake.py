@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entity_gym.action import Action, CategoricalAction
+from entity_gym.actions import Action, CategoricalAction, CategoricalActionSpace
 from entity_gym.compiled.view import CompiledView
+from entity_gym.environment import Observation
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.observation import Observation
-from entity_gym.spaces import CategoricalActionSpace
 
 UP, DOWN, LEFT, RIGHT = range(4)
 Cell = tuple[int, int]

@@ -3,10 +3,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.environment import Observation
 from entity_gym.envs.not_hotdog import NotHotdog
-from entity_gym.observation import Observation
 from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
 
@@ -76,7 +76,7 @@ def test_nobody_is_ever_offered_the_unused_action() -> None:
     for _ in range(5):
         assert obs.action_masks["unused_action"].actors.size1().tolist() == [0] * 8
         assert obs.action_masks["classify"].actors.size1().tolist() == [1] * 8
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
 
 
 def test_the_drawing_shows_the_thing_and_then_whether_the_answer_was_right() -> None:

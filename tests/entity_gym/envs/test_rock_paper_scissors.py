@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.environment import Observation
 from entity_gym.envs.rock_paper_scissors import RockPaperScissors
-from entity_gym.observation import Observation
 from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
 

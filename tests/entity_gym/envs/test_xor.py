@@ -3,8 +3,8 @@ from itertools import product
 
 import pytest
 
+from entity_gym.environment import Observation
 from entity_gym.envs.xor import Xor
-from entity_gym.observation import Observation
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
 
 

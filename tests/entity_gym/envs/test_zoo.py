@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import VecObs, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
@@ -73,7 +73,7 @@ def play(env: VecEnv, steps: int, obs: VecObs | None = None, seed: int = 0) -> l
     rng = np.random.default_rng(seed)
     seen = [env.reset() if obs is None else obs]
     for _ in range(steps):
-        seen.append(env.act(random_actions(seen[-1], rng)))
+        seen.append(env.act(random_actions(seen[-1], rng, env.action_space())))
     return seen
 
 
@@ -85,7 +85,7 @@ def plain(obs: VecObs) -> dict[str, Any]:
         said[f"actors of {name}"] = ragged(offered.actors)
         if offered.mask is not None and len(offered.mask.values):
             said[f"mask of {name}"] = ragged(offered.mask)
-        if isinstance(offered, VecSelectEntityActionMask):
+        if offered.actees is not None:
             said[f"actees of {name}"] = ragged(offered.actees)
     for name in ("reward", "done", "truncated", "elapsed_step"):
         said[name] = getattr(obs, name).tolist()
@@ -142,7 +142,7 @@ def test_every_episode_ends_within_the_promised_number_of_steps(env: CompiledEnv
     obs, rng, lengths = pools.reset(), np.random.default_rng(0), np.zeros(NUM_ENVS, np.int64)
     num_ends = 0
     for _ in range(3 * limit):
-        obs = pools.act(random_actions(obs, rng))
+        obs = pools.act(random_actions(obs, rng, pools.action_space()))
         lengths += 1
         assert (lengths <= limit).all()
         np.testing.assert_array_equal(obs.truncated & ~obs.done, False)
@@ -171,7 +171,7 @@ def test_every_state_can_be_drawn(env: CompiledEnvironment) -> None:
         images += world.render([0])
         assert images[-1].dtype == np.uint8 and images[-1].ndim == 3
         assert images[-1].shape == images[0].shape and images[0].shape[2] == 3
-        obs = world.act(random_actions(obs, rng))
+        obs = world.act(random_actions(obs, rng, world.action_space()))
     assert len({image.tobytes() for image in images}) > 1
     before = world.state()["fields"]
     world.render([0])

@@ -19,9 +19,9 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import players_of
 from tests.worlds import choose
@@ -126,11 +126,11 @@ class Bidder:
 class Dice(Bidder):
     """Draws every choice, of any world, and remembers how far its random numbers have come."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, seed: int, action_space: Mapping[str, ActionSpace]) -> None:
+        self.rng, self.action_space = np.random.default_rng(seed), action_space
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
-        return random_actions(obs, self.rng)
+        return random_actions(obs, self.rng, self.action_space)
 
     def faced(self, env_id: NDArray[np.int64]) -> list[str]:
         return ["dice"] * len(env_id)

@@ -16,8 +16,8 @@ from entity_gym import (
     ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ThreadedVecEnv
@@ -145,7 +145,7 @@ def play(env: VecEnv, steps: int = 30) -> list[Any]:
     rng = np.random.default_rng(0)
     seen = [env.reset(seed=5)]
     for _ in range(steps):
-        seen.append(env.act(random_actions(seen[-1], rng)))
+        seen.append(env.act(random_actions(seen[-1], rng, env.action_space())))
     return [content(obs) for obs in seen]
 
 
@@ -161,7 +161,7 @@ def test_some_environments_at_a_time_go_the_same_ways_as_all_together() -> None:
     obs, rng = together.reset(), np.random.default_rng(0)
     assert content(apart.reset()) == content(obs)
     for _ in range(20):
-        actions = random_actions(obs, rng)
+        actions = random_actions(obs, rng, together.action_space())
         obs = together.act(actions)
         for ids in ([3, 0], [1, 2]):
             apart.send({name: buffer[ids] for name, buffer in actions.items()}, ids)
@@ -181,11 +181,11 @@ def test_a_pool_saved_in_the_middle_continues_identically() -> None:
     rng = np.random.default_rng(0)
     obs = env.reset()
     for _ in range(7):
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
     twin, other = env.clone(), BatchVecEnv(Orchard, 5, seed=9)
     assert content(other.load_state(env.state())) == content(env.load_state(env.state()))
     for _ in range(30):
-        actions = random_actions(obs, rng)
+        actions = random_actions(obs, rng, env.action_space())
         obs = env.act(actions)
         assert content(twin.act(actions)) == content(obs)
         assert content(other.act(actions)) == content(obs)
@@ -198,7 +198,7 @@ def test_episodes_are_played_out_as_any_others() -> None:
     obs, running = env.reset()
     apples = obs.features["Apple"].size1()
     while len(running):
-        (obs, was_running), (still_obs, running) = env.step(random_actions(obs, rng))
+        (obs, was_running), (still_obs, running) = env.step(random_actions(obs, rng, env.action_space()))
         rewards[was_running] += obs.reward
         ended += obs.env_id[obs.done].tolist()
         left = {i: info["left"] for i, info in obs.end_of_episode_info.items()}
@@ -333,7 +333,7 @@ def test_actors_and_actees_are_given_by_type_or_by_index() -> None:
     ).reset()
     walk, chase, weather = (obs.action_masks[name] for name in ("walk", "chase", "weather"))
     assert walk.actors.to_list() == [[[3], [1], [2]], [[2], [3], [1]]]
-    assert (walk.mask, walk.num_choices) == (None, 2)
+    assert walk.mask is None
     assert chase.actors.to_list() == [[[1], [2]], [[1]]]
     assert chase.actees.to_list() == [[[3]], [[0], [3]]]
     assert chase.mask.to_list() == [[[T], [T]], [[F], [T]]]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
@@ -38,7 +38,7 @@ def play(env: VecEnv, steps: int = STEPS, rng_seed: int = 1) -> list[dict[str, A
     obs = env.reset()
     shown = [meaning(obs)]
     for _ in range(steps):
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
         shown.append(meaning(obs))
     return shown
 
@@ -50,7 +50,7 @@ def play_in_order(env: VecEnv) -> list[dict[str, Any]]:
     obs = env.recv()
     shown = [meaning(obs)]
     for _ in range(STEPS):
-        env.send(random_actions(obs, rng), obs.env_id)
+        env.send(random_actions(obs, rng, env.action_space()), obs.env_id)
         obs = env.recv()
         shown.append(meaning(obs))
     return shown
@@ -97,7 +97,7 @@ def play_on(env: VecEnv) -> list[dict[str, Any]]:
     obs = env.load_state(env.state())  # what is shown now
     shown = []
     for _ in range(20):
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
         shown.append(meaning(obs))
     return shown
 
@@ -112,6 +112,6 @@ def test_fewer_than_all_can_be_waited_for(kind: str) -> None:
             obs = env.recv()
             assert len(obs) == 2
             steps[obs.env_id] += 1
-            env.send(random_actions(obs, rng), obs.env_id)
+            env.send(random_actions(obs, rng, env.action_space()), obs.env_id)
         assert steps.sum() == 120
         assert steps.min() > 0

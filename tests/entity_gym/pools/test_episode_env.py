@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv
@@ -114,7 +114,7 @@ def play_out(env: EpisodeVecEnv, seed: int) -> list[VecObs]:
     obs, running = env.reset(seed)
     seen = [obs]
     while len(running):
-        (obs, _), (running_obs, running) = env.step(random_actions(obs, rng))
+        (obs, _), (running_obs, running) = env.step(random_actions(obs, rng, env.action_space()))
         seen.append(obs)
         obs = running_obs
     return seen
@@ -132,7 +132,7 @@ def test_first_episodes_are_those_of_any_other_pool() -> None:
     episodes, list_env = EpisodeVecEnv(Zoo, 9, seed=3), ListEnv(Zoo, 9, seed=3, final_observations="all")
     obs, _ = episodes.reset()
     assert content(obs) == content(list_env.reset())
-    actions = random_actions(obs, np.random.default_rng(0))
+    actions = random_actions(obs, np.random.default_rng(0), list_env.action_space())
     (obs, _), _ = episodes.step(actions)
     expected = list_env.act(actions)
     assert (obs.reward.tolist(), obs.done.tolist()) == (expected.reward.tolist(), expected.done.tolist())

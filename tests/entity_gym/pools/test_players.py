@@ -21,10 +21,10 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.batch.sampling import random_actions
-from entity_gym.batch.vec_obs import VecAction, VecSelectEntityActionMask
+from entity_gym.batch.vec_obs import VecAction
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.players import join, players_of, split
@@ -134,7 +134,7 @@ def test_masks_of_all_kinds_keep_only_the_own_actors() -> None:
     obs = batch_observations(shown, court.obs_space(), court.action_space())
     seen = split(obs, DUEL, 0)
     wave, point, opening = (seen.action_masks[name] for name in ("wave", "point", "open"))
-    assert isinstance(point, VecSelectEntityActionMask)
+    assert point.actees is not None
     assert wave.actors.to_list() == [[[0]], [[1]]]
     assert wave.mask.to_list() == [[[True, False]], [[True, False]]]  # type: ignore[union-attr]
     assert point.actors.to_list() == [[[0]], []]
@@ -147,7 +147,7 @@ def test_the_parts_of_all_players_are_what_was_there() -> None:
     court = Court()
     shown = [court.show([0, 1, 1], 1, ["00", "12"]), court.show([1, 0], 0, ["10"])]
     obs = batch_observations(shown, court.obs_space(), court.action_space())
-    whole = random_actions(obs, np.random.default_rng(0))
+    whole = random_actions(obs, np.random.default_rng(0), court.action_space())
     owners = {"wave": [[0, 1, 1], [1, 0]], "point": [[0, 1], [1]], "open": [[1], [0]]}
     parts = []
     for player in (0, 1):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from entity_gym.batch.sampling import random_actions
+from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.episodes import EpisodeVecEnv
@@ -114,7 +114,7 @@ def test_three_players_are_two_opponents() -> None:
             return super().act(obs, env_id)
 
     env = SeatedVecEnv(ThreadedVecEnv(source, 4), mapping, Watching(0))
-    env.act(random_actions(env.reset(), np.random.default_rng(0)))
+    env.act(random_actions(env.reset(), np.random.default_rng(0), env.action_space()))
     assert shown[0].env_id.tolist() == [0, 1, 2, 3] * 2
     assert shown[0].action_masks["move"].actors.values[:, 0].tolist() == [1, 2, 0, 1, 2, 0, 1, 2]
 
@@ -123,7 +123,7 @@ def test_parameters_that_decide_who_owns_what_stay() -> None:
     source = MultiSnake(num_players=2)
     mapping = players_of(source)
     assert mapping is not None
-    env = SeatedVecEnv(ThreadedVecEnv(source, 2), mapping, Dice(0))
+    env = SeatedVecEnv(ThreadedVecEnv(source, 2), mapping, Dice(0, source.action_space()))
     env.reset(env_info={"board_size": [6, 7]})
     with pytest.raises(ValueError, match="env_info of environment 1 has 'num_snakes', on which it depends"):
         env.reset(env_info=[{}, {"num_snakes": 4}])
@@ -146,13 +146,13 @@ def snakes(kind: str) -> VecEnv:
 def seat(pool: VecEnv) -> SeatedVecEnv:
     mapping = players_of(MultiSnake(num_players=2))
     assert mapping is not None
-    return SeatedVecEnv(pool, mapping, Dice(1))
+    return SeatedVecEnv(pool, mapping, Dice(1, pool.action_space()))
 
 
 def play(env: SeatedVecEnv, obs: VecObs, steps: int, rng: np.random.Generator) -> list[list[dict[str, Any]]]:
     shown = []
     for _ in range(steps):
-        obs = env.act(random_actions(obs, rng))
+        obs = env.act(random_actions(obs, rng, env.action_space()))
         shown.append(frames(obs))
     return shown
 
@@ -164,10 +164,13 @@ def test_a_saved_pool_goes_on_in_the_same_way() -> None:
         assert env.can_save
         state = env.state()
         again = np.random.default_rng(7)
-        expected = play(env, env.act(random_actions(env.load_state(state), again)), 30, again)
+        expected = play(env, env.act(random_actions(env.load_state(state), again, env.action_space())), 30, again)
         assert any(frame["info"] for step in expected for frame in step)
         again = np.random.default_rng(7)
-        assert play(other, other.act(random_actions(other.load_state(state), again)), 30, again) == expected
+        assert (
+            play(other, other.act(random_actions(other.load_state(state), again, other.action_space())), 30, again)
+            == expected
+        )
 
 
 def test_a_state_of_a_pool_without_seats_is_refused() -> None:
@@ -256,14 +259,14 @@ def test_an_evaluation_goes_on_with_those_that_are_still_playing() -> None:
     source = MultiSnake(board_size=4, num_snakes=2, num_players=2, max_snake_length=3, max_steps=12)
     mapping = players_of(source)
     assert mapping is not None
-    env = SeatedEpisodeVecEnv(EpisodeVecEnv(source, 8, seed=1), mapping, Dice(0))
+    env = SeatedEpisodeVecEnv(EpisodeVecEnv(source, 8, seed=1), mapping, Dice(0, source.action_space()))
     rng, games = np.random.default_rng(0), 0
     obs, running = env.reset(env_id=range(6))
     while len(running):
         assert obs.env_id.tolist() == running.tolist()
         assert obs.action_masks["move"].actors.values[:, 0].tolist() == (running % 2).tolist()
-        (all_obs, _), (obs, running) = env.step(random_actions(obs, rng))
+        (all_obs, _), (obs, running) = env.step(random_actions(obs, rng, env.action_space()))
         games += len(all_obs.end_of_episode_info)
     assert games == 6
     with pytest.raises(ValueError, match="every episode has ended"):
-        env.step(random_actions(obs, rng))
+        env.step(random_actions(obs, rng, env.action_space()))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from entity_gym.batch.obs_rows import take
-from entity_gym.batch.vec_obs import Metric, RaggedArray, VecObs
+from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.vec_obs import Metric, VecObs
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.frames import Frames, flatten, joined, rebuilt
 from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
@@ -43,7 +43,7 @@ def test_environments_are_counted_from_the_first_one_on() -> None:
 
 def parts_of(obs: VecObs, borders: Sequence[int]) -> list[VecObs]:
     """Slices, with the metrics that each would have."""
-    parts = [take(obs, np.arange(lo, hi)) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]
+    parts = [obs.gather(np.arange(lo, hi)) for lo, hi in zip(borders[:-1], borders[1:], strict=True)]
     for number, part in enumerate(parts):
         part.metrics = {} if number == 1 else {"left": Metric(number + 1, 0.5, -number, number)}
     return parts
@@ -67,7 +67,7 @@ def test_parts_of_one_layout_are_joined_array_by_array() -> None:
             "obs": np.arange(10).reshape(5, 2),
             "obs:players": RaggedArray(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 3, 3, 4])),
         }
-        parts = [take(obs, np.array(rows)) for rows in ([0, 1], [2], [3, 4])]
+        parts = [obs.gather(np.array(rows)) for rows in ([0, 1], [2], [3, 4])]
         frames = [flatten(part) for part in parts]
         assert len({part.layout for part in frames}) == 1
         together = joined(frames)

@@ -1,0 +1,44 @@
+"""Kinds of actions, one module each; `entity_gym.actions.kind` says what a kind is made of."""
+
+from entity_gym.actions.categorical import CategoricalAction, CategoricalActionMask, CategoricalActionSpace
+from entity_gym.actions.continuous import ContinuousAction, ContinuousActionMask, ContinuousActionSpace
+from entity_gym.actions.global_categorical import (
+    GlobalCategoricalAction,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+)
+from entity_gym.actions.kind import ActionSpace
+from entity_gym.actions.select_entity import SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
+
+__all__ = [
+    "KINDS",
+    "Action",
+    "ActionMask",
+    "ActionSpace",
+    "CategoricalAction",
+    "CategoricalActionMask",
+    "CategoricalActionSpace",
+    "ContinuousAction",
+    "ContinuousActionMask",
+    "ContinuousActionSpace",
+    "GlobalCategoricalAction",
+    "GlobalCategoricalActionMask",
+    "GlobalCategoricalActionSpace",
+    "SelectEntityAction",
+    "SelectEntityActionMask",
+    "SelectEntityActionSpace",
+]
+
+#: Name of the space's class -> the class, for every kind. A new kind is one more line here.
+KINDS: dict[str, type[ActionSpace]] = {
+    kind.__name__: kind
+    for kind in (
+        CategoricalActionSpace,
+        GlobalCategoricalActionSpace,
+        SelectEntityActionSpace,
+        ContinuousActionSpace,
+    )
+}
+
+Action = CategoricalAction | SelectEntityAction | GlobalCategoricalAction | ContinuousAction
+ActionMask = CategoricalActionMask | GlobalCategoricalActionMask | SelectEntityActionMask | ContinuousActionMask

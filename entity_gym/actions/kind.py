@@ -1,0 +1,142 @@
+"""The base of all kinds of actions: what the rest of the project asks of an action without knowing its kind.
+
+A kind is one module of this package with three dataclasses, the space that a world declares, the mask with which an
+observation offers the action, and the action that a world receives. Everything that happens to an action on its way is a
+method of the space, in the order of the way:
+
+    read, read_batch     the offer of an observation, checked, with ids turned into entity indices
+    allowed, refusal     a choice checked against the offer
+    for_world            a choice in the world's own ids
+    sample               a random choice
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.actions.reading import BatchActors, BatchEntities, EntityID, FrameEntities, Offer
+from entity_gym.batch.vec_obs import VecActionMask
+from entity_gym.spaces import ObsSpace
+
+
+class ActionSpace(ABC):
+    """One action of an environment: the actors take it in turn, once per step.
+
+    Attributes:
+        mask_type: the class of the masks that offer it in an observation.
+        is_global: the frame takes the action, once, and no entity does.
+        selects: actors select entities; masks then have actees, and are over pairs of an actor and an actee.
+        dtype: the type of a choice in a batch.
+    """
+
+    mask_type: ClassVar[type]
+    is_global: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
+    dtype: ClassVar[type[np.generic]] = np.int64
+
+    @property
+    def num_choices(self) -> int | None:
+        """C, how many choices an actor has in every frame; None where that is no fixed number."""
+        return None
+
+    @property
+    def width(self) -> int:
+        """The numbers that an actor gives, at least 1."""
+        return 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the choices or of the numbers; empty where the entities of a frame are the choices."""
+        return ()
+
+    def changes_since(self, before: Self, name: str) -> Iterator[str]:
+        """Describe how the action has changed, where a trained policy can go on with the new space.
+
+        Args:
+            before: the space that the policy was trained with.
+            name: of the action.
+
+        Raises:
+            ValueError: the policy cannot go on: a choice or a number is gone, or means something else.
+        """
+        yield from ()
+
+    @abstractmethod
+    def read(self, name: str, mask: Any, entities: FrameEntities) -> Offer:
+        """Read how one frame of a Python world offers the action.
+
+        Args:
+            name: of the action, for messages.
+            mask: a `mask_type`.
+            entities: of the frame.
+
+        Raises:
+            ValueError: the mask does not fit the frame or the space.
+        """
+
+    @abstractmethod
+    def read_batch(self, name: str, given: BatchActors, entities: BatchEntities) -> VecActionMask:
+        """Read how many frames of a world over arrays offer the action.
+
+        Raises:
+            ValueError: the actors, actees or masks do not fit the frames or the space.
+        """
+
+    @abstractmethod
+    def allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
+        """Return (A,) true where the actor may choose its row of `values`, which is (A, width)."""
+
+    @abstractmethod
+    def refusal(self, value: NDArray[Any]) -> str:
+        """Return the end of a message: the refused choice, `value` of shape (width,), and what would be allowed."""
+
+    @abstractmethod
+    def for_world(self, values: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        """Turn the choices of one frame's actors into the action that the world receives.
+
+        Args:
+            values: (A, width), checked.
+            offer: the action in that frame.
+            ids: of its entities, by entity index.
+        """
+
+    @abstractmethod
+    def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
+        """Draw (A, width) choices, each uniformly from what its actor may choose.
+
+        Raises:
+            ValueError: nothing is open to an actor who must choose something.
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the space as plain values that JSON can hold. Options with their default value are left out."""
+        saved: dict[str, Any] = {"type": type(self).__name__}
+        for option in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, option.name)
+            if value != option.default:
+                saved[option.name] = list(value) if isinstance(value, tuple) else value
+        return saved
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """Make the space that `to_dict` has saved."""
+        return cls(**{name: value for name, value in saved.items() if name != "type"})
+
+
+def one_of(mask: object, ids: str, types: str) -> None:
+    """Raise a ValueError if a mask has both ids and types."""
+    if getattr(mask, ids) is not None and getattr(mask, types) is not None:
+        raise ValueError(
+            f"{type(mask).__name__} was given both {ids}={getattr(mask, ids)!r} and {types}={getattr(mask, types)!r}; give one"
+        )
+
+
+def has_global_entity(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> bool:
+    """Return true if every frame ends with the `__global__` entity: there are global features or a global action."""
+    return bool(obs_space.global_features) or any(space.is_global for space in action_space.values())

@@ -1,0 +1,106 @@
+"""Trees of named columns: the one form in which batches are cut, joined, saved and sent.
+
+A column holds something for each of B frames. There are two sorts:
+
+    array           (B, ...), one row a frame
+    RaggedBuffer    B sequences, any number of rows a frame
+
+A tree is a dictionary whose values are columns or trees. Every function below works on all columns of a tree, so a new
+column of a batch needs no new code here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.batch.ragged import RaggedBuffer
+
+Column: TypeAlias = NDArray[Any] | RaggedBuffer[Any]
+Tree: TypeAlias = "dict[str, Column | Tree]"
+
+#: The names from the root of a tree to one of its arrays.
+Path: TypeAlias = tuple[str, ...]
+
+#: Last names of the two arrays of a ragged column in `flatten`.
+VALUES, OFFSETS = "#values", "#offsets"
+
+
+def map_columns(function: Callable[[Column], Column], tree: Mapping[str, Any]) -> Tree:
+    """Apply `function` to every column."""
+    return {
+        name: map_columns(function, each) if isinstance(each, Mapping) else function(each)
+        for name, each in tree.items()
+    }
+
+
+def gather(tree: Mapping[str, Any], frames: NDArray[np.int64]) -> Tree:
+    """Copy the frames numbered `frames`, in that order, out of every column."""
+    return map_columns(lambda column: column[frames], tree)
+
+
+def split(tree: Mapping[str, Any], sizes: Sequence[int]) -> list[Tree]:
+    """Copy consecutive parts of `sizes` frames each; the sizes add up to B."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return [gather(tree, np.arange(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+
+
+def cat(trees: Sequence[Mapping[str, Any]]) -> Tree:
+    """Join the frames of all `trees`, one after the other. All must have the same columns.
+
+    Raises:
+        ValueError: there are no trees, or one lacks a column that another has.
+    """
+    if not trees:
+        raise ValueError("cat was given no trees of columns; it needs at least one")
+    joined: Tree = {}
+    for name in trees[0]:
+        parts = [tree.get(name) for tree in trees]
+        missing = [k for k, part in enumerate(parts) if part is None]
+        if missing or any(len(tree) != len(trees[0]) for tree in trees):
+            raise ValueError(f"the trees to join have different columns: {[sorted(tree) for tree in trees]}")
+        joined[name] = _cat_each(parts)
+    return joined
+
+
+def _cat_each(parts: list[Any]) -> Column | Tree:
+    if isinstance(parts[0], Mapping):
+        return cat(parts)
+    if isinstance(parts[0], RaggedBuffer):
+        return type(parts[0]).cat(parts)
+    return np.concatenate(parts)
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[Path, NDArray[Any]]:
+    """List every array of the tree by its path; a ragged column gives two, ending in "#values" and "#offsets"."""
+    arrays: dict[Path, NDArray[Any]] = {}
+    for name, each in tree.items():
+        if isinstance(each, Mapping):
+            arrays.update({(name, *path): array for path, array in flatten(each).items()})
+        elif isinstance(each, RaggedBuffer):
+            arrays[name, VALUES], arrays[name, OFFSETS] = each.values, each.offsets
+        else:
+            arrays[(name,)] = each
+    return arrays
+
+
+def unflatten(arrays: Mapping[Path, NDArray[Any]]) -> Tree:
+    """Put the tree together again from what `flatten` returned; the arrays are used as they are, without a copy."""
+    tree: Tree = {}
+    for path, array in arrays.items():
+        *folders, last = path
+        if last == OFFSETS:
+            continue
+        if last == VALUES:
+            column: Column = RaggedBuffer.from_offsets(array, arrays[(*folders, OFFSETS)])
+            *folders, last = folders
+        else:
+            column = array
+        branch: Any = tree
+        for name in folders:
+            branch = branch.setdefault(name, {})
+        branch[last] = column
+    return tree
