@@ -18,7 +18,7 @@ from entity_gym.actions import (
 from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32
+from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
@@ -81,6 +81,7 @@ def batch_frames(
         env_id=env_id,
         elapsed_step=elapsed_step,
         visible=_visible(frames, features),
+        ids=_ids(frames, features, reader),
         end_of_episode_info=_end_of_episode_info(observations, env_id),
         metrics=_metrics(observations, env_id, reader),
         arrays=_player_rewards(observations, env_id, reader),
@@ -149,6 +150,26 @@ def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> d
             flags = [frame.visible.get(name, np.ones(len(frame.features[name]), dtype=np.bool_)) for frame in frames]
             visible[name] = RaggedBufferBool.from_offsets(np.concatenate(flags)[:, None], features[name].offsets)
     return visible
+
+
+def _ids(
+    frames: Sequence[Frame], features: Mapping[str, RaggedBufferF32], reader: FrameReader
+) -> dict[str, RaggedBufferI64]:
+    """Pack the numbers of entities by type; nothing where frames have none."""
+    if not frames or frames[0].numbers is None:
+        return {}
+    parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in reader.widths}
+    for frame in frames:
+        assert frame.numbers is not None
+        start = 0
+        for name, numbers in parts.items():
+            end = start + len(frame.features[name])
+            numbers.append(frame.numbers[start:end])
+            start = end
+    return {
+        name: RaggedBufferI64.from_offsets(np.concatenate(numbers)[:, None], features[name].offsets)
+        for name, numbers in parts.items()
+    }
 
 
 def _end_of_episode_info(

@@ -26,6 +26,7 @@ class Frame(NamedTuple):
     visible: dict[str, NDArray[np.bool_]]  # (number of entities,) for the types that were listed
     actions: dict[str, Offer]  # the actions that were offered
     ids: list[EntityID | None]  # entity index -> id; None for entities without one and for `__global__`
+    numbers: Indices | None = None  # (E,) see `number_entities`, without `__global__`; None where nobody asked for them
 
     def copy(self) -> Frame:
         """Copy the arrays: these may be the environment's, which may write its next step into them."""
@@ -37,6 +38,7 @@ class Frame(NamedTuple):
                 for name, offer in self.actions.items()
             },
             self.ids,
+            self.numbers,
         )
 
 
@@ -69,13 +71,16 @@ class FrameReader:
         """Return the name of an environment in messages."""
         return f"{self.environment} (environment {self.first_env + env_id})"
 
-    def read(self, obs: Observation, env_id: int, *, is_last: bool = False) -> Frame:
+    def read(
+        self, obs: Observation, env_id: int, *, is_last: bool = False, numbers: dict[EntityID, int] | None = None
+    ) -> Frame:
         """Check `obs` and turn ids into indices.
 
         Args:
             obs: one observation.
             env_id: its environment, for messages.
             is_last: nobody acts in it, so its actions are not looked at: the last observation of an episode.
+            numbers: the entity numbers of the episode so far, which grow by those of new ids. None: no numbers.
 
         Raises:
             ValueError: the observation does not fit the spaces.
@@ -109,6 +114,7 @@ class FrameReader:
             _raise_duplicate_id(ids, where)
         visible = {name: _visible(flags, len(features[name]), name, where) for name, flags in obs.visible.items()}
 
+        numbered = None if numbers is None else number_entities(numbers, ids)
         actions = {}
         if not is_last:
             entities = FrameEntities(where, ids, index_of, ranges)
@@ -121,7 +127,7 @@ class FrameReader:
             raise ValueError(
                 f"{where}: {len(obs.global_features)} global_features; the observation space declares none"
             )
-        return Frame(features, visible, actions, ids)
+        return Frame(features, visible, actions, ids, numbered)
 
     def _global_row(self, obs: Observation, where: str) -> NDArray[np.float32]:
         names = self.obs_space.global_features

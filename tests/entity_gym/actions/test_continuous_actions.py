@@ -211,8 +211,8 @@ def test_a_number_out_of_bounds_is_refused_and_nothing_is_clipped(number: float,
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        (RaggedBufferI64.from_array([[[0, 0]]]), r"expected a RaggedBufferF32 with 2 feature\(s\)"),
-        (RaggedBufferF32.from_array([[[0.0]]]), r"expected a RaggedBufferF32 with 2 feature\(s\)"),
+        (RaggedBufferI64.from_array([[[0, 0]]]), r"expected a RaggedBufferF32 with 2 feature"),
+        (RaggedBufferF32.from_array([[[0.0]]]), r"expected a RaggedBufferF32 with 2 feature"),
         (RaggedBufferF32.from_array([[[0.0, 0.0]] * 2]), "environment 0.: action 'steer' has 2 values for 1 actors"),
         (RaggedBufferF32.from_array([[[0.0, 0.0]]] * 2), "action 'steer' has 2 sequences for 1 environments"),
     ],

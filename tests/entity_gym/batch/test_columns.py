@@ -1,0 +1,85 @@
+"""A batch as a tree of columns: what is cut, joined or sent comes back the same."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_gym import Entity, Observation, ObsSpace
+from entity_gym.batch import columns
+from entity_gym.batch.batching import batch_frames
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32
+from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
+from entity_gym.pools.list_env import ListEnv
+from tests.entity_gym.pools.kinds_of_pools import content
+from tests.worlds import Zoo
+
+
+def zoo(num_envs: int, seed: int) -> VecObs:
+    pool = ListEnv(Zoo, num_envs, seed=seed, final_observations="all")
+    obs = pool.reset()
+    obs.arrays["obs"] = np.arange(2 * num_envs).reshape(num_envs, 2)
+    obs.arrays[PLAYER_REWARD] = RaggedBuffer.from_offsets(
+        np.arange(num_envs, dtype=np.float32), np.arange(num_envs + 1)
+    )
+    return obs
+
+
+@given(seed=st.integers(0, 2**32), sizes=st.lists(st.integers(0, 3), min_size=1, max_size=4))
+def test_what_is_split_and_joined_again_is_what_it_was(seed: int, sizes: list[int]) -> None:
+    tree = zoo(sum(sizes) + 1, seed).columns()
+    joined: Any = columns.cat(columns.split(tree, [*sizes, 1]))
+    assert content(VecObs.from_columns(joined)) == content(VecObs.from_columns(tree))
+
+
+@given(seed=st.integers(0, 2**32))
+def test_what_is_flattened_comes_back_the_same_and_is_not_copied(seed: int) -> None:
+    obs = zoo(3, seed)
+    arrays = columns.flatten(obs.columns())
+    again = VecObs.from_columns(columns.unflatten(arrays), metrics=obs.metrics)
+    assert content(again) == content(obs)
+    assert again.reward is obs.reward
+    for name, buffer in obs.features.items():
+        assert np.shares_memory(again.features[name].values, buffer.values) or not buffer.values.size
+
+
+def test_paths_hold_any_names() -> None:
+    row = np.zeros(2)
+    tree: Any = {"a/b": {"": row}, "a": {"b": RaggedBufferF32.from_array(np.zeros((2, 1, 3)))}}
+    assert list(columns.flatten(tree)) == [("a/b", ""), ("a", "b", "#values"), ("a", "b", "#offsets")]
+    assert columns.unflatten(columns.flatten(tree)) == {"a/b": {"": row}, "a": tree["a"]}
+
+
+def test_trees_with_different_columns_cannot_be_joined() -> None:
+    with pytest.raises(ValueError, match=r"different columns: \[\['a'\], \['a', 'b'\]\]"):
+        columns.cat([{"a": np.zeros(1)}, {"a": np.zeros(1), "b": np.zeros(1)}])
+    with pytest.raises(ValueError, match="no trees"):
+        columns.cat([])
+
+
+def test_entities_keep_their_number_for_the_whole_episode() -> None:
+    reader = FrameReader(ObsSpace({"Cat": Entity(["x"]), "Wall": Entity([]), "Dog": Entity([])}), {})
+    numbers: dict[Any, int] = {}
+
+    def shown(cats: list[str], dogs: list[str]) -> VecObs:
+        features = {"Cat": np.zeros((len(cats), 1)), "Wall": np.zeros((1, 0)), "Dog": np.zeros((len(dogs), 0))}
+        obs = Observation(features=features, ids={"Cat": cats, "Dog": dogs})
+        frame = reader.read(obs, 0, numbers=numbers)
+        return batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), reader)
+
+    first, second = shown(["tom", "kit"], ["rex"]), shown(["kit", "new"], ["rex"])
+    assert {name: ids.to_list() for name, ids in first.ids.items()} == {
+        "Cat": [[[0], [1]]],
+        "Wall": [[[-1]]],
+        "Dog": [[[2]]],
+    }
+    assert {name: ids.to_list() for name, ids in second.ids.items()} == {
+        "Cat": [[[1], [3]]],
+        "Wall": [[[-1]]],
+        "Dog": [[[2]]],
+    }
+    both = VecObs.cat([first, second])
+    assert both.gather(np.array([1])).ids["Cat"].to_list() == [[[1], [3]]]
