@@ -182,7 +182,7 @@ class AgentEnvironment(Environment):
     def __init__(self, world: World, seat: int) -> None:
         self.world = world
         self.seat = seat
-        self._called = world.program.name  # in messages
+        self.display_name = world.program.name  # in messages
 
     def obs_space(self) -> ObsSpace:
         return self.world.program.obs_space
@@ -222,8 +222,8 @@ class AgentEnvironment(Environment):
 
     def render(self) -> NDArray[np.uint8]:
         raise NoPictureError(
-            f"{self._called} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films out, "
-            "and watch load_agent play in that loop"
+            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films "
+            "out, and watch load_agent play in that loop"
         )
 
     def close(self) -> None:

@@ -187,7 +187,7 @@ class GymnasiumEnvironment(Environment):
 
     def __init__(self, env: Any, options: GymOptions = AS_DECLARED) -> None:
         self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
-        self._called = self.world.name  # by messages of pools
+        self.display_name = self.world.name  # by messages of pools
 
     def obs_space(self) -> ObsSpace:
         return self.world.observations.obs_space

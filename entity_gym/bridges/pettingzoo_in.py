@@ -151,7 +151,7 @@ class PettingZooEnvironment(Environment):
     def __init__(self, env: Any, groups: Groups | None = None) -> None:
         _check_parallel(env)
         self.env = env
-        self._called = str(
+        self.display_name = str(
             getattr(env, "metadata", {}).get("name", type(env).__name__)
         )  # how a pool's messages name it
         self._asked = check_groups(groups)
@@ -244,7 +244,7 @@ class PettingZooEnvironment(Environment):
             self.env.reset()
             possible = self.env.agents
         if not possible:
-            raise ValueError(f"{self._called} has no agents: possible_agents is empty")
+            raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
         return list(possible)
 
     def _learn(self, agent: AgentID) -> None:
@@ -260,7 +260,7 @@ class PettingZooEnvironment(Environment):
         try:
             return self.env.observation_space(agent), self.env.action_space(agent)
         except (AttributeError, KeyError, NotImplementedError) as error:
-            raise ValueError(f"{self._called} has no spaces of agent {agent!r}: {error!r}") from error
+            raise ValueError(f"{self.display_name} has no spaces of agent {agent!r}: {error!r}") from error
 
     def _known(self, agent: AgentID) -> Group:
         if agent not in self._group:

@@ -29,6 +29,7 @@ from entity_gym.actions.choices import check_actions
 from entity_gym.actions.reading import BatchActors, Rows
 from entity_gym.batch.batch_obs import BatchObservation, Ending, pack_batch
 from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
 from entity_gym.pools.slots import (
     EnvIds,
@@ -174,7 +175,12 @@ class BatchRandom:
 
 
 class BatchSlots(EnvSlots):
-    """The environments of one `BatchEnvironment`. What a slot shows is asked for when it is needed, since it is in the arrays."""
+    """The environments of one `BatchEnvironment`. Observations are read from its arrays on demand; slots cache nothing.
+
+    Args:
+        create_env: its class, or a function of the number of environments.
+        num_envs, first_env, autoreset, final_observations, entity_ids: as in `PythonSlots`; all entities have the id -1.
+    """
 
     one_by_one = False
 
@@ -186,6 +192,7 @@ class BatchSlots(EnvSlots):
         first_env: int = 0,
         autoreset: bool = True,
         final_observations: FinalObservations = "truncated",
+        entity_ids: bool = False,
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
@@ -196,6 +203,7 @@ class BatchSlots(EnvSlots):
                 f"create_env({num_envs}) returned {self.env!r:.200}; it must return as many as a BatchEnvironment"
             )
         self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
+        self.entity_ids = entity_ids
         self._create_env = create_env
         self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), name, first_env)
         self._random = BatchRandom(num_envs)
@@ -247,7 +255,7 @@ class BatchSlots(EnvSlots):
         self._truncated[mine] = result.truncated & ~result.terminated
         self._done[mine] = result.terminated | result.truncated
         for name, values in result.metrics.items():
-            self._metrics.setdefault(name, np.full(len(self), np.nan))[mine] = values
+            self._metrics_of(name)[mine] = values
         ended = np.flatnonzero(self._done[mine])
         for k, i in zip(ended.tolist(), mine[ended].tolist(), strict=True):
             self._infos[i] = _info(result.info, k)
@@ -275,8 +283,12 @@ class BatchSlots(EnvSlots):
             "num_envs": len(self),
             "arrays": {name: array.copy() for name, array in self.env.arrays().items()},
             "shown": {name: array.copy() for name, array in self._shown().items()},
-            "metrics": {name: array.copy() for name, array in self._metrics.items()},
-            "infos": [[i, dict(info)] for i, info in sorted(self._infos.items())],
+            # One entry for each environment, so that states of parts of a pool can be joined.
+            "metrics": [
+                {name: float(values[i]) for name, values in self._metrics.items() if not np.isnan(values[i])}
+                for i in range(len(self))
+            ],
+            "infos": [dict(self._infos[i]) if i in self._infos else None for i in range(len(self))],
             "pending": [dict(self._pending[i]) if i in self._pending else None for i in range(len(self))],
         }
 
@@ -290,8 +302,11 @@ class BatchSlots(EnvSlots):
         for saved, present in ((state["arrays"], arrays), (state["shown"], self._shown())):
             for name, array in present.items():
                 array[...] = saved[name]
-        self._metrics = {name: np.array(array) for name, array in state["metrics"].items()}
-        self._infos = {i: dict(info) for i, info in state["infos"]}
+        self._metrics = {}
+        for i, metrics in enumerate(state["metrics"]):
+            for name, value in metrics.items():
+                self._metrics_of(name)[i] = value
+        self._infos = {i: dict(info) for i, info in enumerate(state["infos"]) if info is not None}
         self._pending = {i: dict(info) for i, info in enumerate(state.get("pending", [])) if info is not None}
         self._finals.clear()
         self._collected = None
@@ -307,6 +322,7 @@ class BatchSlots(EnvSlots):
             first_env=self.first_env,
             autoreset=self.autoreset,
             final_observations=self.final_observations,
+            entity_ids=self.entity_ids,
         )
         twin.load_state(self.state())
         twin._finals = dict(self._finals)
@@ -315,7 +331,12 @@ class BatchSlots(EnvSlots):
     def close(self) -> None:
         self.env.close()
 
+    def _metrics_of(self, name: str) -> NDArray[np.float64]:
+        """Return (N,) the values of a metric in the last step of each environment, NaN for none."""
+        return self._metrics.setdefault(name, np.full(len(self), np.nan))
+
     def _shown(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays, one entry for each environment, that are saved besides the world's own."""
         return {
             "reward": self._reward,
             "done": self._done,
@@ -329,7 +350,18 @@ class BatchSlots(EnvSlots):
 
     def _pack(self, ids: EnvIds, ending: Ending, *, last: bool = False) -> VecObs:
         without_actions = ending.done if last or not self.autoreset else np.zeros(len(ids), np.bool_)
-        return pack_batch(self._call(ids, self.env.observe, ids), ids, ending, self._reader, without_actions)
+        observed = self._call(ids, self.env.observe, ids)
+        if not isinstance(observed, BatchObservation):
+            raise ValueError(
+                f"{self._reader.environment}: observe() returned {observed!r:.200}; expected a BatchObservation"
+            )
+        obs = pack_batch(observed, ids, ending, self._reader, without_actions)
+        if self.entity_ids:  # such worlds give their entities no ids
+            for name in self._reader.widths:
+                features = obs.features[name]
+                unknown = np.full((features.items(), 1), -1, np.int64)
+                obs.ids[name] = RaggedBufferI64.from_offsets(unknown, features.offsets)
+        return obs
 
     def _start_again(self, ended: EnvIds) -> None:
         """Keep what is wanted of the episodes that ended, and start the next ones."""
@@ -404,13 +436,16 @@ class BatchSlots(EnvSlots):
         return values
 
     def _call(self, ids: EnvIds, method: Callable[..., Any], *args: Any) -> Any:
-        """Run the user's code; what it raises keeps its type and says for which environments it was called."""
+        """Run the user's code; add to its exceptions the environments for which it was called."""
         try:
             return method(*args)
         except Exception as error:
             first = self.first_env + int(ids[0]) if len(ids) else 0
             more = f" and {len(ids) - 1} others" if len(ids) > 1 else ""
-            error.add_note(f"raised by {self._reader.environment} (environment {first}{more}) in {method.__name__}()")
+            where = f"{self._reader.environment} (environment {first}{more})"
+            if isinstance(error, StopIteration):  # would silently end a loop of whoever called the pool
+                raise RuntimeError(f"{where} raised {error!r} in {method.__name__}()") from error
+            error.add_note(f"raised by {where} in {method.__name__}()")
             raise
 
 

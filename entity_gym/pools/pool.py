@@ -76,6 +76,7 @@ def make_slots(
     num_workers: int = 1,
     compile: bool = True,
     boundscheck: bool = False,
+    entity_ids: bool = False,
 ) -> EnvSlots:
     """Slots for any kind of environment; see `EnvSlots` and `ThreadedVecEnv` for the arguments.
 
@@ -88,6 +89,8 @@ def make_slots(
         "autoreset": autoreset,
         "final_observations": final_observations,
     }
+    if entity_ids:
+        common["entity_ids"] = True
     if is_compiled(given):
         from entity_gym.compiled.slots import CompiledSlots
 
@@ -359,6 +362,7 @@ class ListEnv(SlotVecEnv):
         batch_size: how many environments `recv` returns. None: all.
         compile: false runs a compiled environment's source as ordinary Python, for debugging.
         boundscheck: check a compiled environment's array indices while it runs.
+        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
 
     Raises:
         ValueError: for an argument that is not allowed.
@@ -374,6 +378,7 @@ class ListEnv(SlotVecEnv):
         batch_size: int | None = None,
         compile: bool = True,
         boundscheck: bool = False,
+        entity_ids: bool = False,
     ) -> None:
         slots = make_slots(
             env,
@@ -382,6 +387,7 @@ class ListEnv(SlotVecEnv):
             final_observations=final_observations,
             compile=compile,
             boundscheck=boundscheck,
+            entity_ids=entity_ids,
         )
         super().__init__(slots, batch_size=batch_size, seed=seed)
 
@@ -448,6 +454,7 @@ class ThreadedVecEnv(SlotVecEnv):
         first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
+        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
 
     Attributes:
         num_threads: the number of threads in use.
@@ -469,6 +476,7 @@ class ThreadedVecEnv(SlotVecEnv):
         boundscheck: bool = False,
         first_env: int = 0,
         thread_affinity_offset: int = -1,
+        entity_ids: bool = False,
     ) -> None:
         check_num_envs(num_envs)
         check_affinity(thread_affinity_offset)
@@ -482,6 +490,7 @@ class ThreadedVecEnv(SlotVecEnv):
             num_workers=numbers_of_workers(most),
             compile=compile,
             boundscheck=boundscheck,
+            entity_ids=entity_ids,
         )
         self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
         if num_threads == "auto":

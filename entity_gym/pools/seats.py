@@ -5,6 +5,7 @@ Shapes: N environments, P players.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -99,6 +100,12 @@ class SeatedVecEnv(VecEnv):
         check_state(state, "pool", "scores", "seats", "opponents")
         self._game.load_state(state)
         return self._game.show(self.pool.load_state(state["pool"]), counts=False)
+
+    def clone(self) -> SeatedVecEnv:
+        twin = copy.copy(self)
+        twin.pool = self.pool.clone()
+        twin._game = self._game.clone()
+        return twin
 
     def close(self) -> None:
         self.pool.close()
@@ -234,6 +241,13 @@ class _Game:
                 own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
                 parts.append((other, own))
         return seating.join(parts)
+
+    def clone(self) -> _Game:
+        """Copy the game, opponents included."""
+        twin = copy.copy(self)
+        twin.opponents = self.opponents.clone()
+        twin.seats, twin._scores, twin._shown = self.seats.copy(), self._scores.copy(), self._shown.copy()
+        return twin
 
     def check_info(self, env_info: EnvInfo | None) -> None:
         """Refuse parameters that decide who owns what."""

@@ -34,7 +34,7 @@ class RemoteEnvironment(Environment):
 
     def __init__(self, program: Program, world: int = 0, *, owns_program: bool = True) -> None:
         self._program, self._world, self._owns_program = program, world, owns_program
-        self._called = program.name  # how a pool's messages name it
+        self.display_name = program.name  # how a pool's messages name it
         self._parameters: dict[str, Any] = {}
         self._begun = ""  # what has been asked and not answered
 
