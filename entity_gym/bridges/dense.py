@@ -24,7 +24,7 @@ from entity_gym.batch.ragged import RaggedArray
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.bridges.dense_actions import DenseActions
 from entity_gym.bridges.dense_obs import Field, Padding, Tree, field_trees, map_tree, merge_trees, tree_of_keys
-from entity_gym.spec import EnvSpec
+from entity_gym.pools.spec import EnvSpec
 
 _INT64 = np.dtype(np.int64)
 

@@ -24,7 +24,7 @@ from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.bridges.dense_obs import Field, Padding, Tree, flags, padded
 from entity_gym.errors import nearest
-from entity_gym.spec import ActionSpec, EnvSpec
+from entity_gym.pools.spec import ActionSpec, EnvSpec
 
 EnvIds = NDArray[np.int64]
 

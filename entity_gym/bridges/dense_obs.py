@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
-from entity_gym.spec import EnvSpec
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.dense import Dense, DenseForm, join, rows_of, rows_only
 from entity_gym.bridges.dense_obs import Field, Tree, merge_trees
 from entity_gym.pools.pool import check_batch_size
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.spec import EnvSpec
 
 try:
     import dm_env

@@ -22,10 +22,10 @@ from entity_gym.batch.ragged import RaggedArray
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.dense import Dense, DenseForm, Form, frame_of, frames_of, rows_only
 from entity_gym.bridges.dense_obs import Field, Tree, map_tree
-from entity_gym.making import draws, make_single_pool, prepare, spec_of
 from entity_gym.pools.slots import check_num_envs
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.spec import EnvSpec
+from entity_gym.registry import draws, make_single_pool, prepare, spec_of
 
 try:
     import gymnasium

@@ -28,11 +28,11 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.bridges.dense import DenseForm, frame_of
 from entity_gym.bridges.dense_obs import Tree
 from entity_gym.errors import nearest
-from entity_gym.making import Prepared, make_single_pool, prepare, spec_of
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.pool import SlotVecEnv
 from entity_gym.pools.slots import check_num_envs
-from entity_gym.spec import EnvSpec
+from entity_gym.pools.spec import EnvSpec
+from entity_gym.registry import Prepared, make_single_pool, prepare, spec_of
 
 try:
     from gymnasium import spaces

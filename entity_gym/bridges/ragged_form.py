@@ -36,8 +36,8 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.bridges.dense import Dense
 from entity_gym.bridges.dense_actions import first_outside, named_actions, next_open, real_numbers, whole_numbers
 from entity_gym.bridges.dense_obs import Field, Tree, flags, merge_trees, tree_of_keys
+from entity_gym.pools.spec import ActionSpec, EnvSpec
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
-from entity_gym.spec import ActionSpec, EnvSpec
 
 #: Places of entities are below this; nobody knows how many entities there can be, and spaces want to.
 MAX_PLACES = 2**31

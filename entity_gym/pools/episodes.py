@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.pool import EnvSource, SlotVecEnv, check_num_threads, make_slots, make_workers
+from entity_gym.pools.pool import EnvSource, SlotVecEnv, make_slots, make_workers
 from entity_gym.pools.slots import check_num_envs
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, check_env_id
-from entity_gym.pools.workers import check_affinity, numbers_of_workers
+from entity_gym.pools.workers import check_affinity, check_num_threads, numbers_of_workers
 from entity_gym.spaces import ObsSpace
 
 

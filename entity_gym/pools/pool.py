@@ -42,6 +42,7 @@ from entity_gym.pools.workers import (
     ThreadWorkers,
     Workers,
     check_affinity,
+    check_num_threads,
     numbers_of_workers,
     run_serially,
     usable_cores,
@@ -506,17 +507,6 @@ class ThreadedVecEnv(SlotVecEnv):
 def make_workers(num_threads: int, thread_affinity_offset: int = -1) -> Workers:
     """Workers of a pool with so many threads; one is the calling thread."""
     return SerialWorkers() if num_threads == 1 else ThreadWorkers(num_threads, thread_affinity_offset)
-
-
-def check_num_threads(num_threads: object) -> int:
-    """Return `num_threads`.
-
-    Raises:
-        ValueError: if it is no number of threads.
-    """
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, at least 1, or 'auto'")
-    return num_threads
 
 
 def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]:
