@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from entity_gym import Observation
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
@@ -113,7 +115,7 @@ def test_three_players_are_two_opponents() -> None:
             shown.append(obs)
             return super().act(obs, env_id)
 
-    env = SeatedVecEnv(ThreadedVecEnv(source, 4), mapping, Watching(0))
+    env = SeatedVecEnv(ThreadedVecEnv(source, 4), mapping, Watching(0, source.action_space()))
     env.act(random_actions(env.reset(), np.random.default_rng(0), env.action_space()))
     assert shown[0].env_id.tolist() == [0, 1, 2, 3] * 2
     assert shown[0].action_masks["move"].actors.values[:, 0].tolist() == [1, 2, 0, 1, 2, 0, 1, 2]
@@ -173,6 +175,28 @@ def test_a_saved_pool_goes_on_in_the_same_way() -> None:
         )
 
 
+def test_a_copy_goes_on_in_the_same_way_and_shares_nothing() -> None:
+    with seat(snakes("one thread")) as env:
+        rng = np.random.default_rng(0)
+        play(env, env.reset(), 5, rng)
+        obs = env.act(random_actions(env.load_state(env.state()), rng, env.action_space()))
+        with env.clone() as twin:
+            expected = play(env, obs, 20, np.random.default_rng(7))
+            assert any(frame["info"] for step in expected for frame in step)
+            assert play(twin, obs, 20, np.random.default_rng(7)) == expected
+
+
+def test_rewards_of_another_number_of_players_are_refused() -> None:
+    class Three(Duel):
+        def act(self, actions: Any) -> Observation:
+            return replace(super().act(actions), player_rewards=(1.0, 2.0, 3.0))
+
+    env = SeatedVecEnv(ListEnv(Three, 2), DUEL, Bidder(0))
+    env.reset()
+    with pytest.raises(ValueError, match="environment 0: player_rewards has 3 numbers; the world has 2 players"):
+        env.act(bids([1], [1]))
+
+
 def test_a_state_of_a_pool_without_seats_is_refused() -> None:
     with snakes("one thread") as pool, seat(snakes("one thread")) as env, seat(snakes("processes")) as other:
         pool.reset()
@@ -209,7 +233,7 @@ def test_both_seats_together_play_the_world_as_if_all_moves_were_chosen_by_hand(
 
         mapping = players_of(MultiSnake(num_players=2))
         assert mapping is not None
-        env = SeatedVecEnv(pool, mapping, Theirs(0))
+        env = SeatedVecEnv(pool, mapping, Theirs(0, pool.action_space()))
         env.reset(), by_hand.reset()
         scores = np.zeros((6, 2))
         games = 0
