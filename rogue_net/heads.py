@@ -10,11 +10,19 @@ Shapes: E tokens, D width, A actors, C choices, P actor-choice pairs, K key widt
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.actions import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
 from rogue_net.absent import with_absent
 from rogue_net.config import Backend, RogueNetConfig
 from rogue_net.distributions import ActionDistribution, Categorical, NoActors, RaggedCategorical
@@ -180,15 +188,15 @@ class ValueHead(FrameHead):
         self.deviation.copy_(deviation)
 
 
-def make_head(space: ActionSpace, config: RogueNetConfig) -> ActionHead:
-    """The head for an action of this kind."""
-    if isinstance(space, SelectEntityActionSpace):
-        return SelectEntityHead(config.d_model, config.d_qk, space.nobody, config.backend)
-    if isinstance(space, ContinuousActionSpace):
-        return ContinuousHead(config.d_model, space)
-    if space.num_choices is not None:
-        return CategoricalHead(config.d_model, space.num_choices)
-    raise ValueError(f"there is no head for actions of the kind {type(space).__name__}; add one in rogue_net/heads.py")
+#: Makes the head of each kind of action. A new kind is one more class above and one more line here.
+HEADS: dict[type[ActionSpace], Callable[[Any, RogueNetConfig], ActionHead]] = {
+    CategoricalActionSpace: lambda space, config: CategoricalHead(config.d_model, len(space.choices)),
+    GlobalCategoricalActionSpace: lambda space, config: CategoricalHead(config.d_model, len(space.choices)),
+    SelectEntityActionSpace: lambda space, config: SelectEntityHead(
+        config.d_model, config.d_qk, space.nobody, config.backend
+    ),
+    ContinuousActionSpace: lambda space, config: ContinuousHead(config.d_model, space),
+}
 
 
 def _no_choices(device: torch.device) -> Tensor:

@@ -22,7 +22,7 @@ from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.crossing import to_host
 from rogue_net.embedding import Embedding
-from rogue_net.heads import ActionHead, FrameHead, ValueHead, make_head
+from rogue_net.heads import HEADS, ActionHead, FrameHead, ValueHead
 from rogue_net.noise import FrameKeys
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
@@ -119,7 +119,7 @@ class RogueNet(nn.Module):
         self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model, config.backend)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
-        self.heads = nn.ModuleList(make_head(space, config) for space in action_space.values())
+        self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
         self.value_head = ValueHead(config.d_model)
         self.regression_names = list(regression_heads)
         self.regression_heads = nn.ModuleList(FrameHead(config.d_model, size) for size in regression_heads.values())

@@ -201,7 +201,7 @@ def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
 
 
 def _is_continuous(action_space: Mapping[str, ActionSpace], name: str) -> bool:
-    return action_space[name].num_choices is None and not action_space[name].selects
+    return not action_space[name].discrete
 
 
 def _parts(examples: Examples) -> Iterator[Examples]:

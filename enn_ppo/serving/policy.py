@@ -131,7 +131,7 @@ class ServedPolicy:
         told: Message = {}
         for name, offered in frame.actions.items():
             space = self._reader.action_space[name]
-            if space.num_choices is None and not space.selects:
+            if not space.discrete:
                 continue
             values, offsets = result.logits[name]
             rows = values[int(offsets[k]) : int(offsets[k + 1])].exp()

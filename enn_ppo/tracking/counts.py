@@ -126,7 +126,7 @@ def _rewards_and_entities(rollout: Rollout, lengths: Tensor) -> Iterator[_Counte
 def _choices(name: str, space: ActionSpace, rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
     """How often each choice of an action was made, or which numbers were picked."""
     chosen = rollout.actions[name]
-    if space.num_choices is None and not space.selects:
+    if not space.discrete:
         for k, label in enumerate(space.labels):
             yield _spread_of(f"actions/{name}/{label}", chosen.values[:, k], _actors(name))
     elif space.selects:

@@ -72,6 +72,7 @@ class ContinuousActionSpace(ActionSpace):
     names: Sequence[str] | None = None
 
     mask_type = ContinuousActionMask
+    discrete = False
     dtype = np.float32
 
     def __post_init__(self) -> None:

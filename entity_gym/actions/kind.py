@@ -32,12 +32,14 @@ class ActionSpace(ABC):
         mask_type: the class of the masks that offer it in an observation.
         is_global: the frame takes the action, once, and no entity does.
         selects: actors select entities; masks then have actees, and are over pairs of an actor and an actee.
+        discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
     """
 
     mask_type: ClassVar[type]
     is_global: ClassVar[bool] = False
     selects: ClassVar[bool] = False
+    discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
 
     @property

@@ -1,10 +1,10 @@
-"""Arrays go from one process to another through memory that both see, next to a small pickle of what is no array.
+"""Messages between two processes: a small pickle and NumPy arrays, copied through memory that both processes map.
 
-The memory is an open file without a name, so nothing of it can outlive the processes, however they end, and the size of
-/dev/shm, small in many containers, does not limit it. A socket carries only the place of each parcel: seven numbers.
+The shared memory is an open file without a name: it is freed when both processes have ended, however they end, and the size
+of /dev/shm, small in many containers, does not limit it. A socket carries only five numbers for each message.
 
-In memory, at an offset that is a multiple of 64, lie the pickle, which also tells the types and shapes of the arrays, and
-behind it the contents of each array, at multiples of 64.
+A message lies at a multiple of 64 in the shared memory: first the pickle, which also tells the types and shapes of the
+arrays, then the contents of each array at a multiple of 64.
 """
 
 from __future__ import annotations
@@ -25,33 +25,31 @@ from numpy.typing import NDArray
 
 ALIGNMENT = 64  # bytes: a cache line, and enough for every dtype
 MIN_BYTES = 1 << 16  # of an arena
-GROWTH = 1.5  # room beyond what was asked for, so that sizes which creep upwards grow it seldom
-MESSAGE = struct.Struct("<7q")  # kind, request, last, received, and the parcel
+GROWTH = 1.5  # room beyond what is needed now, so that sizes which creep upwards make an arena grow seldom
+HEADER = struct.Struct("<5q")  # last, number of messages received, and the place of the message
 
 Array = NDArray[Any]
 
 
-class Parcel(NamedTuple):
-    """Where something lies in an arena."""
+class Place(NamedTuple):
+    """The bytes of a message in an arena."""
 
     offset: int
     num_bytes: int
-    pickle_bytes: int  # of these
+    pickle_bytes: int  # of `num_bytes`
 
 
 class Message(NamedTuple):
-    """What came through a channel, with the numbers that the other end gave it."""
+    """A received message."""
 
-    kind: int
-    request: int
-    last: bool
+    last: bool  # no other message follows that answers the same request
     value: Any
     arrays: list[Array]
-    error: Exception | None  # why the value could not be put together here
+    error: Exception | None  # raised while unpickling the value, which is then None
 
 
 def create_arena() -> int:
-    """A file descriptor of new, empty shared memory. It is freed when every process has closed it."""
+    """Return a file descriptor of new, empty shared memory. The memory is freed when every process has closed it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("entity_gym")
     with tempfile.TemporaryFile() as file:  # has no name either
@@ -59,126 +57,126 @@ def create_arena() -> int:
 
 
 class ArenaWriter:
-    """Writes into an arena, which grows when there is no room left between the parcels that are still to be read."""
+    """Writes messages into an arena, which grows when there is no room left between unread messages."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._memory: mmap.mmap | None = None
-        self._in_order: deque[Parcel] = deque()  # not yet released, the oldest first
-        self._by_offset: list[Parcel] = []  # the same
+        self._in_order: deque[Place] = deque()  # unread messages, the oldest first
+        self._by_offset: list[Place] = []  # the same places
 
-    def put(self, pickled: bytes, arrays: Sequence[Array]) -> Parcel:
-        """Copy a pickled value and arrays of numbers into the arena. They stay there until they are released."""
+    def put(self, pickled: bytes, arrays: Sequence[Array]) -> Place:
+        """Copy a pickled value and arrays of numbers into the arena, where they stay until they are released."""
         header = pickle.dumps((pickled, [(array.dtype.str, array.shape) for array in arrays]), protocol=5)
         start = _aligned(len(header))
-        parcel = self._room(start + sum(_aligned(array.nbytes) for array in arrays), len(header))
+        place = self._reserve(start + sum(_aligned(array.nbytes) for array in arrays), len(header))
         memory = self._memory
         assert memory is not None
-        memory[parcel.offset : parcel.offset + len(header)] = header
-        start += parcel.offset
+        memory[place.offset : place.offset + len(header)] = header
+        start += place.offset
         for array in arrays:
             np.ndarray(array.shape, array.dtype, memory, start)[...] = array
             start += _aligned(array.nbytes)
-        return parcel
+        return place
 
     def release(self) -> None:
-        """Free the place of the oldest parcel: it was read."""
+        """Free the place of the oldest message: it was read."""
         self._by_offset.remove(self._in_order.popleft())
 
     def close(self) -> None:
-        """Let go of the memory. May be called twice."""
+        """Unmap the memory. May be called twice."""
         _close(self._fd, self._memory)
         self._fd, self._memory = -1, None
 
-    def _room(self, num_bytes: int, pickle_bytes: int) -> Parcel:
-        """The first gap that is large enough: the beginning, wherever requests and answers take turns."""
+    def _reserve(self, num_bytes: int, pickle_bytes: int) -> Place:
+        """Find the first gap that is large enough. Where requests and answers take turns it is at the beginning."""
         offset = 0
         for other in self._by_offset:
             if other.offset - offset >= num_bytes:
                 break
             offset = other.offset + other.num_bytes
-        parcel = Parcel(offset, num_bytes, pickle_bytes)
-        insort(self._by_offset, parcel)
-        self._in_order.append(parcel)
+        place = Place(offset, num_bytes, pickle_bytes)
+        insort(self._by_offset, place)
+        self._in_order.append(place)
         if self._memory is None or len(self._memory) < offset + num_bytes:
             size = max(MIN_BYTES, int((offset + num_bytes) * GROWTH))
             os.ftruncate(self._fd, size)
             self._memory = mmap.mmap(self._fd, size)
-        return parcel
+        return place
 
 
 class ArenaReader:
-    """Reads what an `ArenaWriter` in another process has written."""
+    """Reads the messages that an `ArenaWriter` in another process has written."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._memory: mmap.mmap | None = None
 
-    def get(self, parcel: Parcel) -> tuple[bytes, list[Array]]:
-        """The pickled value, and copies of the arrays, which lie side by side in one piece of memory."""
-        if self._memory is None or len(self._memory) < parcel.offset + parcel.num_bytes:
+    def get(self, place: Place) -> tuple[bytes, list[Array]]:
+        """Return the pickled value, and copies of the arrays, which share one allocation."""
+        if self._memory is None or len(self._memory) < place.offset + place.num_bytes:
             self._memory = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
-        copied = np.frombuffer(self._memory, np.uint8, parcel.num_bytes, parcel.offset).copy().data
-        pickled, places = pickle.loads(copied[: parcel.pickle_bytes])
-        start, arrays = _aligned(parcel.pickle_bytes), []
-        for dtype, shape in places:
+        copied = np.frombuffer(self._memory, np.uint8, place.num_bytes, place.offset).copy().data
+        pickled, layout = pickle.loads(copied[: place.pickle_bytes])
+        start, arrays = _aligned(place.pickle_bytes), []
+        for dtype, shape in layout:
             arrays.append(np.ndarray(shape, dtype, copied, start))
             start += _aligned(arrays[-1].nbytes)
         return pickled, arrays
 
     def close(self) -> None:
-        """Let go of the memory. May be called twice."""
+        """Unmap the memory. May be called twice."""
         _close(self._fd, self._memory)
         self._fd, self._memory = -1, None
 
 
 class Channel:
-    """One end of a conversation between two processes: each sends, and receives what the other sent, in that order.
+    """One end of a connection between two processes, which sends messages and receives the other end's in order.
 
     Args:
         connection: this end of a pair of stream sockets.
         write_to: descriptor of the arena that this end writes to; closed by `close`, as are the others.
-        read_from: that of the other end's arena.
+        read_from: descriptor of the arena that the other end writes to.
     """
 
     def __init__(self, connection: socket.socket, write_to: int, read_from: int) -> None:
         self.connection = connection
         self._writer = ArenaWriter(write_to)
         self._reader = ArenaReader(read_from)
-        self._received = 0  # since the last message to the other end, which learns from it what it may overwrite
+        self._received = 0  # since the last message to the other end, which may overwrite as many of its own
 
-    def send(self, kind: int, request: int, pickled: bytes, arrays: Sequence[Array] = (), *, last: bool = True) -> None:
-        """Send a pickled value and arrays, with two numbers and a flag that the two ends agree upon.
+    def send(self, pickled: bytes, arrays: Sequence[Array] = (), *, last: bool = True) -> None:
+        """Send a pickled value and arrays.
 
         Raises:
-            OSError: if the other end is gone.
+            OSError: if the other end is closed.
         """
-        parcel = self._writer.put(pickled, arrays)
+        place = self._writer.put(pickled, arrays)
         received, self._received = self._received, 0
-        self.connection.sendall(MESSAGE.pack(kind, request, last, received, *parcel))
+        self.connection.sendall(HEADER.pack(last, received, *place))
 
     def receive(self) -> Message:
-        """Wait for what the other end sent next.
+        """Wait for the next message.
 
         Raises:
-            EOFError, OSError: if the other end is gone and has left nothing.
+            EOFError, OSError: if the other end is closed and no message is left.
         """
-        numbers = self.connection.recv(MESSAGE.size, socket.MSG_WAITALL)
-        if len(numbers) < MESSAGE.size:
+        numbers = self.connection.recv(HEADER.size, socket.MSG_WAITALL)
+        if len(numbers) < HEADER.size:
             raise EOFError
-        kind, request, last, received, *parcel = MESSAGE.unpack(numbers)
+        last, received, *place = HEADER.unpack(numbers)
         for _ in range(received):
             self._writer.release()
         self._received += 1
-        pickled, arrays = self._reader.get(Parcel(*parcel))
+        pickled, arrays = self._reader.get(Place(*place))
         try:
             value, error = pickle.loads(pickled), None
-        except Exception as raised:  # a module is missing, say; the conversation goes on all the same
+        except Exception as raised:  # a module is missing, for example; later messages are not affected
             value, error = None, raised
-        return Message(kind, request, bool(last), value, arrays, error)
+        return Message(bool(last), value, arrays, error)
 
     def close(self) -> None:
-        """Let go of the socket and the memory. May be called twice."""
+        """Close the socket and unmap the memory. May be called twice."""
         self.connection.close()
         self._writer.close()
         self._reader.close()

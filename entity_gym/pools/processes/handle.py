@@ -1,57 +1,27 @@
-"""A worker process as the main process sees it: started, asked, found dead, ended."""
+"""A worker process as the main process sees it: its requests, its answers, its death."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import select
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.spawn import get_executable
 from typing import Any
 
-from entity_gym.pools.processes.arena import Array, Channel, Message, create_arena
-from entity_gym.pools.processes.frames import Frames
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.processes.arena import Array, Channel, create_arena
+from entity_gym.pools.processes.interpreter import describe_end, start_interpreter, wait_until_ended
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.processes.worker import NOBODY, Answer, Op, Start
+from entity_gym.pools.processes.worker import NOBODY, unpack_frames
 from entity_gym.pools.slots import EnvIds
 
-DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
-CHECK_INTERVAL = 1.0  # seconds between looks at whether a silent worker is alive
 MAX_UNANSWERED = 64  # requests in a pipe; more could fill it, and with a worker that waits as well nobody would move
-
-# A worker is a fresh interpreter. Forking would copy locks that threads of this process hold (torch and numba have such
-# threads), and the copy would wait for them forever. It is not started through `multiprocessing` either: that would run the
-# user's script a second time in every worker, which hangs or fails where the script lacks `if __name__ == "__main__"`,
-# and would leave helper processes behind.
-PROGRAM = """\
-import json, sys
-path, *descriptors = json.loads(sys.argv.pop())
-sys.path[:] = path
-from entity_gym.pools.processes.worker import main
-main(*descriptors)
-"""
-
-# Workers share the cores among themselves: libraries that start one thread for each core would get in each other's way.
-# Besides these, `PYTHONHASHSEED` is set where it is not: an environment that goes through a set of strings then does so in
-# the same order in every worker.
-ENVIRONMENT_VARIABLES = {
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "VECLIB_MAXIMUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-}
+CLOSE_GRACE = 3.0  # seconds that workers have to close their environments before they are terminated
+KILL_GRACE = 1.0  # seconds after that before they are killed
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
@@ -59,7 +29,7 @@ class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
 
     Attributes:
         worker: its number.
-        exit_code: what it exited with; -n if signal n killed it.
+        exit_code: its exit code; -n if signal n killed it.
         env_id: its environments.
     """
 
@@ -73,112 +43,126 @@ class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
 
 @dataclass
 class Replies:
-    """Where the answers to some requests are gathered."""
+    """The answers to one or more requests, collected as they arrive."""
 
-    frames: deque[Frames] = field(default_factory=deque)
+    frames: deque[VecObs] = field(default_factory=deque)
+    num_frames: int = 0  # environments in `frames`
     results: dict[int, Any] = field(default_factory=dict)  # by worker
-    errors: list[Exception] = field(default_factory=list)
-    lost: list[EnvIds] = field(default_factory=list)  # environments whose frames will not come, for each of the errors
-    waiting: int = 0  # requests that are not answered yet, or not completely
-    num_frames: int = 0  # in `frames`
+    errors: deque[tuple[Exception, EnvIds]] = field(default_factory=deque)  # with the environments that send no frames
+    waiting: int = 0  # requests that are not completely answered yet
 
-    def add(self, frames: Frames) -> None:
-        """Gather frames."""
+    def add(self, frames: VecObs) -> None:
+        """Collect frames."""
         self.frames.append(frames)
-        self.num_frames += frames.num_frames
+        self.num_frames += len(frames)
 
-    def pop(self, num_frames: int) -> list[Frames]:
-        """Take out the first `num_frames` frames, or some more where several came together."""
+    def pop(self, num_frames: int) -> list[VecObs]:
+        """Remove and return the oldest `num_frames` frames, or some more where several arrived together."""
         taken = []
         while num_frames > 0:
             taken.append(self.frames.popleft())
-            num_frames -= taken[-1].num_frames
-            self.num_frames -= taken[-1].num_frames
+            num_frames -= len(taken[-1])
+            self.num_frames -= len(taken[-1])
         return taken
-
-    def fail(self, error: Exception, ids: EnvIds) -> None:
-        """Note an error, and the environments whose frames will therefore not come."""
-        self.errors.append(error)
-        self.lost.append(ids)
 
 
 @dataclass
 class Request:
-    """Something that a worker was asked for."""
+    """A request to a worker."""
 
-    op: Op
-    ids: EnvIds  # environments whose frames are still to come
-    value: Any
+    name: str  # of a method of `Worker`
+    arguments: tuple[Any, ...]
+    pickled: bytes
     arrays: Sequence[Array]
-    replies: Replies | None  # None: nobody is interested any more
+    ids: EnvIds  # environments whose frames are still to come
+    replies: Replies | None  # None: the answers are ignored
 
 
 class WorkerProcess:
-    """One worker, and what it was asked for.
+    """One worker process and its unanswered requests.
 
     Args:
         index: its number.
-        start: its environments.
+        env_id: its environments.
+        first_env: number of the pool's environment 0 in messages.
+
+    Attributes:
+        requests: not completely answered, the oldest first.
+        starting: it has not yet shown that its environments can be made.
+        restarts: how often the process was replaced; `restarts_since_seed` since the last reset with a seed, and
+            `deaths_in_a_row` without frames of a step in between.
 
     Raises:
         OSError: if the process cannot be started.
     """
 
-    def __init__(self, index: int, start: Start) -> None:
-        self.index = index
-        self.start = start
-        self.env_id = range(start.lo, start.lo + start.num_envs)
-        self.requests: dict[int, Request] = {}  # not completely answered, by number, the oldest first
-        self.restarts = 0
-        self.restarts_since_seed = 0  # since the environments were seeded
-        self.deaths_in_a_row = 0  # without a frame in between
-        self._unsent: deque[int] = deque()
-        self._next_request = 0
+    def __init__(self, index: int, env_id: range, first_env: int) -> None:
+        self.index, self.env_id, self.first_env = index, env_id, first_env
+        self.requests: deque[Request] = deque()
+        self.restarts = self.restarts_since_seed = self.deaths_in_a_row = 0
+        self._num_sent = 0  # of `requests`
         self.owner = os.getpid()
         self._launch()
 
     def _launch(self) -> None:
-        """Start the process. It is asked for nothing yet."""
+        self.starting = True
         connection, its_connection = socket.socketpair()
         its_arena, our_arena = create_arena(), create_arena()
         self.channel = Channel(connection, our_arena, its_arena)
-        given = (its_connection.fileno(), its_arena, our_arena)
-        program = json.dumps([[str(entry) for entry in sys.path], *given])
-        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        descriptors = [its_connection.fileno(), its_arena, our_arena]
         try:
-            with _interrupts_blocked():
-                self.process = subprocess.Popen(
-                    [os.fsdecode(get_executable()), *flags, "-c", PROGRAM, program],
-                    stdin=subprocess.DEVNULL,
-                    env={"PYTHONHASHSEED": "0", **os.environ, **ENVIRONMENT_VARIABLES},
-                    pass_fds=given,
-                )
+            self.process = start_interpreter("entity_gym.pools.processes.worker", "main", descriptors)
         except BaseException:
             self.channel.close()
             raise
         finally:
             its_connection.close()
 
+    def relaunch(self) -> list[Request]:
+        """Replace a process that died. Returns the requests that it did not answer."""
+        self.channel.close()
+        lost = list(self.requests)
+        self.requests.clear()
+        self._num_sent = 0
+        self._launch()
+        return lost
+
     def __str__(self) -> str:
-        first, last = (self.start.first_env + number for number in (self.env_id[0], self.env_id[-1]))
+        first, last = self.first_env + self.env_id[0], self.first_env + self.env_id[-1]
         which = f"environment {first}" if first == last else f"environments {first} to {last}"
         return f"worker {self.index} ({which}, process {self.process.pid})"
 
-    # ---- asking
-
     def ask(
-        self, op: Op, value: Any, replies: Replies | None, ids: EnvIds = NOBODY, arrays: Sequence[Array] = ()
+        self, replies: Replies, name: str, *arguments: Any, ids: EnvIds = NOBODY, arrays: Sequence[Array] = ()
     ) -> None:
-        """Send a request. That the worker is gone is found out when the answer is waited for."""
-        number, self._next_request = self._next_request, self._next_request + 1
-        self.requests[number] = Request(op, ids, value, arrays, replies)
-        if replies is not None:
-            replies.waiting += 1
-        self._unsent.append(number)
+        """Send a request. A worker that is gone is reported by `take`.
+
+        Args:
+            replies: collects the answers.
+            name: of a method of `Worker`.
+            arguments: of that method.
+            ids: the environments whose frames will come.
+            arrays: more arguments, which travel faster.
+
+        Raises:
+            ValueError: if an argument cannot be pickled.
+        """
+        value = name, *arguments
+        # The arguments of a step are plain, so the faster pickler will do.
+        pickled = pickle.dumps(value) if name == "step" else pickled_for_worker(value)
+        self.requests.append(Request(name, arguments, pickled, arrays, ids, replies))
+        replies.waiting += 1
         self._send()
 
-    def receive(self) -> tuple[Request, Message]:
-        """The next answer, which is there already.
+    def _send(self) -> None:
+        while self._num_sent < min(len(self.requests), MAX_UNANSWERED):
+            request = self.requests[self._num_sent]
+            self._num_sent += 1
+            with contextlib.suppress(OSError):  # the worker is gone; `take` reports it
+                self.channel.send(request.pickled, request.arrays)
+
+    def take(self) -> None:
+        """Read the next answer, which has arrived, into the replies of its request.
 
         Raises:
             WorkerDied: if the worker is gone and has left no answer.
@@ -187,117 +171,59 @@ class WorkerProcess:
             message = self.channel.receive()
         except (EOFError, OSError) as error:
             raise self.death() from error
-        request = self.requests[message.request]
+        request = self.requests[0]
         if message.last:
-            del self.requests[message.request]
+            self.requests.popleft()
+            self._num_sent -= 1
             self._send()
-        return request, message
-
-    def converse(self, op: Op, value: Any, ids: EnvIds = NOBODY) -> Replies:
-        """Send a request and wait for the answer, with nothing else under way. Raises what the worker answers."""
-        replies = Replies()
-        self.ask(op, value, replies, ids)
-        while replies.waiting:
-            if self._has_answered(CHECK_INTERVAL):
-                self.take(*self.receive())
-            elif self.process.poll() is not None and not self._has_answered(0):
-                raise self.death()
-        if replies.errors:
-            raise replies.errors.pop(0)
-        return replies
-
-    def take(self, request: Request, message: Message) -> None:
-        """Put an answer where it is waited for."""
+        ids = request.ids if message.last else request.ids[:1]
+        request.ids = request.ids[len(ids) :]
         replies = request.replies
         if replies is None:
             return
         replies.waiting -= message.last
         if message.error is not None:
-            message.error.add_note(f"raised while reading what {self} sent")
-            count = len(request.ids) if message.last else 1
-            replies.fail(message.error, request.ids[:count])
-            request.ids = request.ids[count:]
-        elif message.kind == Answer.ERROR:
-            ids, report = message.value
-            replies.fail(report.exception(str(self)), ids)
-            request.ids = request.ids[len(ids) :]
-        elif message.kind == Answer.FRAMES:
-            frames = Frames.put_together(message.value, message.arrays)
-            replies.add(frames)
-            request.ids = request.ids[frames.num_frames :]
-            if request.op == Op.STEP:
-                self.deaths_in_a_row = 0
+            message.error.add_note(f"raised while reading an answer of {self}")
+            replies.errors.append((message.error, ids))
+            return
+        kind, *content = message.value
+        if kind == "error":
+            replies.errors.append((content[0].exception(str(self)), ids))
+        elif kind == "result":
+            replies.results[self.index] = content[0]
         else:
-            replies.results[self.index] = message.value
-
-    def _has_answered(self, seconds: float) -> bool:
-        """Whether there is an answer, or the end of all answers, within that time."""
-        poll = select.poll()
-        poll.register(self.channel.connection, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
-
-    def _send(self) -> None:
-        while self._unsent and len(self.requests) - len(self._unsent) < MAX_UNANSWERED:
-            number = self._unsent.popleft()
-            request = self.requests[number]
-            try:
-                # The value of a step is plain, and the faster way will do.
-                pickled = pickle.dumps(request.value) if request.op == Op.STEP else pickled_for_worker(request.value)
-            except BaseException:  # nothing was asked
-                del self.requests[number]
-                if request.replies is not None:
-                    request.replies.waiting -= 1
-                raise
-            with contextlib.suppress(OSError):  # it is gone, which is found out when the answer is waited for
-                self.channel.send(request.op, number, pickled, request.arrays)
-
-    # ---- ending
+            replies.add(unpack_frames(*content, message.arrays))
+            if request.name == "step":
+                self.deaths_in_a_row = 0
 
     def death(self) -> WorkerDied:
-        """What is to be said of a worker that hung up. It is gone for certain afterwards."""
-        wait_for([self.process], DEATH_GRACE)
-        code = self.process.poll()
-        if code is None:  # it closed the pipe and lives on
-            self.process.kill()
-            code = self.process.wait()
-            how = "closed its connection, and was killed"
-        elif code < 0:
-            how = f"was killed by {_signal_name(-code)}"
-        else:
-            how = f"exited with code {code}"
-        return WorkerDied(f"{self} {how}", self.index, code, self.env_id)
-
-    def relaunch(self, start: Start) -> list[Request]:
-        """Put a new process in the place of one that died. Returns what the old one did not answer."""
-        self.channel.close()
-        lost = list(self.requests.values())
-        self.requests.clear()
-        self._unsent.clear()
-        self.start = start
-        self._launch()
-        return lost
+        """Wait until a worker that hung up has ended, and describe how."""
+        how = describe_end(self.process)
+        return WorkerDied(f"{self} {how}", self.index, self.process.returncode, self.env_id)
 
 
-def wait_for(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
-    """Wait until the processes have ended, at most for `seconds`."""
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
-
-
-def _signal_name(number: int) -> str:
+def shut_down(workers: list[WorkerProcess]) -> None:
+    """End the processes: ask first, then use force. Also called by the garbage collector and when the interpreter exits."""
+    here = [worker for worker in workers if worker.owner == os.getpid()]  # a forked process leaves its parent's alone
+    workers.clear()
+    processes = [worker.process for worker in here]
     try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """A child that is started meanwhile does not see Ctrl-C, until it is able to ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
+        for worker in here:
+            descriptor = worker.channel.connection.fileno()
+            if descriptor < 0:  # it died and could not be replaced
+                continue
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            if poll.poll(0):  # otherwise its pipe is full, and it finds out that we are gone
+                with contextlib.suppress(OSError):
+                    worker.channel.send(pickle.dumps(("close",)))
+        for worker in here:
+            worker.channel.close()
+        wait_until_ended(processes, CLOSE_GRACE)
+        for process in processes:
+            process.terminate()  # does nothing where the process has ended
+        wait_until_ended(processes, KILL_GRACE)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for process in processes:
+            process.kill()
+            process.wait()

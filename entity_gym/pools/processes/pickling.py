@@ -1,7 +1,7 @@
-"""What goes to worker processes and back by pickling, where that is more than arrays: factories, settings, exceptions.
+"""Pickles for other processes: environment factories, settings and exceptions.
 
-A worker does not run the user's script, so things defined in the script itself (module `__main__`) must travel by value.
-Pickle cannot do that; cloudpickle can, and lambdas and local functions as well. It is used where it is installed.
+A worker does not run the user's script, so classes and functions of the script itself (module `__main__`) must travel by
+value. Pickle cannot do that; cloudpickle can, and lambdas and local functions as well. It is used where it is installed.
 """
 
 from __future__ import annotations
@@ -13,40 +13,42 @@ import traceback
 from types import FunctionType
 from typing import Any, NamedTuple
 
-# What pickle raises for what it cannot do, depending on the object and the version.
+# Pickle raises any of these for an object that it cannot take, depending on the object and the version of Python.
 _CANNOT = (pickle.PicklingError, AttributeError, TypeError)
 
 
 def pickled_for_worker(value: Any) -> bytes:
-    """Pickle something of the user's for a process that has not run the user's script.
+    """Pickle a user's object for a process that has not run the user's script.
 
     Raises:
-        ValueError: if that is impossible, naming what it is about.
+        ValueError: if it cannot be pickled; names the object.
     """
-    file = io.BytesIO()
     try:
-        _by_value()(file, protocol=5).dump(value)
+        return _pickled_by_value(value)
     except _CANNOT as error:
         by_name = _by_value() is _NothingOfTheScript
         hint = "; move it into a module of its own, or install cloudpickle" if by_name else ""
         raise ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}{hint}") from error
-    return file.getvalue()
 
 
 def pickled_for_parent(value: Any) -> bytes:
-    """Pickle what environments returned: as usual, by value where that fails and it can be done."""
+    """Pickle an object that an environment returned: by reference, and by value where that fails and cloudpickle is there."""
     try:
         return pickle.dumps(value, protocol=5)
     except _CANNOT:
         if _by_value() is _NothingOfTheScript:
             raise
-        file = io.BytesIO()
-        _by_value()(file, protocol=5).dump(value)
-        return file.getvalue()
+        return _pickled_by_value(value)
+
+
+def _pickled_by_value(value: Any) -> bytes:
+    file = io.BytesIO()
+    _by_value()(file, protocol=5).dump(value)
+    return file.getvalue()
 
 
 class _NothingOfTheScript(pickle.Pickler):
-    """Refuses what would be looked up in the worker's `__main__`, where it is not."""
+    """Refuses classes and functions that would be looked up in the worker's `__main__`, which does not have them."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
@@ -56,7 +58,7 @@ class _NothingOfTheScript(pickle.Pickler):
 
 @functools.cache
 def _by_value() -> type[pickle.Pickler]:
-    """The pickler of cloudpickle, or where that is not installed one that goes without."""
+    """Return cloudpickle's pickler, or `_NothingOfTheScript` where cloudpickle is not installed."""
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
@@ -66,9 +68,9 @@ def _by_value() -> type[pickle.Pickler]:
 
 
 class ErrorReport(NamedTuple):
-    """An exception on its way from a worker."""
+    """An exception of another process, in parts that can always be pickled."""
 
-    pickled: bytes | None  # the exception, where it can be pickled
+    pickled: bytes | None  # the exception itself; None where it cannot be pickled
     type_name: str
     message: str
     notes: tuple[str, ...]
@@ -76,7 +78,7 @@ class ErrorReport(NamedTuple):
 
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
-        """Take an exception that was caught in a worker apart."""
+        """Take an exception apart, in the process that caught it."""
         text = "".join(traceback.format_exception(error)).rstrip()
         try:
             pickled = pickled_for_parent(error)
@@ -84,10 +86,12 @@ class ErrorReport(NamedTuple):
             pickled = None
         return ErrorReport(pickled, type(error).__qualname__, str(error), tuple(getattr(error, "__notes__", ())), text)
 
-    def exception(self, worker: str) -> Exception:
-        """The exception with its own type, message and notes, and the worker's traceback as one more note.
+    def exception(self, process: str) -> Exception:
+        """Put the exception together again, with its type, message and notes, and one more note with its traceback.
 
-        One that cannot be pickled, or not be put together here, becomes a RuntimeError that names its type and message.
+        Returns:
+            A RuntimeError that names the type and message, where the exception cannot be pickled or unpickled. Also for
+            StopIteration: raised here, it would end a caller's loop or generator silently.
         """
         error: Any = None
         if self.pickled is not None:
@@ -95,8 +99,9 @@ class ErrorReport(NamedTuple):
                 error = pickle.loads(self.pickled)
             except Exception:
                 error = None
-        if not isinstance(error, Exception) or type(error).__qualname__ != self.type_name:
-            error = RuntimeError(f"{self.type_name}: {self.message}")
+        right = isinstance(error, Exception) and type(error).__qualname__ == self.type_name
+        if not right or isinstance(error, StopIteration | StopAsyncIteration):
+            error = RuntimeError(f"{self.type_name}: {self.message}" if self.message else self.type_name)
         raised: Exception = error
-        raised.__notes__ = [*self.notes, f"raised in {worker}:\n{self.traceback}"]
+        raised.__notes__ = [*self.notes, f"raised in {process}:\n{self.traceback}"]
         return raised

@@ -24,6 +24,7 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 
 DEEDS = ["live", "end", "grow", "raise", "raise odd", "exit", "kill", "wait", "hang", "strange info", "metric"]
+DEEDS += ["raise StopIteration"]
 
 
 class BrokenWorldError(Exception):
@@ -78,6 +79,8 @@ class Fragile(Environment):
             raise BrokenWorldError("the sky fell", 7)
         if deed == "raise odd":
             raise OddError("no words for it")
+        if deed == "raise StopIteration":
+            raise StopIteration
         if deed == "exit":
             os._exit(3)
         if deed == "kill":

@@ -15,7 +15,7 @@ from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
-from entity_gym.pools.processes.state import merge_states
+from entity_gym.pools.processes.env import merge_states
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make
 from tests.entity_gym.pools.test_batch_env import Orchard, play, walk
