@@ -15,7 +15,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.agents import TrainEnv
 from entity_gym.batch.saving import spaces_from_dict
-from entity_gym.bridges.makers import check_arguments
+from entity_gym.bridges.incoming import check_arguments
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
@@ -32,9 +32,9 @@ EnvFactory = Callable[..., Any]
 #: `env.api` -> where the function is that finds a world of that interface: `function(env.id, **env.kwargs)` returns what
 #: pools take. Imported when it is used: it may need other packages.
 BRIDGES = {
-    "gymnasium": "entity_gym.bridges.gymnasium_in:gymnasium_worlds",
-    "dm_env": "entity_gym.bridges.dm_in:dm_worlds",
-    "pettingzoo": "entity_gym.bridges.pettingzoo_in:pettingzoo_worlds",
+    "gymnasium": "entity_gym.bridges:gymnasium_worlds",
+    "dm_env": "entity_gym.bridges:dm_worlds",
+    "pettingzoo": "entity_gym.bridges:pettingzoo_worlds",
     "program": "entity_gym.bridges.remote:program_worlds",
 }
 

@@ -146,17 +146,16 @@ def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
     """
     prepared = prepare(env, {"num_envs": num_envs, **options})
     config = prepared.config
-    if config.env_type == "gymnasium":
-        from entity_gym.bridges.gymnasium_form import GymnasiumVectorEnv
+    pool = make_pool(prepared, 1 if config.env_type == "dm" else config.batch_size)
+    if config.env_type == "entity":
+        return pool
+    from entity_gym.bridges.forms import as_form
 
-        pool = make_pool(prepared, config.batch_size)
-        return _wrapped(pool, lambda: GymnasiumVectorEnv(pool, spec_of(prepared, pool), config.render_mode))
-    if config.env_type == "dm":
-        from entity_gym.bridges.dm_form import DmVecEnv
-
-        pool = make_pool(prepared, 1)
-        return _wrapped(pool, lambda: DmVecEnv(pool, spec_of(prepared, pool)))
-    return make_pool(prepared, config.batch_size)
+    try:
+        return as_form(pool, spec_of(prepared, pool), config.env_type)
+    except BaseException:
+        pool.close()
+        raise
 
 
 def make_spec(env: EnvSource | str, num_envs: int = 1, **options: Any) -> EnvSpec:
@@ -385,15 +384,6 @@ def _resized_description(
     cls: type[CompiledEnvironment], max_num_players: int, values: Mapping[str, Any]
 ) -> CompiledEnvironment:
     return resized(cls, max_num_players)(**values)  # type: ignore[arg-type]
-
-
-def _wrapped(pool: VecEnv, wrap: Callable[[], Any]) -> Any:
-    """Return `wrap()`; close the pool if that fails."""
-    try:
-        return wrap()
-    except BaseException:
-        pool.close()
-        raise
 
 
 def _split(env_id: str, option: str) -> tuple[str, str]:

@@ -18,8 +18,8 @@ from benchmark import Measurement, parser, report
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction
-from entity_gym.bridges.gym_actions import GymActions
-from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium
+from entity_gym.bridges.gymnasium.actions import GymActions
+from entity_gym.bridges.gymnasium.incoming import GymFactory, from_gymnasium
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.vec_env import VecEnv
 

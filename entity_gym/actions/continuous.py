@@ -154,6 +154,12 @@ class ContinuousActionSpace(ActionSpace):
         k = int(self._wrong(value).argmax())
         return f": {self.label(k)} is {value[k]}; it must be a finite number from {low[k]} to {high[k]}"
 
+    def padded_bounds(self, num_choices: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self.bounds()
+
+    def padded_refusal(self, value: NDArray[np.float32], high: NDArray[np.float32]) -> str:
+        return self.refusal(value)
+
     def _wrong(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return true for each number that is outside of its bounds, infinite or NaN."""
         low, high = self.bounds()

@@ -8,6 +8,7 @@ method of the space, in the order of the way:
     allowed, refusal     a choice checked against the offer
     for_world            a choice in the world's own ids
     sample               a random choice
+    padded_...           values and masks of fixed shapes, for libraries without entities
 """
 
 from __future__ import annotations
@@ -115,6 +116,24 @@ class ActionSpace(ABC):
         Raises:
             ValueError: nothing is open to an actor who must choose something.
         """
+
+    # ---- the padded form (`entity_gym.bridges.padded`), in which entities are rows of a list of fixed length
+
+    def padded_choices(self, num_rows: int) -> int:
+        """Return C, the choices of an actor where the list of entities has `num_rows` rows; 1 for continuous actions."""
+        return self.num_choices or 1
+
+    def padded_mask(self, offered: VecActionMask, num_choices: int, rows: NDArray[np.int64] | None) -> NDArray[np.int8]:
+        """Return (A, C) int8, 1 where the actor may take the choice; `rows` are those of the actees, if there are any."""
+        return offered.spelled_out(num_choices).values.view(np.int8)
+
+    def padded_bounds(self, num_choices: int) -> tuple[Any, Any]:
+        """Return the smallest and the largest value that an actor gives, inclusive."""
+        return 0, num_choices - 1
+
+    def padded_refusal(self, value: Any, high: Any) -> str:
+        """Return the end of a message: a value out of bounds, and what would be allowed."""
+        return f" is {value}; it must be from 0 to {high}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""

@@ -161,6 +161,22 @@ class SelectEntityActionSpace(ActionSpace):
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
 
+    def padded_choices(self, num_rows: int) -> int:
+        return num_rows + self.nobody  # the number of rows is nobody
+
+    def padded_mask(self, offered: VecActionMask, num_choices: int, rows: NDArray[np.int64] | None) -> NDArray[np.int8]:
+        assert offered.actees is not None and rows is not None
+        num_actors, num_actees = offered.actors.size1(), offered.actees.size1()
+        per_actor = np.repeat(num_actees, num_actors)  # (A,) pairs of each actor
+        actor = np.repeat(np.arange(len(per_actor)), per_actor)  # (pairs,)
+        within = np.arange(len(actor)) - np.repeat(np.cumsum(per_actor) - per_actor, per_actor)
+        first = np.repeat(offered.actees.offsets[:-1], num_actors)
+        is_open = np.zeros((len(per_actor), num_choices), np.int8)
+        is_open[actor, rows[first[actor] + within]] = 1 if offered.mask is None else offered.mask.values[:, 0]
+        if self.nobody:
+            is_open[:, -1] = 1
+        return is_open
+
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""
         assert offered.actees is not None

@@ -22,9 +22,7 @@ from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
-if TYPE_CHECKING:  # they import a compiler, Gymnasium and dm_env; most uses need none of these
-    import gymnasium
-
+if TYPE_CHECKING:  # it imports a compiler
     from entity_gym.compiled import Array, CompiledEnvironment
 
 EnvType = Literal["entity", "gymnasium", "dm"]
@@ -228,44 +226,6 @@ class EnvSpec:
     def reward_threshold(self) -> float | None:
         """Mean episodic reward at which the environment counts as solved."""
         return self.config.reward_threshold
-
-    @property
-    def gymnasium_observation_space(self) -> gymnasium.Space[Any]:
-        """Of one environment in the Gymnasium form.
-
-        Raises:
-            ImportError: without Gymnasium.
-            ValueError: if the environment has no such form.
-        """
-        from entity_gym.bridges.gymnasium_form import observation_space
-
-        return observation_space(self)
-
-    @property
-    def gymnasium_action_space(self) -> gymnasium.Space[Any]:
-        """Of one environment in the Gymnasium form; raises as `gymnasium_observation_space` does."""
-        from entity_gym.bridges.gymnasium_form import action_space
-
-        return action_space(self)
-
-    @property
-    def dm_observation_spec(self) -> Any:
-        """Of one environment in the dm form, a nested dictionary of `dm_env.specs`.
-
-        Raises:
-            ImportError: without dm_env.
-            ValueError: if the environment has no such form.
-        """
-        from entity_gym.bridges.dm_form import observation_spec
-
-        return observation_spec(self)
-
-    @property
-    def dm_action_spec(self) -> Any:
-        """Of one environment in the dm form; raises as `dm_observation_spec` does."""
-        from entity_gym.bridges.dm_form import action_spec
-
-        return action_spec(self)
 
     def __repr__(self) -> str:
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.config.parameters.items())

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch import columns
 from entity_gym.batch.frame import FrameReader
@@ -30,8 +31,17 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, Status, Statuses, VecEnv, check_batch_size, check_env_id, check_env_info
-from entity_gym.spaces import ActionSpace, ObsSpace
+from entity_gym.pools.vec_env import (
+    EnvIdLike,
+    EnvInfo,
+    Status,
+    Statuses,
+    VecEnv,
+    check_batch_size,
+    check_env_id,
+    check_env_info,
+)
+from entity_gym.spaces import ObsSpace
 
 #: Reaction of a pool to the death of a worker process.
 OnCrash = Literal["raise", "restart"]
@@ -292,7 +302,8 @@ class ProcessVecEnv(VecEnv):
             raise
         for worker in self._workers:
             worker.starting = False
-        obs_space, action_space, environment, self._can_save = replies.results[0]
+        obs_space, action_space, environment, can_save = replies.results[0]
+        self._can_save: bool = can_save
         self._reader = FrameReader(obs_space, action_space, environment, self._first_env)
         self._status = Statuses(len(self), self._reader.where)
 
@@ -326,8 +337,8 @@ class ProcessVecEnv(VecEnv):
     def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         """Check actions before any worker steps."""
         if len(ids):
-            where = lambda k: self._reader.where(int(ids[k]))  # noqa: E731
-            check_actions(actions, self._shown.action_masks(ids), self._reader.action_space, where)
+            masks = self._shown.action_masks(ids)
+            check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
 
     # ---- answers
 

@@ -192,4 +192,5 @@ def unpack_frames(paths: Sequence[columns.Path], reports: Mapping[str, Any], arr
     """Put the batch together again that `pack_frames` took apart; it shares the arrays."""
     tree: Any = columns.unflatten(dict(zip(paths, arrays, strict=True)))
     final = VecObs.from_columns(tree["final"], *reports["final"]) if "final" in reports else None
-    return VecObs.from_columns(tree["obs"], *reports["obs"], final)
+    infos, metrics = reports["obs"]
+    return VecObs.from_columns(tree["obs"], infos, metrics, final)

@@ -455,8 +455,10 @@ def test_numbers_of_actors_that_are_not_there_are_ignored() -> None:
 
 def test_dm_env_has_a_bounded_array_for_numbers() -> None:
     pytest.importorskip("dm_env")
+    from entity_gym.bridges.dm_env.envs import action_spec
+
     with make(Tug, 1, env_type="dm", compile=False) as env:
-        spec = env.spec.dm_action_spec
+        spec = action_spec(env.spec)
         assert (spec.shape, spec.dtype, spec.minimum.tolist(), spec.maximum.tolist()) == ((1,), np.float32, [-1], [1])
         env.reset()
         assert env.step(np.array([[0.75]])).reward.tolist() == [0.75]

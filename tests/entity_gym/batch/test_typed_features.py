@@ -382,7 +382,9 @@ def test_a_spec_says_what_the_features_are() -> None:
 
 def test_the_gymnasium_form_has_bounds_where_there_are_any() -> None:
     pytest.importorskip("gymnasium")
-    space = spec().gymnasium_observation_space
+    from entity_gym.bridges.gymnasium.envs import observation_space
+
+    space = observation_space(spec())
     cards, world = space["entities"]["Card"], space["global"]
     assert cards.shape == (3, 4)
     for low, high in zip(cards.low, cards.high, strict=True):
@@ -394,7 +396,9 @@ def test_the_gymnasium_form_has_bounds_where_there_are_any() -> None:
 
 def test_the_dm_form_has_bounds_where_there_are_any() -> None:
     pytest.importorskip("dm_env")
-    cards = spec().dm_observation_spec["entities"]["Card"]
+    from entity_gym.bridges.dm_env.envs import observation_spec
+
+    cards = observation_spec(spec())["entities"]["Card"]
     assert (cards.minimum[-1].tolist(), cards.maximum[-1].tolist()) == (
         [-np.inf, 0, -np.inf, 0],
         [np.inf, 3, np.inf, 1],

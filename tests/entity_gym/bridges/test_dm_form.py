@@ -11,7 +11,7 @@ dm_env = pytest.importorskip("dm_env")
 from dm_env import specs  # noqa: E402
 
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
-from entity_gym.bridges.dm_form import DmVecEnv  # noqa: E402
+from entity_gym.bridges.dm_env.envs import DmVecEnv, action_spec, observation_spec  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.dm_specs import random_action, validate  # noqa: E402
@@ -59,12 +59,12 @@ def test_specs_carry_shapes_types_and_bounds(dm: Made) -> None:
         [1] * 3,
     )
     spec = make_spec("CartPole-v1")
-    assert spec.dm_action_spec == specs.BoundedArray((), np.int64, 0, 1)
-    obs = spec.dm_observation_spec
+    assert action_spec(spec) == specs.BoundedArray((), np.int64, 0, 1)
+    obs = observation_spec(spec)
     assert list(obs) == ["obs", "env_id", "elapsed_step"]
     assert (obs["obs"].shape, obs["obs"].dtype) == ((4,), np.float32)
     assert obs["obs"].maximum.tolist() == [np.float32(4.8), np.inf, np.float32(0.41887903), np.inf]
-    assert make_spec(Hall).dm_action_spec["enter"] == specs.BoundedArray((2,), np.int64, 0, 5)
+    assert action_spec(make_spec(Hall))["enter"] == specs.BoundedArray((2,), np.int64, 0, 5)
 
 
 @pytest.mark.parametrize("name", list_envs())
@@ -138,7 +138,7 @@ def test_actions_that_are_not_open_are_replaced_and_counted(dm: Made) -> None:
     assert [plain(step.observation["replaced_actions"]) for step in steps] == [[2], [0], [2]]
     strict = dm(Hall, 1, invalid_actions="raise")
     strict.reset()
-    with pytest.raises(ValueError, match="action 'enter' is 2, which is not open now"):
+    with pytest.raises(ValueError, match="action 'enter' of actor 0 is 2, which is not open now"):
         strict.step(action)
 
 
@@ -252,7 +252,9 @@ def test_wrong_actions_are_named(dm: Made) -> None:
     env.step(hit(0, 0), env_id=[1])  # environment 0 is at its end, and 1 has begun
     with pytest.raises(ValueError, match="expected one row for each of 2 environments"):
         env.step(hit(0))
-    with pytest.raises(ValueError, match=r"Crowd \(environment 1\): action 'hit' is 2; it must be from 0 to 1"):
+    with pytest.raises(
+        ValueError, match=r"Crowd \(environment 1\): action 'hit' of actor \d is 2; it must be from 0 to 1"
+    ):
         env.step({"hit": np.full((2, 4), 2)})
 
 
@@ -266,7 +268,7 @@ def test_a_pool_without_last_observations_is_refused_when_one_is_needed() -> Non
 
 
 def test_rows_of_players_have_a_spec_of_their_own() -> None:
-    spec = make_spec(Crowd).dm_observation_spec["players"]["view"]
+    spec = observation_spec(make_spec(Crowd))["players"]["view"]
     assert spec.shape == (-1, 2)
     for players in (0, 3):
         spec.validate(np.zeros((players, 2), np.float32))

@@ -11,7 +11,8 @@ import pytest
 
 dm_env = pytest.importorskip("dm_env")
 
-from entity_gym.bridges.dm_out import DmEnvironment, to_dm_env  # noqa: E402
+from entity_gym.bridges import to_dm_env  # noqa: E402
+from entity_gym.bridges.dm_env.envs import DmEnvironment  # noqa: E402
 from entity_gym.registry import list_envs, make  # noqa: E402
 from tests.entity_gym.bridges.dm_specs import random_action, validate  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd  # noqa: E402
@@ -182,7 +183,7 @@ def test_it_is_one_environment() -> None:
 def test_without_dm_env_it_is_said_what_to_install() -> None:
     code = (
         "import sys; sys.modules['dm_env'] = None\n"
-        "try: import entity_gym.bridges.dm_out\n"
+        "try: import entity_gym.bridges.dm_env.envs\n"
         "except ImportError as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

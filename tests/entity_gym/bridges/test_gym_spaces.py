@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 spaces = pytest.importorskip("gymnasium.spaces")
 
 from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity, Flag, ObsSpace  # noqa: E402
-from entity_gym.bridges.gym_actions import GymActions  # noqa: E402
-from entity_gym.bridges.gym_features import FixedFeatures, PlainSpace, infer_space  # noqa: E402
-from entity_gym.bridges.gym_spaces import GymObservations  # noqa: E402
+from entity_gym.bridges.gymnasium.actions import GymActions  # noqa: E402
+from entity_gym.bridges.gymnasium.observations import (  # noqa: E402
+    FixedFeatures,
+    GymObservations,  # noqa: E402
+    PlainSpace,
+    infer_space,
+)
 
 Box, Dict, Discrete, Tuple = spaces.Box, spaces.Dict, spaces.Discrete, spaces.Tuple
 REAL = Box(-np.inf, np.inf, ())
@@ -29,9 +33,10 @@ def rows(space: Any, value: Any, **options: Any) -> dict[str, list[list[float]]]
     bridge = GymObservations(space, **options)
     to = bridge.empty()
     bridge.write(value, to)
-    assert {name: array.shape[1] for name, array in to.items()} == bridge.widths
     assert all(array.dtype == np.float32 for array in to.values())
-    return {name: array.tolist() for name, array in to.items()}
+    return {
+        name: np.atleast_2d(array).tolist() if array.size else [[]] * (array.ndim == 1) for name, array in to.items()
+    }
 
 
 def refusal(space: Any, value: Any, **options: Any) -> str:

@@ -10,9 +10,8 @@ import pytest
 
 spaces = pytest.importorskip("gymnasium.spaces")
 
-from entity_gym.bridges.gym_actions import MOST_CHOICES, GymActions  # noqa: E402
-from entity_gym.bridges.gym_features import FixedFeatures  # noqa: E402
-from entity_gym.bridges.gym_spaces import GymObservations  # noqa: E402
+from entity_gym.bridges.gymnasium.actions import MOST_CHOICES, GymActions  # noqa: E402
+from entity_gym.bridges.gymnasium.observations import FixedFeatures, GymObservations  # noqa: E402
 from tests.entity_gym.bridges.test_gym_spaces import box, refusal, rows  # noqa: E402
 
 ENEMIES = spaces.Dict(

@@ -14,7 +14,13 @@ from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E40
 from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 from gymnasium.wrappers.vector import RecordEpisodeStatistics  # noqa: E402
 
-from entity_gym.bridges.gymnasium_form import GymnasiumEnv, GymnasiumVectorEnv  # noqa: E402
+from entity_gym.bridges import to_gymnasium  # noqa: E402
+from entity_gym.bridges.gymnasium.envs import (  # noqa: E402
+    GymnasiumEnv,
+    GymnasiumVectorEnv,
+    action_space,
+    observation_space,
+)
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
@@ -125,7 +131,7 @@ def test_keys_with_dots_are_nested_and_rows_of_players_stand_one_after_another(v
 def test_names_of_arrays_that_cannot_be_are_refused(arrays: list[str], message: str) -> None:
     spec = make_spec(type("Misnamed", (Crowd,), {"arrays": {name: Crowd.arrays["obs:clock"] for name in arrays}}))
     with pytest.raises(ValueError, match=message):
-        _ = spec.gymnasium_observation_space
+        observation_space(spec)
 
 
 # ---- padded entities
@@ -186,7 +192,8 @@ def test_or_it_is_refused(vector: Made) -> None:
     env = vector(Hall, 2, invalid_actions="raise")
     env.reset()
     with pytest.raises(
-        ValueError, match=r"Hall \(environment 1\): action 'wave' is 2, which is not open now; open are \[0, 1\]"
+        ValueError,
+        match=r"Hall \(environment 1\): action 'wave' of actor 0 is 2, which is not open now; open are \[0, 1\]",
     ):
         env.step(hall_actions([[0, 0], [0, 0]], [[0, 0], [2, 0]], [[0], [0]]))
     assert env.step(hall_actions([[0, 0], [0, 0]], [[0, 0], [1, 0]], [[0], [0]]))[1].tolist() == [0.0, 1.0]
@@ -195,8 +202,14 @@ def test_or_it_is_refused(vector: Made) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"wave": np.array([[3, 0], [0, 0]])}, r"Hall \(environment 0\): action 'wave' is 3; it must be from 0 to 2"),
-        ({"enter": np.array([[0, 0], [-1, 0]])}, r"environment 1\): action 'enter' is -1; it must be from 0 to 5"),
+        (
+            {"wave": np.array([[3, 0], [0, 0]])},
+            r"Hall \(environment 0\): action 'wave' of actor \d is 3; it must be from 0 to 2",
+        ),
+        (
+            {"enter": np.array([[0, 0], [-1, 0]])},
+            r"environment 1\): action 'enter' of actor \d is -1; it must be from 0 to 5",
+        ),
         (
             {"wave": np.array([0, 0])},
             r"action 'wave' has shape \(2,\) and dtype int64; expected whole numbers of shape",
@@ -274,7 +287,9 @@ def test_the_end_of_an_episode_is_reported_as_gymnasium_does(vector: Made) -> No
 
 def test_one_environment_is_the_same_in_gymnasiums_own_vector_environment(vector: Made) -> None:
     def one() -> GymnasiumEnv:
-        return GymnasiumEnv("MineSweeper", compile=False, orbital_cannon=True, cooldown_period=1, max_episode_steps=9)
+        return to_gymnasium(
+            "MineSweeper", "nested", compile=False, orbital_cannon=True, cooldown_period=1, max_episode_steps=9
+        )
 
     own = SyncVectorEnv([one], autoreset_mode=AutoresetMode.SAME_STEP)
     ours = vector("MineSweeper", 1, orbital_cannon=True, cooldown_period=1, max_episode_steps=9)
@@ -391,7 +406,7 @@ def test_closing_closes_the_pool(vector: Made) -> None:
 
 @pytest.mark.parametrize("name", list_envs())
 def test_every_environment_passes_gymnasiums_checker(name: str) -> None:
-    env = GymnasiumEnv(name, compile=False)
+    env = to_gymnasium(name, "nested", compile=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_env(env)
@@ -402,7 +417,7 @@ def test_every_environment_passes_gymnasiums_checker(name: str) -> None:
 
 
 def test_one_environment_returns_its_last_observation_and_then_wants_a_reset() -> None:
-    env = GymnasiumEnv(Hall, compile=False, max_episode_steps=1)
+    env = to_gymnasium(Hall, "nested", compile=False, max_episode_steps=1)
     with pytest.raises(ValueError, match="no episode is running; call reset first"):
         env.step({})
     env.reset()
@@ -417,7 +432,7 @@ def test_one_environment_returns_its_last_observation_and_then_wants_a_reset() -
 
 
 def test_one_environment_shows_its_players_without_the_others() -> None:
-    env = GymnasiumEnv(Crowd, compile=False)
+    env = to_gymnasium(Crowd, "nested", compile=False)
     obs, info = env.reset()
     assert plain(obs) == {"players": {"view": [[0, 0], [1, 0]]}, "clock": 0}
     assert obs in env.observation_space
@@ -427,10 +442,10 @@ def test_one_environment_shows_its_players_without_the_others() -> None:
 def test_the_spec_says_the_same_as_the_environments(vector: Made) -> None:
     spec = make_spec(Hall)
     env = vector(Hall)
-    assert spec.gymnasium_observation_space == env.single_observation_space
-    assert spec.gymnasium_action_space == env.single_action_space
+    assert observation_space(spec) == env.single_observation_space
+    assert action_space(spec) == env.single_action_space
 
 
 def test_one_environment_is_one() -> None:
-    with pytest.raises(ValueError, match="num_envs is 2; a GymnasiumEnv is one environment"):
-        GymnasiumEnv("Xor", num_envs=2)
+    with pytest.raises(ValueError, match="num_envs is 2; this is one environment"):
+        to_gymnasium("Xor", "nested", num_envs=2)

@@ -19,10 +19,10 @@ from entity_gym import Environment  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
-from entity_gym.bridges.gym_world import GymWorld  # noqa: E402
-from entity_gym.bridges.gymnasium_in import (  # noqa: E402
+from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
     GymFactory,
     GymnasiumEnvironment,
+    GymWorld,  # noqa: E402
     from_gymnasium,
     gymnasium_worlds,
 )
@@ -402,8 +402,8 @@ def test_a_vector_environment_is_refused() -> None:
 def test_without_gymnasium_the_message_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"
-        "from entity_gym.bridges.gymnasium_in import from_gymnasium\n"
-        "from entity_gym.bridges.gym_features import PlainSpace\n"
+        "from entity_gym.bridges.gymnasium.incoming import from_gymnasium\n"
+        "from entity_gym.bridges.gymnasium.observations import PlainSpace\n"
         "class E:\n"
         "    action_space = PlainSpace('Discrete', n=2)\n"
         "    def seed(self, seed): pass\n"

@@ -17,8 +17,8 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E402
 
-from entity_gym.bridges.gymnasium_form import GymnasiumEnv  # noqa: E402
-from entity_gym.bridges.gymnasium_out import PaddedEnv, RaggedEnv, to_gymnasium  # noqa: E402
+from entity_gym.bridges import to_gymnasium  # noqa: E402
+from entity_gym.bridges.gymnasium.envs import PaddedEnv, RaggedEnv  # noqa: E402
 from entity_gym.registry import list_envs  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Coins, Runners, Yard, plain, yard_actions  # noqa: E402
@@ -114,7 +114,7 @@ def test_what_is_open_is_never_replaced(name: str, out: Made) -> None:
 
 
 def test_it_is_what_the_nested_form_is_in_one_level(out: Made) -> None:
-    flat, nested = out("MineSweeper"), GymnasiumEnv("MineSweeper", compile=False)
+    flat, nested = out("MineSweeper"), to_gymnasium("MineSweeper", "nested", compile=False)
     one, other = flat.reset(seed=5), nested.reset(seed=5)
     rng = np.random.default_rng(1)
     for _ in range(40):
@@ -147,10 +147,10 @@ def test_continuous_actions_are_one_box(out: Made) -> None:
 
 def test_real_and_whole_numbers_do_not_go_into_one_array(out: Made) -> None:
     with pytest.raises(
-        ValueError, match=r"'bark' is categorical, 'run' is continuous.*use form='ragged', or .*GymnasiumEnv"
+        ValueError, match=r"'bark' is categorical, 'run' is continuous.*use form='nested' or form='ragged'"
     ):
         out(Yard, **ROOM)
-    assert set(GymnasiumEnv(Yard, **ROOM).action_space) == {"chase", "bark", "run", "gate"}
+    assert set(to_gymnasium(Yard, "nested", **ROOM).action_space) == {"chase", "bark", "run", "gate"}
 
 
 def test_more_entities_than_there_is_room_for_are_refused(out: Made) -> None:
@@ -183,7 +183,7 @@ def test_an_action_of_another_shape_is_refused(out: Made) -> None:
         ValueError, match=r"the action has shape \(2,\); expected \(7,\), the numbers of \['chase', 'bark'"
     ):
         env.step(np.zeros(2, np.int64))
-    with pytest.raises(ValueError, match="'bark' is 3; it must be from 0 to 2"):
+    with pytest.raises(ValueError, match="'bark' of actor 0 is 3; it must be from 0 to 2"):
         env.step(np.array([3, 0, 0, 3, 0, 0, 0]))
 
 
@@ -303,7 +303,9 @@ def test_a_world_that_cannot_be_drawn_says_so(out: Made) -> None:
 
 
 def test_an_unknown_form_is_refused() -> None:
-    with pytest.raises(ValueError, match="form is 'raged'; allowed: 'padded', 'ragged'; did you mean 'ragged'?"):
+    with pytest.raises(
+        ValueError, match="form is 'raged'; allowed: 'padded', 'nested', 'ragged'; did you mean 'ragged'?"
+    ):
         to_gymnasium("Xor", "raged")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_envs is 2"):
         to_gymnasium("Xor", num_envs=2)
@@ -326,7 +328,7 @@ def test_the_classes_are_made_as_to_gymnasium_makes_them() -> None:
 def test_without_gymnasium_it_is_said_what_to_install() -> None:
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"
-        "try: import entity_gym.bridges.gymnasium_out\n"
+        "try: import entity_gym.bridges.gymnasium.envs\n"
         "except ImportError as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -10,7 +10,8 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 
-from entity_gym.bridges.gymnasium_out import RaggedEnv, to_gymnasium  # noqa: E402
+from entity_gym.bridges import to_gymnasium  # noqa: E402
+from entity_gym.bridges.gymnasium.envs import RaggedEnv  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.bridges.out_worlds import Yard, plain, yard_actions  # noqa: E402
 
@@ -112,16 +113,16 @@ def test_a_place_beyond_the_last_entity_counts_on_from_the_first(ragged: Made) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bark": [3]}, "Yard: action 'bark' is 3; it must be from 0 to 2"),
-        ({"bark": [-1]}, "Yard: action 'bark' is -1; it must be from 0 to 2"),
-        ({"chase": [-1]}, "Yard: action 'chase' is -1; it must be from 0 to"),
+        ({"bark": [3]}, r"Yard \(environment 0\): action 'bark' of actor \d is 3; it must be from 0 to 2"),
+        ({"bark": [-1]}, r"Yard \(environment 0\): action 'bark' of actor \d is -1; it must be from 0 to 2"),
+        ({"chase": [-1]}, r"Yard \(environment 0\): action 'chase' of actor \d is -1; it must be from 0 to"),
         ({"bark": [0.5]}, "action 'bark' has shape .1,. and dtype float64; expected whole numbers"),
         ({"bark": 1}, r"action 'bark' has shape \(\)"),
         ({"bark": [[0, 0, 0]]}, r"action 'bark' has shape \(1, 3\)"),
         ({"gate": [0]}, r"action 'gate' has shape \(1,\)"),
         (
             {"run": [[0, 6]]},
-            r"Yard: action 'run' of actor 0: value 1 is 6.0; it must be a finite number from 1.0 to 5.0",
+            r"Yard \(environment 0\): action 'run' of actor 0: value 1 is 6.0; it must be a finite number from 1.0 to 5.0",
         ),
         ({"run": [[np.nan, 1]]}, "value 0 is nan"),
         ({"run": [[0, 1, 1]]}, r"action 'run' has shape \(1, 3\) .* expected numbers of shape \(1, 2\)"),

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from entity_gym.bridges.dm_in import from_dm_env
-from entity_gym.bridges.gymnasium_in import from_gymnasium
-from entity_gym.bridges.makers import Maker
-from entity_gym.bridges.pettingzoo_in import from_pettingzoo
+from entity_gym.bridges import from_dm_env, from_gymnasium, from_pettingzoo
+from entity_gym.bridges.incoming import Constructor
 
 BRIDGES = (from_gymnasium, from_dm_env, from_pettingzoo)
 
@@ -45,9 +43,9 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def find(bridge: Callable[..., Any], name: str) -> str | Any:
     """`name` as the bridge takes it: `from_dm_env` has no names, so what finds them for the trainer stands in."""
     if bridge is from_dm_env:
-        from entity_gym.bridges.dm_in import DmMaker
+        from entity_gym.bridges.dm_env.incoming import DmConstructor
 
-        return DmMaker(name, {})
+        return DmConstructor(name, {})
     return bridge(name)
 
 
@@ -113,7 +111,7 @@ def test_a_module_without_its_library_says_what_to_install(
 
 def test_so_does_an_environment_that_imports_it_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_env", None)
-    make = Maker("rich_worlds:Rich", {"size": 1}, "the environment")
+    make = Constructor("rich_worlds:Rich", {"size": 1}, "the environment")
     with pytest.raises(ValueError, match=r'^rich_worlds:Rich cannot be made: .*pip install "enn-ppo\[dm\]"$'):
         make()
 

@@ -23,10 +23,10 @@ from entity_gym import (  # noqa: E402
     ContinuousActionSpace,
     Entity,
 )
-from entity_gym.actions.choices import random_actions
-from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.bridges.pettingzoo_in import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
-from entity_gym.bridges.pools import Executor  # noqa: E402
+from entity_gym.actions.choices import random_actions  # noqa: E402
+from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
+from entity_gym.bridges.incoming import Executor  # noqa: E402
+from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
 from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 from entity_gym.pools.players import players_of, split  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402

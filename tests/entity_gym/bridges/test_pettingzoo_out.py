@@ -30,8 +30,8 @@ from entity_gym import (  # noqa: E402
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.bridges.pettingzoo_in import PettingZooFactory, from_pettingzoo  # noqa: E402
-from entity_gym.bridges.pettingzoo_out import to_pettingzoo  # noqa: E402
+from entity_gym.bridges import to_pettingzoo  # noqa: E402
+from entity_gym.bridges.pettingzoo.incoming import PettingZooFactory, from_pettingzoo  # noqa: E402
 from entity_gym.registry import make  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
@@ -262,7 +262,7 @@ def test_an_action_that_is_not_open_is_replaced_or_refused_as_one_likes() -> Non
     strict.reset()
     strict.step(left)
     with pytest.raises(
-        ValueError, match=r"Captains, player_0 .*action 'wave' is 0, which is not open now; open are \[1\]"
+        ValueError, match=r"Captains, player_0 .*action 'wave' of actor 0 is 0, which is not open now; open are \[1\]"
     ):
         strict.step(left)
 
@@ -307,7 +307,7 @@ def test_room_that_nobody_told_is_asked_for_and_room_that_is_exceeded_is_named()
             {"player_0": 1, "player_1": 1, "player_2": 1},
             "there is no agent 'player_2'; allowed: 'player_0', 'player_1'",
         ),
-        ({"player_0": 1, "player_1": 3}, r"Duel, player_1 .*action 'bid' is 3; it must be from 0 to 2"),
+        ({"player_0": 1, "player_1": 3}, r"Duel, player_1 .*action 'bid' of actor \d is 3; it must be from 0 to 2"),
         ({"player_0": 1, "player_1": None}, "action 'bid' has shape .*expected whole numbers"),
         (None, "actions are None; expected a dictionary, agent -> action"),
     ],
@@ -347,7 +347,7 @@ def test_unknown_options_of_reset_are_left_alone_with_a_warning() -> None:
 
 
 def test_it_is_one_environment_and_draws_itself() -> None:
-    with pytest.raises(ValueError, match="num_envs is 2; a parallel environment is one environment"):
+    with pytest.raises(ValueError, match="num_envs is 2; this is one environment"):
         to_pettingzoo("MultiSnake", **SNAKES, num_envs=2)
     env = to_pettingzoo("MultiSnake", **SNAKES, render_mode="rgb_array", board_size=8)
     env.reset()
@@ -362,9 +362,9 @@ def test_it_is_one_environment_and_draws_itself() -> None:
 
 def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    monkeypatch.delitem(sys.modules, "entity_gym.bridges.pettingzoo_out")
+    monkeypatch.delitem(sys.modules, "entity_gym.bridges.pettingzoo.envs", raising=False)
     with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
-        importlib.import_module("entity_gym.bridges.pettingzoo_out")
+        importlib.import_module("entity_gym.bridges.pettingzoo.envs")
     with pytest.raises(ImportError, match=r'pip install "enn-ppo\[pettingzoo\]"'):
         from_pettingzoo("butterfly/pistonball-v6")
 

@@ -61,7 +61,7 @@ def test_a_world_over_arrays_may_have_parameters() -> None:
 
 def test_gymnasium_objects_are_stepped_once_each(pool: Callable[..., VecEnv]) -> None:
     gymnasium = pytest.importorskip("gymnasium")
-    from entity_gym.bridges.gymnasium_in import gymnasium_worlds
+    from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 
     class Steps(gymnasium.Env):  # type: ignore[misc, name-defined]
         observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)

@@ -27,6 +27,8 @@ class ThreadInsteadOfProcess:
     def _serve(self) -> None:
         try:
             self._worker.serve()
+        except ConnectionError:  # the pool is closed
+            pass
         finally:
             self._worker.close()
 

@@ -1,44 +1,41 @@
-"""Gymnasium's action spaces as actions of one kind of actor, and the way back: what actors chose as an environment takes it.
+"""Actions of one actor from Gymnasium's action spaces, and the way back to values of the space.
 
-Shapes: n actors, of n environments or of one; C choices.
+Shapes: n actors, C choices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
-from entity_gym.bridges.gym_features import GROUPS, join, kind_of, members_of, numbered, shape_of
+from entity_gym.bridges.gymnasium.observations import GROUPS, join, kind_of, members_of, numbered, shape_of
 
-#: What actions are called that have no name of their own.
+#: Name of an action without a name of its own.
 ACTION = "action"
-#: A number of an integer Box with more values than this is a number, rather than a choice among them.
+#: An integer Box with more values than this is a number rather than a choice.
 MOST_OF_A_BOX = 1024
-#: A network has weights and a probability for every choice, so at some point there are too many.
+#: The network has weights and a probability for every choice, so their number is limited.
 MOST_CHOICES = 2**16
 
 #: Action -> (n,) int64 choices, or (n, size) float32 numbers.
 Chosen = Mapping[str, NDArray[Any]]
-#: Action -> (C,) bool, true where the choice is open.
+#: Action -> (C,) bool, true where the choice is open; actions that are left out are open.
 Masks = dict[str, NDArray[np.bool_]]
 
 
 class GymActions:
-    """Actions, and what was chosen as an environment takes it.
+    """Actions of a space, and the way back.
 
-    A Discrete is a categorical action with the choices "0" ... "n - 1"; a MultiDiscrete or MultiBinary is one for each of its
-    numbers, "action.0" and so on; so is a Box of whole numbers. A Box of real numbers is one continuous action with its bounds.
+    A Discrete is a categorical action with the choices "0" ... "n - 1"; a MultiDiscrete, MultiBinary or integer Box is one for
+    each of its numbers, "action.0" and so on. A Box of real numbers is one continuous action with its bounds.
     Members of a Dict or Tuple are called by their paths, those of an outermost Tuple "action.0" and so on.
 
-    Args:
-        space: of actions.
-
     Attributes:
-        action_space: what it makes of them.
         firsts: action -> the number that its choice "0" stands for.
 
     Raises:
@@ -53,11 +50,12 @@ class GymActions:
             raise ValueError("the action space holds no action")
 
     def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        """N values of the space, one for each actor; arrays are their own."""
-        return self._node.decode(chosen, n)
+        """Return n values of the space, one for each actor, in arrays of their own."""
+        values: list[Any] = self._node.decode(chosen, n)
+        return values
 
     def masks(self, given: Any) -> Masks:
-        """The masks that `info["action_mask"]` is: (C,) flags for a Discrete; for others a tuple or dictionary of such.
+        """Return the masks in `info["action_mask"]`: (C,) flags for a Discrete, a tuple or dictionary of these for others.
 
         Args:
             given: in the form of Gymnasium's `sample(mask=...)`; None where everything is open.
@@ -69,86 +67,73 @@ class GymActions:
         self._node.read_mask(given, masks)
         return masks
 
-    def _node_of(self, space: Any, path: str) -> _Node:
+    def _node_of(self, space: Any, path: str) -> _Choices | _Numbers | _Group:
         kind = kind_of(space)
         if kind in GROUPS:
             outer = ACTION if kind == "Tuple" and not path else path
             members = {key: self._node_of(each, join(outer, str(key))) for key, each in members_of(space)}
             return _Group(members, path or ACTION, kind == "Tuple")
         name = path or ACTION
-        if kind == "Discrete":
-            self.firsts[name] = int(getattr(space, "start", 0))
-            return _Discrete(self._add(name, _choices(int(space.n), name)), self.firsts[name], int(space.n))
         if kind == "Box" and np.dtype(space.dtype).kind == "f":
-            return _Numbers(self._add(name, _continuous(space, name)), space)
-        if kind not in ("Box", "MultiDiscrete", "MultiBinary"):
+            self._add(name, _continuous(space, name))
+            return _Numbers(name, space)
+        if kind not in ("Discrete", "Box", "MultiDiscrete", "MultiBinary"):
             raise ValueError(
                 f"the action space at {name!r} is a {kind}, which no actor can take: make it of Discrete, MultiDiscrete, "
                 "MultiBinary and Box, in a wrapper such as gymnasium.wrappers.TransformAction"
             )
         firsts, counts = _whole_numbers(space, kind, name)
-        shape = shape_of(space)
-        names = [
-            self._add(each, _choices(count, each)) for each, count in zip(numbered(name, shape), counts, strict=True)
-        ]
-        self.firsts.update(zip(names, firsts.tolist(), strict=True))
-        return _WholeNumbers(names, counts, firsts, shape, np.dtype(space.dtype or np.int64), name)
+        names = numbered(name, shape_of(space))
+        for each, count, first in zip(names, counts, firsts.tolist(), strict=True):
+            self._add(each, _categorical(count, each))
+            self.firsts[each] = first
+        dtype = None if kind == "Discrete" else np.dtype(space.dtype or np.int64)
+        return _Choices(names, counts, firsts, shape_of(space), dtype, name)
 
-    def _add(self, name: str, space: ActionSpace) -> str:
+    def _add(self, name: str, space: ActionSpace) -> None:
         if name in self.action_space:
             raise ValueError(
                 f"the action space has two things that would be the action {name!r}: rename a key in a wrapper"
             )
         self.action_space[name] = space
-        return name
 
 
-class _Node(Protocol):
-    def decode(self, chosen: Chosen, n: int) -> list[Any]: ...
+@dataclass(frozen=True)
+class _Choices:
+    """A Discrete (without dtype), or a choice for each number of an array."""
 
-    def read_mask(self, given: Any, masks: Masks) -> None: ...
-
-
-class _Discrete:
-    def __init__(self, name: str, start: int, n: int) -> None:
-        self._name, self._start, self._n = name, start, n
-
-    def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        values = chosen[self._name]
-        return (values + self._start if self._start else values).tolist()  # type: ignore[no-any-return]
-
-    def read_mask(self, given: Any, masks: Masks) -> None:
-        _add_mask(given, self._name, self._n, masks)
-
-
-class _WholeNumbers:
-    """A choice for each number of an array."""
-
-    def __init__(
-        self,
-        names: list[str],
-        counts: list[int],
-        firsts: NDArray[np.int64],
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        path: str,
-    ) -> None:
-        self._names, self._counts, self._firsts = names, counts, firsts
-        self._shape, self._dtype, self._path = shape, dtype, path
+    names: list[str]
+    counts: list[int]
+    firsts: NDArray[np.int64]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+    path: str
 
     def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        values = np.stack([chosen[name] for name in self._names], axis=1) + self._firsts
-        return list(values.astype(self._dtype).reshape(n, *self._shape))
+        if self.dtype is None:
+            values, first = chosen[self.names[0]], self.firsts[0]
+            return (values + first if first else values).tolist()  # type: ignore[no-any-return]
+        values = np.stack([chosen[name] for name in self.names], axis=1) + self.firsts
+        return list(values.astype(self.dtype).reshape(n, *self.shape))
 
     def read_mask(self, given: Any, masks: Masks) -> None:
         if given is None:
             return
-        if not isinstance(given, Sequence | np.ndarray) or len(given) != len(self._names):
+        if self.dtype is None:
+            given = [given]
+        elif not isinstance(given, Sequence | np.ndarray) or len(given) != len(self.names):
             raise ValueError(
-                f"the action mask of {self._path!r} is {given!r:.200}; expected one mask for each of {len(self._names)} numbers"
+                f"the action mask of {self.path!r} is {given!r:.200}; expected one mask for each of {len(self.names)} numbers"
             )
-        for name, count, mask in zip(self._names, self._counts, given, strict=True):
-            _add_mask(mask, name, count, masks)
+        for name, count, flags in zip(self.names, self.counts, given, strict=True):
+            if flags is None:
+                continue
+            mask = np.asarray(flags)
+            if mask.shape != (count,) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
+                raise ValueError(
+                    f"the action mask of {name!r} is {flags!r:.200}; expected {count} flags, 1 where the choice is open"
+                )
+            masks[name] = mask.astype(np.bool_)
 
 
 class _Numbers:
@@ -161,7 +146,7 @@ class _Numbers:
 
     def decode(self, chosen: Chosen, n: int) -> list[Any]:
         values = chosen[self._name].reshape(n, *self._shape).astype(self._dtype)
-        # Bounds of float64 are met as float32 only to its precision.
+        # float32 meets bounds of float64 only to its precision.
         return list(np.clip(values, self._low, self._high, out=values))
 
     def read_mask(self, given: Any, masks: Masks) -> None:
@@ -169,43 +154,34 @@ class _Numbers:
             raise ValueError(f"the action mask of {self._name!r} is {given!r:.200}; real numbers have none, give None")
 
 
+@dataclass(frozen=True)
 class _Group:
     """A Dict or a Tuple."""
 
-    def __init__(self, members: Mapping[Any, _Node], path: str, is_tuple: bool) -> None:
-        self._members, self._path, self._is_tuple = dict(members), path, is_tuple
+    members: Mapping[Any, Any]
+    path: str
+    is_tuple: bool
 
     def decode(self, chosen: Chosen, n: int) -> list[Any]:
-        parts = [node.decode(chosen, n) for node in self._members.values()]
-        if self._is_tuple:
+        parts = [node.decode(chosen, n) for node in self.members.values()]
+        if self.is_tuple:
             return list(zip(*parts, strict=True)) if parts else [()] * n
-        return [dict(zip(self._members, values, strict=True)) for values in zip(*parts, strict=True)]
+        return [dict(zip(self.members, values, strict=True)) for values in zip(*parts, strict=True)]
 
     def read_mask(self, given: Any, masks: Masks) -> None:
         if given is None:
             return
-        fits = isinstance(given, tuple | list) if self._is_tuple else isinstance(given, Mapping)
-        keys = range(len(given)) if self._is_tuple and fits else given
-        if not fits or list(keys) != list(self._members):
+        fits = isinstance(given, tuple | list) if self.is_tuple else isinstance(given, Mapping)
+        keys = range(len(given)) if self.is_tuple and fits else given
+        if not fits or list(keys) != list(self.members):
             raise ValueError(
-                f"the action mask of {self._path!r} is {given!r:.200}; expected one for each of {list(self._members)}"
+                f"the action mask of {self.path!r} is {given!r:.200}; expected one for each of {list(self.members)}"
             )
-        for key, node in self._members.items():
+        for key, node in self.members.items():
             node.read_mask(given[key], masks)
 
 
-def _add_mask(given: Any, name: str, count: int, masks: Masks) -> None:
-    if given is None:
-        return
-    mask = np.asarray(given)
-    if mask.shape != (count,) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
-        raise ValueError(
-            f"the action mask of {name!r} is {given!r:.200}; expected {count} flags, 1 where the choice is open"
-        )
-    masks[name] = mask.astype(np.bool_)
-
-
-def _choices(count: int, name: str) -> CategoricalActionSpace:
+def _categorical(count: int, name: str) -> CategoricalActionSpace:
     if count < 1:
         raise ValueError(f"the action space at {name!r} has {count} choices; it needs at least one")
     if count > MOST_CHOICES:
@@ -228,14 +204,14 @@ def _continuous(space: Any, name: str) -> ContinuousActionSpace:
 
 
 def _whole_numbers(space: Any, kind: str, name: str) -> tuple[NDArray[np.int64], list[int]]:
-    """The smallest value of each number, and how many it has."""
+    """Return the smallest value of each number of a space, and how many values it has."""
     shape = shape_of(space)
     size = int(np.prod(shape, dtype=np.int64))
     if kind == "MultiBinary":
         return np.zeros(size, np.int64), [2] * size
-    if kind == "MultiDiscrete":
+    if kind in ("Discrete", "MultiDiscrete"):
         firsts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), shape).reshape(-1).astype(np.int64)
-        return firsts, np.asarray(space.nvec).reshape(-1).tolist()
+        return firsts, np.asarray(space.n if kind == "Discrete" else space.nvec).reshape(-1).tolist()
     low, high = (np.broadcast_to(side, shape).reshape(-1).tolist() for side in (space.low, space.high))
     counts = [int(high) - int(low) + 1 for low, high in zip(low, high, strict=True)]
     if max(counts, default=0) > MOST_OF_A_BOX:

@@ -2,29 +2,27 @@
 
     pool = from_dm_env(lambda seed: MyTask(seed), num_envs=64)
 
-Specs are taken as the spaces of Gymnasium that they are like, and `gymnasium_in` does the rest: arrays are numbers, a
-`DiscreteArray` is a category or a choice, nested dictionaries are types of their own. An episode that ends with a discount of 0
-has ended by its own rules, and one with another discount was cut. Discounts of other steps are not used: the trainer has its own.
+Specs are converted to Gymnasium's spaces, and `bridges.gymnasium` does the rest: arrays are numbers, a `DiscreteArray` is a
+category or a choice, nested dictionaries are types of their own. An episode whose last discount is 0 has terminated, and one with
+another discount was truncated. Discounts of other steps are not used: the trainer has its own.
 """
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from entity_gym.bridges.gym_features import PlainSpace
-from entity_gym.bridges.gym_world import GymOptions
-from entity_gym.bridges.gymnasium_in import GymFactory, from_gymnasium, gymnasium_worlds
-from entity_gym.bridges.makers import Maker
-from entity_gym.bridges.pools import Executor
+from entity_gym.bridges.gymnasium.incoming import GymFactory, GymOptions, from_gymnasium, gymnasium_worlds
+from entity_gym.bridges.gymnasium.observations import PlainSpace
+from entity_gym.bridges.incoming import Constructor, Executor, parameters_of
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 
-#: What the parameter may be called by which a function that makes an environment takes its seed.
+#: Parameters by which a function that makes an environment may take its seed.
 SEEDS = ("seed", "random", "random_seed", "random_state")
 
 
@@ -41,26 +39,26 @@ def from_dm_env(
     rows: Sequence[str] = (),
     **kwargs: Any,
 ) -> VecEnv | EpisodeVecEnv:
-    """A pool of dm_env environments.
+    """Make a pool of dm_env environments.
 
     Args:
-        env: a class or function that makes one. dm_env has no seeds after that: where it has a parameter called seed, random,
-            random_seed or random_state, it is called again for environment i with `seed + i` whenever the pool is seeded.
-        num_envs: how many.
-        seed: see `env`.
-        executor: as in `from_gymnasium`, like everything that follows.
-        autoreset: see there.
-        num_workers: see there.
-        final_observations: see there.
-        global_features: see there.
-        rows: see there.
+        env: a class or function that makes an environment.
+        num_envs: as in `from_gymnasium`.
+        seed: dm_env has no seeds after an environment is made, so `env` is called again for environment i with `seed + i`
+            whenever the pool is seeded, if it has a parameter called seed, random, random_seed or random_state.
+        executor: as in `from_gymnasium`.
+        autoreset: as in `from_gymnasium`.
+        num_workers: as in `from_gymnasium`.
+        final_observations: as in `from_gymnasium`.
+        global_features: as in `from_gymnasium`.
+        rows: as in `from_gymnasium`.
         kwargs: further arguments of `env`.
 
     Raises:
-        ValueError: for what is no such environment, or specs that have no form as entities.
+        ValueError: for anything that is no such environment, or specs that have no form as entities.
     """
     return from_gymnasium(
-        DmMaker(env, kwargs),
+        DmConstructor(env, kwargs),
         num_envs,
         seed,
         executor,
@@ -73,13 +71,13 @@ def from_dm_env(
 
 
 def dm_worlds(env: str | Callable[..., Any], **kwargs: Any) -> GymFactory:
-    """What makes environments for any pool, from "package.module:Name" or a class or function; arguments as of `from_dm_env`."""
+    """Return a factory that every pool takes; arguments as in `from_dm_env`, without the pool's, or "package.module:Name"."""
     options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
-    return gymnasium_worlds(DmMaker(env, kwargs), **options)
+    return gymnasium_worlds(DmConstructor(env, kwargs), **options)
 
 
-class DmMaker(Maker):
-    """Makes environments of Gymnasium's interface from what makes those of dm_env's, "package.module:Name" or itself."""
+class DmConstructor(Constructor):
+    """Makes environments of dm_env's interface, and gives them Gymnasium's."""
 
     def __init__(self, env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
         if not isinstance(env, str) and not callable(env):
@@ -88,28 +86,30 @@ class DmMaker(Maker):
             )
         super().__init__(env, kwargs, "the dm_env environment")
 
-    def __call__(self) -> DmAsGym:
-        return DmAsGym(self)
+    def __call__(self, **more: Any) -> DmAsGym:
+        parameters = parameters_of(self.make)
+        seed_name = next((name for name in SEEDS if name in parameters and name not in self.kwargs), None)
+        return DmAsGym(functools.partial(super().__call__, **more), seed_name)
 
 
 class DmAsGym:
     """One dm_env environment with Gymnasium's interface, as far as the bridge needs it.
 
     Args:
-        make: makes it.
+        make: makes the environment.
+        seed_name: the parameter of `make` that takes a seed; None if it has none.
 
     Attributes:
         why_unseedable: what it lacks to be seeded; "" if nothing.
 
     Raises:
-        ValueError: if that makes something else, or for specs that are no spaces.
+        ValueError: if `make` returns something else, or for specs that are no spaces.
     """
 
-    def __init__(self, make: Maker) -> None:
-        self._make = make
-        self._seed_name = _seed_name(make.make, make.kwargs)
-        self.why_unseedable = "" if self._seed_name else f"what makes it has none of the parameters {', '.join(SEEDS)}"
-        self._dm = make.make_one()
+    def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:
+        self._make, self._seed_name = make, seed_name
+        self.why_unseedable = "" if seed_name else f"what makes it has none of the parameters {', '.join(SEEDS)}"
+        self._dm = make()
         lacking = [name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self._dm, name)]
         if lacking:
             raise ValueError(
@@ -128,19 +128,19 @@ class DmAsGym:
         """Start an episode; with a seed, in an environment that is made anew."""
         if seed is not None and self._seed_name is not None:
             self.close()
-            self._dm = self._make.make_one(**{self._seed_name: seed})
-        return self._time_step(self._dm.reset(), "reset").observation, {}
+            self._dm = self._make(**{self._seed_name: seed})
+        return self._checked(self._dm.reset(), "reset").observation, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
-        shown = self._time_step(self._dm.step(_as_spec(action, self._action_spec)), "step")
+        shown = self._checked(self._dm.step(_as_spec(action, self._action_spec)), "step")
         ended = bool(shown.last())
-        cut = ended and shown.discount is not None and bool(np.any(shown.discount))
+        truncated = ended and shown.discount is not None and bool(np.any(shown.discount))
         reward = 0.0 if shown.reward is None else shown.reward
-        return shown.observation, reward, ended and not cut, cut, {}
+        return shown.observation, reward, ended and not truncated, truncated, {}
 
     def render(self) -> Any:
-        """What the physics of dm_control, or a `render()` of its own, draws."""
+        """Draw with `render()` of the environment, or of dm_control's physics."""
         draw = getattr(self._dm, "render", None) or getattr(getattr(self._dm, "physics", None), "render", None)
         return None if draw is None else draw()
 
@@ -149,24 +149,16 @@ class DmAsGym:
         if hasattr(self._dm, "close"):
             self._dm.close()
 
-    def _time_step(self, shown: Any, method: str) -> Any:
-        """What `reset` and `step` return, as it is."""
+    def _checked(self, shown: Any, method: str) -> Any:
+        """Return `shown`; raises ValueError if it is no time step."""
         if not hasattr(shown, "step_type") or not hasattr(shown, "observation"):
             name = type(self._dm).__name__
             raise ValueError(f"{name}: {method}() returned {shown!r:.200}; expected a dm_env.TimeStep")
         return shown
 
 
-def _seed_name(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # some callables have none to look at
-        return None
-    return next((name for name in SEEDS if name in parameters and name not in kwargs), None)
-
-
 def _space(spec: Any, path: str) -> PlainSpace:
-    """The space that a spec is like."""
+    """Convert a spec to a space."""
     if isinstance(spec, Mapping):
         return PlainSpace("Dict", spaces={key: _space(each, f"{path}.{key}") for key, each in spec.items()})
     if isinstance(spec, list | tuple):
@@ -189,7 +181,7 @@ def _space(spec: Any, path: str) -> PlainSpace:
 
 
 def _as_spec(action: Any, spec: Any) -> Any:
-    """An action with the types that the spec has."""
+    """Convert an action to the dtypes of its spec."""
     if isinstance(spec, Mapping):
         return {key: _as_spec(action[key], each) for key, each in spec.items()}
     if isinstance(spec, list | tuple):

@@ -1,0 +1,781 @@
+"""Environments of Gymnasium's interface, of any age, as a pool of entity environments.
+
+    pool = from_gymnasium("CartPole-v1", num_envs=64)
+
+`observations` says what becomes of observations, and `actions` of actions. The info of the last step of an episode is its
+`end_of_episode_info`; `info["action_mask"]` closes choices.
+
+Gymnasium's interface is `reset(seed=, options=) -> (observation, info)` and `step(action) -> (observation, reward, terminated,
+truncated, info)`. Older interfaces work as well: `seed(number)`, `reset()` or `reset(env_info=...)` that return the observation
+alone, and `step` that returns `(observation, reward, done, info)`, where `info["TimeLimit.truncated"]` marks a truncated episode.
+
+Shapes: N environments, n of them, F features, C choices.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.actions import (
+    Action,
+    ActionMask,
+    ActionSpace,
+    CategoricalAction,
+    CategoricalActionMask,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+)
+from entity_gym.actions.reading import Rows
+from entity_gym.batch.frame import FrameReader
+from entity_gym.batch.vec_obs import VecAction
+from entity_gym.bridges.gymnasium.actions import GymActions, Masks
+from entity_gym.bridges.gymnasium.observations import (
+    AGENT,
+    Features,
+    GymObservations,
+    infer_space,
+    kind_of,
+    members_of,
+)
+from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
+from entity_gym.environment import Environment, Observation
+from entity_gym.errors import NoPictureError, warn_caller
+from entity_gym.pools.batch_env import (
+    BatchActors,
+    BatchEnvironment,
+    BatchObservation,
+    BatchRandom,
+    BatchSlots,
+    BatchStep,
+)
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.slots import EnvIds, FinalObservations, check_num_envs
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import import_module
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
+
+#: How messages call the argument that names an environment.
+_OPTION = "the Gymnasium environment"
+#: Namespace of ids -> the package that has it, if its name does not say so.
+_PACKAGES = {"ALE": "ale-py"}
+#: Key of the info of a step: which actions are open.
+ACTION_MASK = "action_mask"
+_CUT = "TimeLimit.truncated"
+
+#: Side of the spaces -> what a space that changes should hold instead.
+_IF_IT_VARIES = {
+    "observation_space": "observations, with Sequence or Graph for what varies in number",
+    "action_space": 'actions, and close those that cannot be taken with info["action_mask"]',
+}
+
+
+# ---- for users
+
+
+class GymOptions(NamedTuple):
+    """How an environment's spaces are read; see `from_gymnasium`."""
+
+    observation_space: Any = None
+    action_space: Any = None
+    global_features: bool = False
+    rows: Sequence[str] = ()
+
+
+AS_DECLARED = GymOptions()
+
+
+def from_gymnasium(
+    env: str | Callable[..., Any] | Sequence[Any],
+    num_envs: int | None = None,
+    seed: int = 0,
+    executor: Executor = "list",
+    autoreset: bool = True,
+    *,
+    num_workers: int | None = None,
+    final_observations: FinalObservations = "truncated",
+    observation_space: Any = None,
+    action_space: Any = None,
+    global_features: bool = False,
+    rows: Sequence[str] = (),
+    **kwargs: Any,
+) -> VecEnv | EpisodeVecEnv:
+    """Make a pool of Gymnasium environments.
+
+    Args:
+        env: an id such as "CartPole-v1" or "my_module:MyEnv-v0", a class, a function that makes an environment, or a list of
+            environments.
+        num_envs: number of environments. None: one, or the length of the list.
+        seed: environment i is seeded with `seed + i`.
+        executor: "list" steps the environments in the calling thread, "thread" in several threads (`ThreadedVecEnv`), "process"
+            in worker processes (`ProcessVecEnv`).
+        autoreset: true makes a `VecEnv`, in which a new episode follows each that ends. False makes an `EpisodeVecEnv`, in
+            which each environment plays one episode, and the batch shrinks as they end.
+        num_workers: number of threads or processes. None: one for each core, at most one for each environment.
+        final_observations: which last observations to keep in `VecObs.final`.
+        observation_space: replaces the environment's own. If an environment declares none, its first observation tells it.
+        action_space: replaces the environment's own.
+        global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
+        rows: paths of Boxes, such as "ships", whose rows are entities; "Item" if the observation itself is the Box.
+        kwargs: arguments of the environment.
+
+    Returns:
+        A pool; `reset(env_info=...)` gives each environment its `options`.
+
+    Raises:
+        ValueError: for an environment that is not found or cannot be made, spaces that have no form as entities, or arguments
+            that do not go together.
+        ImportError: if an id needs Gymnasium, which is not installed.
+    """
+    options = GymOptions(
+        observation_space, action_space, global_features, rows if isinstance(rows, str) else tuple(rows)
+    )
+    factory = GymFactory(env, options, **kwargs)
+    many = factory.num_instances or 1 if num_envs is None else num_envs
+    return make_pool(factory, many, seed, executor, autoreset, num_workers, final_observations)
+
+
+def gymnasium_worlds(env: Any, **kwargs: Any) -> GymFactory:
+    """Return a factory of Gymnasium environments that every pool takes; arguments as in `from_gymnasium`, without the pool's."""
+    options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
+    return GymFactory(env, GymOptions(**options), **kwargs)
+
+
+class GymFactory:
+    """Makes Gymnasium environments for any pool (a `SlotsFactory`): one alone, or several with slots of their own.
+
+    Args:
+        env: as in `from_gymnasium`.
+        kwargs: arguments of the environment.
+
+    Attributes:
+        num_instances: the length of the list of environments, if `env` is one.
+
+    Raises:
+        ValueError: if there is no such environment.
+    """
+
+    def __init__(self, env: Any, options: GymOptions = AS_DECLARED, **kwargs: Any) -> None:
+        self._options = options
+        self._instances: list[Any] | None = None
+        self._make: Callable[[], Any] | None = None
+        if isinstance(env, str):
+            self._make = _by_id(env, kwargs)
+        elif callable(env) and not (hasattr(env, "reset") and not isinstance(env, type)):
+            self._make = env if isinstance(env, Constructor) else Constructor(env, kwargs, _OPTION)
+        elif isinstance(env, Sequence) and len(env):
+            self._instances = _made_already(env, kwargs)
+        elif hasattr(env, "reset"):
+            raise ValueError(f"env is one {type(env).__name__} object; give [it] as a list, or what makes one")
+        else:
+            raise ValueError(f"env is {env!r:.200}; expected an id, a class, a function, or a list of environments")
+
+    @property
+    def num_instances(self) -> int | None:
+        return None if self._instances is None else len(self._instances)
+
+    def __call__(self) -> GymnasiumEnvironment:
+        """Make one environment alone."""
+        return GymnasiumEnvironment(self._worlds(0, 1)[0])
+
+    def make_slots(
+        self,
+        num_envs: int,
+        *,
+        first_env: int = 0,
+        autoreset: bool = True,
+        final_observations: FinalObservations = "truncated",
+    ) -> GymSlots:
+        """Make slots of several environments; arguments as in `EnvSlots`."""
+        check_num_envs(num_envs)
+        worlds = self._worlds(first_env, num_envs)
+        try:
+            return GymSlots(worlds, first_env=first_env, autoreset=autoreset, final_observations=final_observations)
+        except BaseException:
+            _close(worlds)
+            raise
+
+    def _worlds(self, first: int, many: int) -> list[GymWorld]:
+        if self._instances is not None and first + many > len(self._instances):
+            raise ValueError(f"num_envs asks for {first + many} environments, and the list has {len(self._instances)}")
+        worlds: list[GymWorld] = []
+        try:
+            for i in range(first, first + many):
+                if self._make is None:
+                    assert self._instances is not None
+                    worlds.append(GymWorld(self._instances[i], self._options))
+                else:
+                    worlds.append(GymWorld(self._make(), self._options))
+        except BaseException:
+            if self._make is not None:
+                _close(worlds)
+            raise
+        return worlds
+
+
+# ---- one environment
+
+
+class GymWorld:
+    """One environment: its spaces as entities and actions, its next seed and options, and checks of all that it returns.
+
+    Args:
+        env: closed with this object.
+        options: how its spaces are read.
+
+    Attributes:
+        where: how messages call it.
+        warns: whether it warns if it cannot be seeded; once.
+
+    Raises:
+        ValueError: if it is no such environment, or has spaces that have no form as entities.
+    """
+
+    def __init__(self, env: Any, options: GymOptions = AS_DECLARED) -> None:
+        check_is_gym(env)
+        self.env = env
+        self.name = self.where = name_of(env)
+        self.warns = True
+        self._seed: int | None = None
+        self._options: dict[str, Any] = {}
+        self._declared = {side: _declared(env, side) for side in ("observation_space", "action_space")}
+        self._takes = {name: _takes(env, name) for name in ("seed", "options", "env_info", "return_info")}
+        action_space = self._declared["action_space"] if options.action_space is None else options.action_space
+        if action_space is None:
+            raise ValueError(
+                f"{self.name} declares no action space: give action_space=..., a space of gymnasium.spaces"
+            )
+        space = self._declared["observation_space"] if options.observation_space is None else options.observation_space
+        self._expected = "the observation space"
+        # An observation of such a space looks like (observation, info).
+        self._shows_pairs = space is not None and kind_of(space) == "Tuple"
+        self._shows_pairs &= self._shows_pairs and [kind_of(each) for _, each in members_of(space)][1:] == ["Dict"]
+        shown = None
+        if space is None:
+            self._expected = "the first observation, since no observation_space is declared"
+            self._seed = 0
+            with making(self.name):
+                shown = self._reset()[0]
+        try:
+            space = infer_space(shown) if space is None else space
+            self.observations = GymObservations(space, global_features=options.global_features, rows=options.rows)
+            self.actions = GymActions(action_space)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+    def reseed(self, seed: int) -> None:
+        """Seed the environment with the next `reset`."""
+        self._seed = seed
+
+    def configure(self, info: Mapping[str, Any]) -> None:
+        """Update the options of the following episodes; raises ValueError if `reset` takes none."""
+        if not (self._takes["options"] or self._takes["env_info"]):
+            raise ValueError(
+                f"{self.where} takes no env_info: its reset() has neither `options` nor `env_info` among its parameters"
+            )
+        self._options = {**self._options, **info}
+
+    def reset(self, to: MutableMapping[str, Features]) -> Masks:
+        """Start an episode, write its first observation to `to`, and return the masks of its first actions.
+
+        Raises:
+            ValueError: for an observation outside the space, or if the spaces have changed.
+        """
+        observation, info = self._reset()
+        for side, before in self._declared.items():
+            now = _declared(self.env, side)
+            if now is not before and not _same(now, before):
+                raise ValueError(
+                    f"{self.where}: {side} was {before} and is {now} after reset(): spaces must not change; declare one that "
+                    f"holds all {_IF_IT_VARIES[side]}"
+                )
+        self._write(observation, to, "reset")
+        return self._masks(info, "reset")
+
+    def step(
+        self, action: Any, to: MutableMapping[str, Features]
+    ) -> tuple[float, bool, bool, Mapping[str, Any], Masks]:
+        """Take a step and write its observation to `to`.
+
+        Returns:
+            Reward, terminated, truncated, info, and the masks of the next actions.
+
+        Raises:
+            ValueError: for values outside the spaces, or of another type than `step` must return.
+        """
+        result = self.env.step(action)
+        if type(result) is not tuple or len(result) != 5:
+            result = self._as_five(result)
+        observation, reward, terminated, truncated, info = result
+        # Every step of every environment comes here, so values of the expected type are not checked twice.
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated, truncated = self._flag(terminated, "terminated"), self._flag(truncated, "truncated")
+        if type(reward) is not float or not math.isfinite(reward):
+            reward = self._number(reward)
+        if type(info) is not dict and not isinstance(info, Mapping):
+            raise ValueError(f"{self.where}: step() returned the info {info!r:.200}; expected a dictionary")
+        self._write(observation, to, "step")
+        masks = self._masks(info, "step") if info and not (terminated or truncated) else {}
+        return reward, terminated, truncated and not terminated, info, masks
+
+    def render(self) -> NDArray[np.uint8]:
+        """Draw the current state as a (height, width, 3) image; raises NoPictureError if the environment was not made for it."""
+        render = getattr(self.env, "render", None)
+        if render is None:
+            raise NoPictureError(f"{self.where} has no render()")
+        modes = (getattr(self.env, "metadata", None) or {}).get("render_modes", ())
+        if "mode" in parameters_of(render):
+            image = render(mode="rgb_array")
+        elif "rgb_array" in modes and getattr(self.env, "render_mode", "unknown") is None:
+            image = None  # it could draw, and was made without a render mode: it would warn every time
+        else:
+            image = render()
+        if isinstance(image, list) and image:
+            image = image[-1]
+        array = None if image is None else np.asarray(image)
+        if array is None or array.ndim != 3 or array.shape[2] != 3:
+            raise NoPictureError(
+                f"{self.where}: render() returned {image!r:.80}; expected an image (height, width, 3): make it with "
+                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
+            )
+        return array.astype(np.uint8, copy=False)
+
+    def close(self) -> None:
+        """Release the environment."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
+
+    def _reset(self) -> tuple[Any, Mapping[str, Any]]:
+        """Call `reset` with the arguments that it has; returns observation and info."""
+        arguments: dict[str, Any] = {}
+        seed, self._seed = self._seed, None
+        if seed is not None:
+            why = getattr(self.env, "why_unseedable", "")
+            if self._takes["seed"]:
+                arguments["seed"] = seed
+            elif callable(getattr(self.env, "seed", None)):
+                self.env.seed(seed)
+            else:
+                why = why or "it has neither reset(seed=...) nor seed()"
+            if why and self.warns:
+                warn_caller(f"{self.name} cannot be seeded: {why}; its episodes differ in every run")
+                self.warns = False
+        if self._options:
+            arguments["options" if self._takes["options"] else "env_info"] = dict(self._options)
+        if self._takes["return_info"]:
+            arguments["return_info"] = True
+        result = self.env.reset(**arguments)
+        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+        if is_pair and not (self._shows_pairs and not self._takes["seed"]):
+            return result[0], result[1]
+        return result, {}
+
+    def _write(self, observation: Any, to: MutableMapping[str, Features], method: str) -> None:
+        try:
+            self.observations.write(observation, to)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: {method}() does not fit {self._expected}: {error}") from None
+
+    def _masks(self, info: Mapping[str, Any], method: str) -> Masks:
+        given = info.get(ACTION_MASK)
+        if given is None:
+            return {}
+        try:
+            return self.actions.masks(given)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: the info of {method}(): {error}") from None
+
+    def _as_five(self, result: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Convert the result of an older `step`."""
+        size = len(result) if isinstance(result, tuple | list) else 0
+        if size == 5:
+            return tuple(result)
+        if size != 4:
+            raise ValueError(
+                f"{self.where}: step() returned {result!r:.200}; expected (observation, reward, terminated, truncated, info), or "
+                "(observation, reward, done, info) of an older environment"
+            )
+        observation, reward, done, info = result
+        cut = isinstance(info, Mapping) and self._flag(info.get(_CUT, False), _CUT)
+        done = self._flag(done, "done")
+        return observation, reward, done and not cut, done and cut, {} if info is None else info
+
+    def _flag(self, value: Any, name: str) -> bool:
+        if value is True or value is False:
+            return value
+        if np.ndim(value) or np.asarray(value).dtype.kind not in "biu" or value not in (0, 1):
+            raise ValueError(f"{self.where}: step() returned {name}={value!r:.200}; expected a bool")
+        return bool(value)
+
+    def _number(self, value: Any) -> float:
+        if not isinstance(value, float | int):
+            array = np.asarray(value)
+            if array.size != 1 or array.dtype.kind not in "biuf":
+                raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number")
+            value = array.item()
+        if not math.isfinite(value):
+            raise ValueError(f"{self.where}: step() returned the reward {value!r}; it must be finite")
+        return float(value)
+
+
+def check_is_gym(env: Any) -> None:
+    """Raise ValueError unless `env` is one environment of Gymnasium's interface."""
+    name = type(env).__name__
+    if hasattr(env, "single_observation_space"):
+        raise ValueError(f"{name} is a vector environment; give what makes one single environment")
+    if hasattr(env, "obs_space"):
+        raise ValueError(f"{name} has entities already: give it to ListEnv, ThreadedVecEnv or ProcessVecEnv as it is")
+    if isinstance(env, type) or not callable(getattr(env, "reset", None)) or not callable(getattr(env, "step", None)):
+        raise ValueError(f"{env!r:.200} is no environment of Gymnasium's interface: it has no reset() and step()")
+
+
+def name_of(env: Any) -> str:
+    """Return the id of an environment, or the name of its class."""
+    name = getattr(getattr(env, "spec", None), "id", None)
+    return name if isinstance(name, str) else type(getattr(env, "unwrapped", env)).__name__
+
+
+def _declared(env: Any, side: str) -> Any:
+    """Return a space that the environment declares, or None."""
+    try:
+        return getattr(env, side, None)
+    except NotImplementedError:
+        return None
+
+
+def _same(now: Any, before: Any) -> bool:
+    try:
+        return bool(now == before)
+    except ValueError:  # arrays in a space of the user's own class
+        return repr(now) == repr(before)
+
+
+def _takes(env: Any, name: str) -> bool:
+    """Return whether `reset` has this parameter; `**kwargs` stand for those of a wrapped environment, or for Gymnasium's."""
+    parameters = parameters_of(env.reset)
+    if name in parameters:
+        return True
+    if not any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
+        return False
+    inner = getattr(env, "env", None)
+    return name in ("seed", "options") if inner is None else _takes(inner, name)
+
+
+class GymnasiumEnvironment(Environment):
+    """One Gymnasium environment as an entity environment; in pools, `from_gymnasium` is several times as fast.
+
+    Args:
+        env: the environment, or a `GymWorld` of it.
+        options: how its spaces are read.
+
+    Raises:
+        ValueError: for spaces that have no form as entities.
+    """
+
+    def __init__(self, env: Any, options: GymOptions = AS_DECLARED) -> None:
+        self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
+        self.display_name = self.world.name  # by messages of pools
+
+    def obs_space(self) -> ObsSpace:
+        return self.world.observations.obs_space
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.world.actions.action_space
+
+    def reseed(self, seed: int, number: int) -> None:
+        super().reseed(seed, number)
+        self.world.where = f"{self.world.name} (environment {number})"
+        self.world.reseed(seed + number)
+
+    def configure(self, info: Mapping[str, Any]) -> None:
+        self.world.configure(info)
+
+    def reset(self) -> Observation:
+        features = self.world.observations.empty()
+        return self._shown(features, self.world.reset(features))
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        chosen: dict[str, NDArray[Any]] = {}
+        for name, action in actions.items():
+            assert isinstance(action, CategoricalAction | ContinuousAction)
+            chosen[name] = action.values if isinstance(action, ContinuousAction) else action.actions
+        features = self.world.observations.empty()
+        reward, terminated, truncated, info, masks = self.world.step(self.world.actions.decode(chosen, 1)[0], features)
+        shown = self._shown(features, masks)
+        shown.reward, shown.done, shown.truncated = reward, terminated or truncated, truncated
+        if shown.done:
+            shown.actions = {}
+            shown.end_of_episode_info = {key: value for key, value in info.items() if key != ACTION_MASK}
+        return shown
+
+    def render(self) -> NDArray[np.uint8]:
+        return self.world.render()
+
+    def close(self) -> None:
+        self.world.close()
+
+    def _shown(self, features: dict[str, Features], masks: Masks) -> Observation:
+        everywhere = features.pop(GLOBAL_ENTITY, ())
+        actions: dict[str, ActionMask] = {}
+        for name, space in self.action_space().items():
+            mask = masks.get(name)
+            actions[name] = (
+                ContinuousActionMask(actor_types=[AGENT])
+                if isinstance(space, ContinuousActionSpace)
+                else CategoricalActionMask(actor_types=[AGENT], mask=None if mask is None else mask[None])
+            )
+        return Observation(
+            features={name: np.atleast_2d(rows) for name, rows in features.items()},
+            ids={AGENT: [AGENT]},
+            actions=actions,
+            global_features=everywhere,
+        )
+
+
+# ---- many environments
+
+
+class GymBatch(BatchEnvironment):
+    """N environments with the same spaces, stepped one after the other; each writes its observation to shared arrays.
+
+    Raises:
+        ValueError: if the spaces differ.
+    """
+
+    def __init__(self, worlds: Sequence[GymWorld]) -> None:
+        super().__init__(len(worlds))
+        self.worlds = list(worlds)
+        first = self.worlds[0]
+        self._observations, self._actions = first.observations, first.actions
+        for i, world in enumerate(self.worlds):
+            _check_same(first, world, i)
+        self._empty = self._observations.empty()
+        fixed = [name for name, count in self._observations.counts.items() if count is not None]
+        # Entity type -> (N, F) if there is always one, (N, n, F) if there are always n.
+        self._fixed = {name: np.zeros((len(worlds), *self._empty[name].shape), np.float32) for name in fixed}
+        # Of each environment: views of these, and arrays of its own where the number varies.
+        self._shown = [
+            {**self._empty, **{name: all_[i] for name, all_ in self._fixed.items()}} for i in range(len(worlds))
+        ]
+        self._masks: dict[str, NDArray[np.bool_]] = {}  # action -> (N, C), once a choice was closed
+
+    def obs_space(self) -> ObsSpace:
+        return self._observations.obs_space
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self._actions.action_space
+
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
+        for i, info in zip(ids.tolist(), env_info, strict=True):
+            self.worlds[i].configure(info)
+
+    def reset(self, ids: EnvIds, rng: BatchRandom) -> None:
+        for i in ids.tolist():
+            try:
+                self._close_choices(i, self.worlds[i].reset(self._shown[i]))
+            except Exception as error:
+                error.add_note(f"raised by {self.worlds[i].where} in reset()")
+                raise
+
+    def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
+        chosen = {
+            name: actions[name].values if isinstance(space, ContinuousActionSpace) else actions[name].values[:, 0]
+            for name, space in self._actions.action_space.items()
+        }
+        rewards, infos = [], []
+        terminated, truncated = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
+        numbers = ids.tolist()
+        for k, (i, action) in enumerate(zip(numbers, self._actions.decode(chosen, len(ids)), strict=True)):
+            try:
+                reward, ended, cut, info, masks = self.worlds[i].step(action, self._shown[i])
+            except Exception as error:
+                error.add_note(f"raised by {self.worlds[i].where} in step()")
+                raise
+            if masks or self._masks:
+                self._close_choices(i, masks)
+            rewards.append(reward)
+            infos.append(info)
+            if ended or cut:
+                terminated[k], truncated[k] = ended, cut
+                infos[k] = {name: value for name, value in info.items() if name != ACTION_MASK}
+        return BatchStep(np.array(rewards), terminated, truncated, infos)
+
+    def observe(self, ids: EnvIds) -> BatchObservation:
+        features: dict[str, Any] = {}
+        for name, count in self._observations.counts.items():
+            if count is None:
+                parts = [self._shown[i][name] for i in ids.tolist()]
+                values = np.concatenate([self._empty[name], *parts])
+                features[name] = Rows(values, np.array([len(part) for part in parts], np.int64))
+            else:
+                rows = self._fixed[name][ids]
+                features[name] = rows if rows.ndim == 3 or name == GLOBAL_ENTITY else rows[:, None]
+        everywhere = features.pop(GLOBAL_ENTITY, None)
+        masks = dict(self._masks)
+        actions = {
+            name: BatchActors(actors=AGENT, mask=masks[name][ids][:, None] if name in masks else None)
+            for name in self._actions.action_space
+        }
+        return BatchObservation(features=features, actions=actions, global_features=everywhere)
+
+    def render(self, i: int) -> NDArray[np.uint8]:
+        return self.worlds[i].render()
+
+    def close(self) -> None:
+        errors = []
+        for world in self.worlds:
+            try:
+                world.close()
+            except Exception as error:  # the other environments must be closed as well
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _close_choices(self, i: int, masks: Masks) -> None:
+        """Set the masks of environment `i`; everything else is open to it."""
+        for name in masks.keys() - self._masks.keys():
+            every = np.ones((self.num_envs, len(masks[name])), np.bool_)
+            self._masks.setdefault(name, every)  # atomic: other threads step other environments
+        for name, every in list(self._masks.items()):
+            every[i] = masks.get(name, True)
+
+
+class GymSlots(BatchSlots):
+    """Slots of Gymnasium environments, closed with them; environment i is seeded with `seed + first_env + i`."""
+
+    one_by_one = True
+
+    def __init__(
+        self,
+        worlds: Sequence[GymWorld],
+        *,
+        first_env: int = 0,
+        autoreset: bool = True,
+        final_observations: FinalObservations = "truncated",
+    ) -> None:
+        self._worlds = list(worlds)
+        super().__init__(
+            lambda num_envs: GymBatch(self._worlds),
+            len(self._worlds),
+            first_env=first_env,
+            autoreset=autoreset,
+            final_observations=final_observations,
+        )
+        first = self._worlds[0]
+        self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), first.name, first_env)
+        for i, world in enumerate(self._worlds):
+            world.where = self.where(i)
+            world.warns = i == 0  # one warning for all
+
+    def seed(self, seed: int) -> None:
+        super().seed(seed)
+        for i, world in enumerate(self._worlds):
+            world.reseed(seed + self.first_env + i)
+
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
+        for i in ids.tolist():
+            self._worlds[i].configure({})  # raises now if the environment takes none
+        super().configure(ids, env_info)
+
+    def clone(self) -> GymSlots:
+        raise ValueError(f"a copy needs environments that can be saved; {self._reader.environment} cannot be")
+
+    def _call(self, ids: EnvIds, method: Any, *args: Any) -> Any:
+        return method(*args)  # which names the environment itself
+
+
+def _check_same(first: GymWorld, world: GymWorld, i: int) -> None:
+    for side, one, other in (
+        ("observation", first.observations.obs_space, world.observations.obs_space),
+        ("observation", first.observations.counts, world.observations.counts),
+        ("action", first.actions.action_space, world.actions.action_space),
+        ("action", first.actions.firsts, world.actions.firsts),
+    ):
+        if one != other:
+            raise ValueError(
+                f"the environments of a pool must have the same spaces: as entities, the {side} space of environment 0 "
+                f"({first.name}) is {one}, and that of environment {i} ({world.name}) is {other}"
+            )
+
+
+# ---- how environments are found
+
+
+def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the environments of a list; raises ValueError for what is no list of different environments."""
+    for each in envs:
+        if isinstance(each, type) or (callable(each) and not hasattr(each, "reset")):
+            name = getattr(each, "__name__", type(each).__name__)
+            raise ValueError(
+                f"the list has {name}, which makes environments; give it alone, with num_envs={len(envs)}, or a list of what "
+                "such functions return: [make() for make in makes]"
+            )
+    if kwargs:
+        raise ValueError(
+            f"the arguments {list(kwargs)} are for making environments; those in the list are made already"
+        )
+    if len({id(each) for each in envs}) != len(envs):
+        raise ValueError("the list has one environment twice; each is stepped by itself, so make as many as you need")
+    return list(envs)
+
+
+def _close(worlds: Sequence[GymWorld]) -> None:
+    for world in worlds:
+        with suppress(Exception):  # another error is being raised
+            world.close()
+
+
+def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return the constructor of an id, or of the class or function at "module:Name"."""
+    _, colon, rest = name.rpartition(":")
+    if colon:
+        with naming_extras():
+            module = import_module(name, _OPTION)  # which may register ids
+        known = getattr(sys.modules.get("gymnasium"), "registry", {})
+        if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
+            return Constructor(name, kwargs, _OPTION)
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ImportError(f'environments by id need Gymnasium ({error}): pip install "enn-ppo[gymnasium]"') from error
+    try:
+        spec = gymnasium.spec(rest)
+    except gymnasium.error.Error as error:
+        near = difflib.get_close_matches(rest, gymnasium.registry, n=3)
+        hint = f"; near are {', '.join(map(repr, near))}" if near else ""
+        if isinstance(error, gymnasium.error.NamespaceNotFound) and not near:
+            namespace = rest.partition("/")[0]
+            package = _PACKAGES.get(namespace)
+            hint = (
+                f"; ids of {namespace}/ come with {package or 'a package of their own'}: install that, and name its module as "
+                f"well, as in {(package or 'its_module').replace('-', '_')}:{rest}"
+            )
+        raise ValueError(f"{name!r} is no environment that Gymnasium knows: {error}{hint}") from None
+    return _FromSpec(name, spec, dict(kwargs))
+
+
+class _FromSpec:
+    """Makes environments of a spec, which worker processes get as it is: they have not run the code that registered it."""
+
+    def __init__(self, name: str, spec: Any, kwargs: dict[str, Any]) -> None:
+        self._name, self._spec, self._kwargs = name, spec, kwargs
+
+    def __call__(self) -> Any:
+        import gymnasium
+
+        try:
+            with making(self._name):
+                # GymWorld checks all that is returned.
+                return gymnasium.make(self._spec, disable_env_checker=True, **self._kwargs)
+        except (gymnasium.error.Error, TypeError, ImportError) as error:
+            arguments = f" with {self._kwargs}" if self._kwargs else ""
+            raise ValueError(f"Gymnasium cannot make {self._name!r}{arguments}: {error}") from error

@@ -1,0 +1,136 @@
+"""Environments of other libraries: how their constructors are found, checked and called, and the pools made of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from entity_gym.errors import nearest
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.slots import FinalObservations, check_num_envs
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import import_callable
+
+Executor = Literal["list", "thread", "process"]
+
+#: Library -> the extra of this package that installs it.
+EXTRAS = {"gymnasium": "gymnasium", "pettingzoo": "pettingzoo", "dm_env": "dm"}
+
+
+class Constructor:
+    """Makes an environment by a class or function, checked before it is called.
+
+    Args:
+        make: the class or function, or "package.module:Name" of it.
+        option: how messages call `make` if it is not found.
+
+    Attributes:
+        name: how messages call the environment.
+
+    Raises:
+        ValueError: if there is no such class or function, or it cannot be called with `kwargs`.
+        ImportError: if its module needs something that is not installed; says how to install an extra.
+    """
+
+    def __init__(self, make: str | Callable[..., Any], kwargs: Mapping[str, Any], option: str) -> None:
+        self.name = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__)
+        if isinstance(make, str):
+            with naming_extras():
+                make = import_callable(make, option, _callables)
+        self.make: Callable[..., Any] = make  # type: ignore[assignment]
+        self.kwargs = dict(kwargs)
+        check_arguments(self.make, self.name, self.kwargs)
+
+    def __call__(self, **more: Any) -> Any:
+        """Make an environment, with further arguments."""
+        with making(self.name):
+            return self.make(**self.kwargs, **more)
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Add to the ImportError of an optional library how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None or "pip install" in str(error):
+            raise
+        raise ImportError(f'{error}: pip install "enn-ppo[{extra}]"', name=error.name) from error
+
+
+@contextmanager
+def making(name: str) -> Iterator[None]:
+    """Add the environment's name to any exception raised in its constructor; turn ImportError into ValueError."""
+    try:
+        with naming_extras():
+            yield
+    except ImportError as error:
+        raise ValueError(f"{name} cannot be made: {error}") from error
+    except Exception as error:
+        if name not in str(error):
+            error.add_note(f"raised by {name} when it was made")
+        raise
+
+
+def check_arguments(
+    function: Callable[..., Any], name: str, kwargs: Mapping[str, Any], option: str = "the arguments"
+) -> None:
+    """Raise ValueError if `function` cannot be called with `kwargs`; `name` and `option` are how messages call these."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some callables
+        return
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        raise ValueError(f"{option} {dict(kwargs)} do not fit {name}{signature}: {error}") from error
+
+
+def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function; none for callables that do not tell them."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def make_pool(
+    env: EnvSource,
+    num_envs: int,
+    seed: int = 0,
+    executor: Executor = "list",
+    autoreset: bool = True,
+    num_workers: int | None = None,
+    final_observations: FinalObservations = "truncated",
+) -> VecEnv | EpisodeVecEnv:
+    """Make a pool of environments; arguments and errors as in `from_gymnasium`."""
+    if executor not in get_args(Executor):
+        raise ValueError(f"executor is {executor!r}; {nearest(executor, get_args(Executor))}")
+    if executor == "list" and num_workers not in (None, 1):
+        raise ValueError(f"num_workers is {num_workers}, which is for executor='thread' or 'process'; it is 'list'")
+    check_num_envs(num_envs)
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(f"num_workers is {num_workers}; it must be at least 1, or None for one for each core")
+    workers = 1 if executor == "list" else min(num_envs, num_workers or os.cpu_count() or 1)
+    if not autoreset:
+        if executor == "process":
+            raise ValueError("autoreset=False is not there for executor='process'; use 'list' or 'thread'")
+        return EpisodeVecEnv(env, num_envs, workers, seed)
+    pool = ProcessVecEnv if executor == "process" else ThreadedVecEnv
+    return pool(env, num_envs, workers, seed=seed, final_observations=final_observations)
+
+
+def _callables(module: ModuleType) -> list[str]:
+    """Return the names of the public classes and functions that a module defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
+    ]

@@ -1,0 +1,135 @@
+"""Entity environments for libraries that have no entities: one environment as a Gymnasium, PettingZoo or dm_env environment.
+
+env = to_gymnasium("MineSweeper", form="ragged")                    # as many rows as there are entities
+env = to_gymnasium("MineSweeper")                                   # padded: one Dict of fixed arrays, with masks
+env = to_gymnasium(MyWorld, max_entities={"Robot": 4, "Box": 20})   # a Python world does not say how many there can be
+env = to_pettingzoo("MultiSnake", num_snakes=4, num_players=2, max_actors={"move": 2})
+env = to_dm_env("MineSweeper", seed=1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from entity_gym.environment import Environment
+from entity_gym.errors import nearest
+from entity_gym.pools.players import players_of
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.spec import EnvSpec
+from entity_gym.registry import Prepared, draws, make, make_single_pool, prepare, spec_of
+
+if TYPE_CHECKING:  # each needs its library
+    from entity_gym.bridges.dm_env.envs import DmEnvironment
+    from entity_gym.bridges.gymnasium.envs import GymnasiumEnv
+    from entity_gym.bridges.pettingzoo.envs import PlayersParallelEnv
+
+Made = TypeVar("Made")
+GymnasiumFormName = Literal["padded", "nested", "ragged"]
+
+
+def to_gymnasium(
+    env: Any, form: GymnasiumFormName = "padded", render_mode: str | None = None, **options: Any
+) -> GymnasiumEnv:
+    """Make one environment as a `gymnasium.Env`.
+
+    Args:
+        env: as in `make`: a name, "package.module:Class", a class or a function; or one `Environment`, closed with the result.
+        form: "padded", one level of arrays of fixed shapes with masks, for Stable-Baselines3 and others; "nested", the same in
+            nested dictionaries, with a dictionary of actions; or "ragged", rows whose number varies.
+        render_mode: "rgb_array", or None.
+        options: those of `make` that concern one environment, and the environment's parameters. `max_entities` (type -> room)
+            and `max_actors` (action -> room) are for the padded forms of environments that do not say how many there can
+            be; an environment that shows more raises ValueError.
+
+    Raises:
+        ValueError: for options that are not allowed, and for worlds that do not fit the form, naming one that they fit.
+        ImportError: naming what to install.
+    """
+    from entity_gym.bridges.gymnasium.envs import GymnasiumEnv, PaddedEnv, RaggedEnv, gymnasium_spec
+
+    if form not in get_args(GymnasiumFormName):
+        raise ValueError(f"form is {form!r}; {nearest(form, get_args(GymnasiumFormName))}")
+    for option in ("max_entities", "max_actors"):
+        if form == "ragged" and options.get(option) is not None:
+            raise ValueError(f"{option} is for form='padded'; there is no limit with form='ragged', so leave it out")
+    prepared = _prepare_one(env, render_mode, options)
+    wrapper = {"padded": PaddedEnv, "nested": GymnasiumEnv, "ragged": RaggedEnv}[form]
+    made, pool = _wrap_pool(prepared, lambda pool, spec: wrapper(pool, spec, render_mode))
+    if not draws(prepared, pool):
+        made.metadata = {**made.metadata, "render_modes": []}
+    if not isinstance(env, Environment):  # gymnasium.make would make another environment with the same object inside
+        made.spec = gymnasium_spec(made.env_spec, env, form)
+    return made
+
+
+def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -> PlayersParallelEnv:
+    """Make one environment of a world with players as a PettingZoo parallel environment whose agents are the players.
+
+    Args:
+        env: as in `to_gymnasium`.
+        render_mode: "rgb_array", or None.
+        options: as in `to_gymnasium`; `max_actors` is the room for the actors of *one player*.
+
+    Raises:
+        ValueError: if the world has no players, or does not say how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    from entity_gym.bridges.pettingzoo.envs import PlayersParallelEnv
+
+    prepared = _prepare_one(env, render_mode, options)
+    mapping = players_of(prepared.source)
+    if mapping is None:
+        raise ValueError(
+            f"{prepared.config.name} has no players, who would be the agents: give its class num_players(), players() and "
+            "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
+        )
+    return _wrap_pool(prepared, lambda pool, spec: PlayersParallelEnv(pool, spec, mapping, render_mode))[0]
+
+
+def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
+    """Make one environment as a `dm_env.Environment`.
+
+    Args:
+        env: as in `to_gymnasium`.
+        seed: of all random numbers; dm_env has no other place for it.
+        options: as in `to_gymnasium`.
+
+    Raises:
+        ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
+        ImportError: naming what to install.
+    """
+    from entity_gym.bridges.dm_env.envs import DmEnvironment
+
+    if options.pop("num_envs", 1) != 1:
+        raise ValueError("to_dm_env makes one environment; make(..., num_envs, env_type='dm') has several side by side")
+    return DmEnvironment(make(_source_of(env), 1, seed=seed, env_type="dm", **options))
+
+
+def _prepare_one(env: Any, render_mode: str | None, options: dict[str, Any]) -> Prepared:
+    prepared = prepare(_source_of(env), {**options, "env_type": "gymnasium", "render_mode": render_mode})
+    if prepared.config.num_envs != 1:
+        raise ValueError(f"num_envs is {prepared.config.num_envs}; this is one environment, and make() makes several")
+    return prepared
+
+
+def _wrap_pool(prepared: Prepared, wrap: Callable[[SlotVecEnv, EnvSpec], Made]) -> tuple[Made, SlotVecEnv]:
+    """Return `wrap` of a pool of one environment without autoreset, and the pool, which is closed if that fails."""
+    pool = make_single_pool(prepared)
+    try:
+        return wrap(pool, spec_of(prepared, pool)), pool
+    except BaseException:
+        pool.close()
+        raise
+
+
+def _source_of(env: Any) -> Any:
+    """Return what `make` takes; for one `Environment` a function that returns it."""
+    if not isinstance(env, Environment):
+        return env
+
+    def the_one() -> Environment:
+        return env
+
+    the_one.__name__ = type(env).__name__  # for messages
+    return the_one
