@@ -308,7 +308,7 @@ def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
     """Return (N, P) what each player earned with the step that led here: the frame's reward where the world does not tell.
 
     Raises:
-        ValueError: the world tells the rewards of another number of players.
+        ValueError: the world tells the rewards of some of the players only. Rows beyond the last player are not read.
     """
     shared = np.repeat(obs.reward[:, None], num_players, axis=1)
     told = obs.arrays.get(PLAYER_REWARD)
@@ -316,14 +316,15 @@ def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
         return shared
     assert isinstance(told, RaggedBuffer)
     lengths = _lengths(told.offsets)
-    wrong = (lengths != 0) & (lengths != num_players)
+    wrong = (lengths != 0) & (lengths < num_players)
     if wrong.any():
         i = int(wrong.argmax())
         raise ValueError(
             f"environment {obs.env_id[i]}: player_rewards has {lengths[i]} numbers; the world has {num_players} players: give "
             "one for each, or none where all share the reward"
         )
-    shared[lengths > 0] = told.values.reshape(-1, num_players)
+    tells = lengths > 0
+    shared[tells] = told.values[told.offsets[:-1][tells, None] + np.arange(num_players)]
     return shared
 
 

@@ -186,14 +186,14 @@ def test_a_copy_goes_on_in_the_same_way_and_shares_nothing() -> None:
             assert play(twin, obs, 20, np.random.default_rng(7)) == expected
 
 
-def test_rewards_of_another_number_of_players_are_refused() -> None:
-    class Three(Duel):
+def test_rewards_of_some_of_the_players_only_are_refused() -> None:
+    class One(Duel):
         def act(self, actions: Any) -> Observation:
-            return replace(super().act(actions), player_rewards=(1.0, 2.0, 3.0))
+            return replace(super().act(actions), player_rewards=(1.0,))
 
-    env = SeatedVecEnv(ListEnv(Three, 2), DUEL, Bidder(0))
+    env = SeatedVecEnv(ListEnv(One, 2), DUEL, Bidder(0))
     env.reset()
-    with pytest.raises(ValueError, match="environment 0: player_rewards has 3 numbers; the world has 2 players"):
+    with pytest.raises(ValueError, match="environment 0: player_rewards has 1 numbers; the world has 2 players"):
         env.act(bids([1], [1]))
 
 
