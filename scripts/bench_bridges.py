@@ -20,7 +20,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gymnasium.actions import GymActions
 from entity_gym.bridges.gymnasium.incoming import GymFactory, from_gymnasium
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.vec_env import VecEnv
 
 ROUNDS = 15  # of everything, in turn: what disturbs the machine then disturbs all alike
