@@ -37,8 +37,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
