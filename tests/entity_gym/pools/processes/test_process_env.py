@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from entity_gym.bridges.gymnasium_in import gymnasium_worlds
+from entity_gym.bridges import gymnasium_worlds
 
 from entity_gym import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.batch.ragged import RaggedBufferI64
