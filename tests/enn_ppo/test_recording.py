@@ -28,7 +28,7 @@ from enn_ppo.recording.recorder import Recorder, RecordingError, open_recorder
 from enn_ppo.rollout import Collector
 from entity_gym import Environment
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch
 from tests.enn_ppo.recordings import Menagerie, assert_same_frames, collector_of, net_for, record, recorder_for
 from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
