@@ -25,7 +25,7 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import Metric, VecObs
 from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes import env as process_env
