@@ -10,10 +10,8 @@ method of the space, in the order of the way:
     sample               a random choice
     rare_choices, mistakes    allowed and refused choices for tests of a world
     list_choices, numbers     for people to read
-
     padded_...           values and masks of fixed shapes, for libraries without entities
-    mask_from_json, action_to_json, probabilities_to_json
-                         the protocol of docs/protocol.md
+    ..._json             masks, actions and probabilities in the messages of docs/protocol.md
 """
 
 from __future__ import annotations
@@ -176,6 +174,8 @@ class ActionSpace(ABC):
     def padded_refusal(self, value: Any, high: Any) -> str:
         """Return the end of a message: a value out of bounds, and what would be allowed."""
         return f" is {value}; it must be from 0 to {high}"
+
+    # ---- JSON, by the protocol of docs/protocol.md
 
     def mask_from_json(self, name: str, given: Any) -> Any:
         """Make a `mask_type` from a JSON object with any of its attributes.

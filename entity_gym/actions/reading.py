@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY

@@ -26,7 +26,7 @@ from entity_gym.actions.reading import (
     as_mask,
     keep_frames,
 )
-from entity_gym.batch.packing import offsets_of
+from entity_gym.batch.ragged import offsets_of
 from entity_gym.batch.vec_obs import VecActionMask
 
 NOBODY = -1
