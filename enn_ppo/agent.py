@@ -24,8 +24,8 @@ from enn_ppo.checkpoints.archive import read_archive, write_archive
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net
 from entity_gym.actions import ActionSpace, CategoricalActionSpace
-from entity_gym.agents.agent import Agent, Handle, Obs, Ready, check_obs
-from entity_gym.agents.features import EntityType
+from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
+from entity_gym.agents.schema import EntityType
 from entity_gym.batch.batching import batch_observations
 from entity_gym.errors import nearest
 from entity_gym.pools.slots import check_seed
@@ -82,7 +82,8 @@ class TrainedAgent(Agent):
         Raises:
             ValueError: `obs` lacks what the policy needs; names it.
         """
-        return Ready(obs, self.decide(obs).actions)
+        actions = self.decide(obs).actions
+        return Handle(obs, lambda: actions)
 
     def decide(self, obs: Obs[A]) -> Decision[A]:
         """What to do, with how likely the policy finds each choice, and what it expects.

@@ -25,7 +25,7 @@ from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.check.find import Found, find_source, make_plain, parse_settings
+from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
 from entity_gym.play.command import add_options, broken, run, style_of, usage_error
 from entity_gym.play.loop import Advice, Decision
 from rogue_net import ObsBatch, RogueNet
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Found(NamedTuple):
-    env: Found
+    env: Loaded
     policy: FittedPolicy
 
 
@@ -115,10 +115,10 @@ def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> _Found:
     config = saved_config(checkpoint).env
     kwargs = {**config.kwargs, **parse_settings(settings)}
     if config.api in BRIDGES:
-        found = Found(bind_environment(replace(config, kwargs=kwargs)).create, {})
+        found = Loaded(bind_environment(replace(config, kwargs=kwargs)).create, {})
     else:
-        found = find_source(config.id, kwargs)
-    env = make_plain(found.source, found.parameters)
+        found = load_environment(config.id, kwargs)
+    env = make_python(found.source, found.parameters)
     obs_space, action_space = env.obs_space(), env.action_space()
     env.close()
     return _Found(found, fit_policy(checkpoint, obs_space, action_space, torch.device("cpu"), config.id))

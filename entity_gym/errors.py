@@ -30,6 +30,20 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     return f"allowed: {listing}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
+def check_parts(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise a ValueError for the first name that is not known: a misspelt part would be ignored otherwise.
+
+    Args:
+        given: the names of the parts that were given.
+        known: the names that are allowed.
+        what: the thing that has the parts, for the message.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} has no part {name!r}; {nearest(name, known)}")
+
+
 def warn_caller(message: str) -> None:
     """Warn, at the line outside of this package that led here."""
     depth, frame = 1, sys._getframe()

@@ -6,7 +6,7 @@ Shapes: E rows of entities, F features, K features among them that are whole num
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -177,8 +177,9 @@ def _check_name(name: object, where: str) -> None:
 
 def check_names(names: Sequence[str], where: str) -> None:
     """Raise a ValueError unless `names` is a list of different texts."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{where} is {names!r}; it must be a list of feature names")
+    is_list = isinstance(names, Collection) and not isinstance(names, str | Mapping)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{where} is {names!r}; it must be a list of names")
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ValueError(f"{where} names {repeated} more than once")

@@ -40,12 +40,12 @@ def test_every_message_says_the_version_that_is_spoken() -> None:
 
 
 def test_the_observations_fit_the_spaces_that_are_shown() -> None:
-    spaces = spaces_from_json(message("worlds")["spaces"])
-    reader = FrameReader(*spaces)
+    obs_space, action_space = spaces_from_json(message("worlds")["spaces"])
+    reader = FrameReader(obs_space, action_space)
     for shown in (message("observation"), message("act", id=17)["observation"]):
-        frame = reader.read(observation_from_json(shown, spaces.action_space), 0)
+        frame = reader.read(observation_from_json(shown, action_space), 0)
         assert frame.ids == ["g", 10, 11, None]
-    assert len(reader.read(observation_from_json(message("observation"), spaces.action_space), 0).actions) == 4
+    assert len(reader.read(observation_from_json(message("observation"), action_space), 0).actions) == 4
 
 
 def test_the_actions_are_those_that_are_sent() -> None:
@@ -56,7 +56,8 @@ def test_the_actions_are_those_that_are_sent() -> None:
             "move": CategoricalAction(["g"], np.array([1])),
             "speed": ContinuousAction(["g"], speed),  # type: ignore[arg-type]
             "rest": GlobalCategoricalAction(0, "no"),
-        }
+        },
+        spaces_from_json(message("worlds")["spaces"])[1],
     )
     assert sent == message("act", env=3)["actions"]
 

@@ -248,7 +248,7 @@ def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
     Raises:
         ValueError: `config` asks for parts of worlds.
     """
-    num_agents = bound.source.program.num_agents if isinstance(bound.source, TrainEnv) else 1
+    num_agents = bound.source.num_agents if isinstance(bound.source, TrainEnv) else 1
     for name in ("episodes", "num_envs"):
         value = getattr(config, name)
         if value % num_agents:

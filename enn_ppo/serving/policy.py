@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,17 @@ import torch
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import fit_net
 from enn_ppo.checkpoints.policy import load_net
+from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote.messages import Message, ProtocolError, check_parts
-from entity_gym.bridges.remote.wire import Spaces, actions_to_json, observation_from_json, spaces_from_json
+from entity_gym.bridges.remote.messages import Message, ProtocolError
+from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
 from entity_gym.environment import Observation
+from entity_gym.errors import check_parts
+from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch
 from rogue_net.rogue_net import ActResult
 
@@ -42,7 +45,8 @@ class ServedPolicy:
     """The policy as it acts in the worlds of some clients.
 
     Args:
-        spaces: of these worlds.
+        obs_space: of these worlds.
+        action_space: of these worlds.
         fitted: the network, fitted into them.
         max_entities: that an observation may have.
 
@@ -51,12 +55,14 @@ class ServedPolicy:
         news: what is not as it was in training, as one line; empty if nothing is.
     """
 
-    def __init__(self, spaces: Spaces, fitted: Any, max_entities: int) -> None:
-        self.spaces = spaces_to_dict(*spaces)
+    def __init__(
+        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], fitted: Any, max_entities: int
+    ) -> None:
+        self.spaces = spaces_to_dict(obs_space, action_space)
         self.news: str = fitted.news
         self._net, self._adaptor = fitted.net, fitted.adaptor
         self._net.eval()
-        self._reader = _ObservationReader(spaces.obs_space, spaces.action_space)
+        self._reader = _ObservationReader(obs_space, action_space)
         self._max_entities = max_entities
 
     def read(self, message: Message) -> Question:
@@ -111,7 +117,7 @@ class ServedPolicy:
         answers = []
         for k, question in enumerate(questions):
             actions = told.of(k, question.frame.actions, question.frame.ids)
-            answer: Message = {"type": "actions", "actions": actions_to_json(actions)}
+            answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
             if question.id is not None:
                 answer["id"] = question.id
             if question.value:
@@ -129,19 +135,13 @@ class ServedPolicy:
         """How likely each choice was in frame `k`, for the actions that it offered; numbers have none."""
         assert result.logits is not None
         told: Message = {}
-        for name, offered in frame.actions.items():
+        for name, offer in frame.actions.items():
             space = self._reader.action_space[name]
             if not space.discrete:
                 continue
             values, offsets = result.logits[name]
-            rows = values[int(offsets[k]) : int(offsets[k + 1])].exp()
-            if space.is_global:
-                told[name] = rows[0].tolist()
-            elif offered.actees is None:
-                told[name] = rows.tolist()
-            else:  # where nobody may be selected at all times, its column is the last one
-                actees = [frame.ids[actee] for actee in offered.actees.tolist()]
-                told[name] = {"actees": actees, "rows": rows.view(len(offered.actors), -1).tolist()}
+            rows = values[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
+            told[name] = space.probabilities_to_json(rows, offer, frame.ids)
         return told
 
 
@@ -157,7 +157,7 @@ class PolicyShelf:
     def __init__(self, checkpoint: Checkpoint, device: torch.device, max_entities: int) -> None:
         self._name = f"checkpoint {checkpoint.path}"
         self._saved = load_net(checkpoint, device=device)
-        self._own = Spaces(self._saved.obs_space, dict(self._saved.action_space))
+        self._own = self._saved.obs_space, dict(self._saved.action_space)
         self._device, self._max_entities = device, max_entities
         # One that no client uses any more goes.
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
@@ -173,7 +173,7 @@ class PolicyShelf:
         policy = self._fitted.get(key)
         if policy is None:
             fitted = fit_net(self._saved, *spaces, self._device, self._name, "the client's")
-            policy = self._fitted[key] = ServedPolicy(spaces, fitted, self._max_entities)
+            policy = self._fitted[key] = ServedPolicy(*spaces, fitted, self._max_entities)
         return policy
 
 

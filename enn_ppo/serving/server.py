@@ -18,7 +18,8 @@ import torch
 
 from enn_ppo.serving.policy import PolicyShelf, Question, ServedPolicy
 from enn_ppo.settings.serving import ServeConfig
-from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, check_parts, encode
+from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, encode
+from entity_gym.errors import check_parts
 
 _CHUNK = 2**16
 _MOST_UNANSWERED = 256  # questions of one client; then nothing more of it is read until some are answered

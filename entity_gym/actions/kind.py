@@ -8,7 +8,10 @@ method of the space, in the order of the way:
     allowed, refusal     a choice checked against the offer
     for_world            a choice in the world's own ids
     sample               a random choice
+    rare_choices, mistakes    allowed and refused choices for tests of a world
+    list_choices, numbers     for people to read
     padded_...           values and masks of fixed shapes, for libraries without entities
+    ..._json             masks, actions and probabilities in the messages of docs/protocol.md
 """
 
 from __future__ import annotations
@@ -16,14 +19,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.reading import BatchActors, BatchEntities, EntityID, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
+from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
+
+
+class Choice(NamedTuple):
+    """A choice that a person can read: its value in a batch, its name, and whether it is open."""
+
+    value: float
+    name: str
+    is_open: bool
 
 
 class ActionSpace(ABC):
@@ -117,6 +129,34 @@ class ActionSpace(ABC):
             ValueError: nothing is open to an actor who must choose something.
         """
 
+    def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
+        yield from ()
+
+    @abstractmethod
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield choices that must be refused, each with a description: `values` with a mistake of one actor.
+
+        Args:
+            values: (A, width) allowed choices; A is at least 1.
+            offered: the offer that they are allowed in.
+        """
+
+    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+        """List the choices of an actor, closed ones included; nothing for `numbers`.
+
+        Args:
+            offer: the action in one frame.
+            row: the actor's place in `offer.actors`.
+            entities: a description of each entity of the frame, by entity index.
+        """
+        return [Choice(k, label, offer.is_open(row, k)) for k, label in enumerate(self.labels)]
+
+    @property
+    def numbers(self) -> Mapping[str, tuple[float, float]]:
+        """The name and the bounds of each number that an actor gives; empty if it takes one of several choices."""
+        return {}
+
     # ---- the padded form (`entity_gym.bridges.padded`), in which entities are rows of a list of fixed length
 
     def padded_choices(self, num_rows: int) -> int:
@@ -135,6 +175,47 @@ class ActionSpace(ABC):
         """Return the end of a message: a value out of bounds, and what would be allowed."""
         return f" is {value}; it must be from 0 to {high}"
 
+    # ---- JSON, by the protocol of docs/protocol.md
+
+    def mask_from_json(self, name: str, given: Any) -> Any:
+        """Make a `mask_type` from a JSON object with any of its attributes.
+
+        Raises:
+            ValueError: an attribute is unknown, or of another type; names the action.
+        """
+        known = [field.name for field in fields(self.mask_type)]
+        where = f"action {name!r}"
+        if not isinstance(given, dict):
+            raise ValueError(f"{where} is {given!r:.200}; it must be an object with any of {known}")
+        check_parts(given, known, where)
+        for part, value in given.items():
+            if value is None:
+                continue
+            if not isinstance(value, list):
+                raise ValueError(f"{part} of {where} is {value!r:.200}; it must be a list")
+            if part.endswith("_ids"):
+                check_json_ids(value, f"{part} of {where}")
+            elif part.endswith("_types") and not all(isinstance(each, str) for each in value):
+                raise ValueError(f"{part} of {where} are {value!r:.200}; they must be names of entity types")
+        try:
+            return self.mask_type(**given)
+        except ValueError as error:  # both ids and types
+            raise ValueError(f"{where}: {error}") from None
+
+    @abstractmethod
+    def action_to_json(self, action: Any) -> dict[str, Any]:
+        """Return the action that a world receives as a JSON object."""
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        """Return the probabilities of one frame's choices as JSON. Only for discrete actions.
+
+        Args:
+            probabilities: as a policy's logits are laid out, (A, C), or (pairs, 1) where actors select entities.
+            offer: the action in that frame.
+            ids: of its entities, by entity index.
+        """
+        return probabilities.tolist()
+
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
         saved: dict[str, Any] = {"type": type(self).__name__}
@@ -150,12 +231,25 @@ class ActionSpace(ABC):
         return cls(**{name: value for name, value in saved.items() if name != "type"})
 
 
+def with_value(values: NDArray[Any], row: int, value: float, column: int = 0) -> NDArray[Any]:
+    """Return a copy of `values` with one value replaced."""
+    copy = values.copy()
+    copy[row, column] = value
+    return copy
+
+
 def one_of(mask: object, ids: str, types: str) -> None:
     """Raise a ValueError if a mask has both ids and types."""
     if getattr(mask, ids) is not None and getattr(mask, types) is not None:
         raise ValueError(
             f"{type(mask).__name__} was given both {ids}={getattr(mask, ids)!r} and {types}={getattr(mask, types)!r}; give one"
         )
+
+
+def check_json_ids(given: Any, what: str) -> None:
+    """Raise a ValueError unless `given` is a list of ids that JSON can hold."""
+    if not isinstance(given, list) or not all(type(each) in (str, int) for each in given):
+        raise ValueError(f"{what} are {given!r:.200}; they must be a list of texts or whole numbers")
 
 
 def has_global_entity(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> bool:

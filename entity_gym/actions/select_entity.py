@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, one_of
+from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
 from entity_gym.actions.reading import (
     NO_INDICES,
     BatchActors,
@@ -26,10 +26,11 @@ from entity_gym.actions.reading import (
     as_mask,
     keep_frames,
 )
-from entity_gym.batch.packing import offsets_of
+from entity_gym.batch.ragged import offsets_of
 from entity_gym.batch.vec_obs import VecActionMask
 
 NOBODY = -1
+_NO_ENTITY = 1 << 40  # larger than any entity index
 
 
 @dataclass(kw_only=True)
@@ -202,6 +203,39 @@ class SelectEntityActionSpace(ActionSpace):
             position = pairs - (ends - num_actees)[able]
         chosen[able] = offered.actees.values[first_actee[able] + position, 0]
         return chosen[:, None]
+
+    def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        if self.nobody:
+            yield "nobody is selected", np.full((offered.actors.items(), 1), NOBODY, np.int64)
+
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        assert offered.actees is not None
+        for value in (_NO_ENTITY, -2):
+            yield "an entity out of range", with_value(values, 0, value)
+        for i in range(len(offered.actors) if offered.mask is not None else 0):
+            assert offered.mask is not None
+            actees = offered.actees[i].values[:, 0]
+            closed = np.argwhere(~offered.mask[i].values.reshape(-1, max(len(actees), 1)))
+            if len(closed):
+                row, column = closed[0]
+                yield "a masked entity", with_value(values, int(offered.actors.offsets[i] + row), int(actees[column]))
+                return
+
+    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+        actees = [] if offer.actees is None else offer.actees.tolist()
+        listed = [Choice(index, entities[index], offer.is_open(row, k)) for k, index in enumerate(actees)]
+        return [*listed, Choice(NOBODY, "nobody", is_open=True)] if self.nobody else listed
+
+    def action_to_json(self, action: SelectEntityAction) -> dict[str, Any]:
+        """Return the selections as JSON. The protocol does not list actors that select nobody."""
+        pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
+        return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
+
+    def probabilities_to_json(self, probabilities: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
+        """Return the offered entities, and for each actor the probability of each; with `nobody` that of nobody is last."""
+        assert offer.actees is not None
+        rows = probabilities.reshape(len(offer.actors), len(offer.actees) + self.nobody)
+        return {"actees": [ids[actee] for actee in offer.actees.tolist()], "rows": rows.tolist()}
 
 
 def _without_self(pairs: Rows | None, actors: Rows, actees: Rows) -> Rows | None:

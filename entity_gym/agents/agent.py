@@ -1,25 +1,24 @@
-"""Agents for programs that own their main loop: the program asks for actions, and not the other way round.
+"""Agents for programs that own their main loop: the program asks the agent for actions.
 
     while True:
         obs = Obs(Move, score=game.score, entities=[*game.foods], actors=[game.head])
         move = agent.act(obs)
-        if move is None:        # the trainer has what it needs
+        if move is None:        # the trainer is done
             return
         game.step(move)
         if game.is_over:
             agent.game_over(Obs(Move, score=game.score))
             game.restart()
 
-The same loop trains (`entity_gym.agents.train_agent`), plays a trained policy (`enn_ppo.agent.load_agent`), and plays at
-random (`random_agent`). Entities are dataclasses (`entity_gym.agents.features`), actions are Enums or dataclasses of Enums
-(`entity_gym.agents.choices`).
+The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`enn_ppo.agent.load_agent`), and plays at random
+(`random_agent`). Entities are dataclasses, actions are Enums or dataclasses of Enums (`entity_gym.agents.schema`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,8 +26,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import CategoricalActionMask
 from entity_gym.actions.reading import EntityID
-from entity_gym.agents.choices import Choices, choices_of
-from entity_gym.agents.features import EntityType, entity_type
+from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_type
 from entity_gym.environment import Observation
 from entity_gym.pools.slots import check_seed
 from entity_gym.spaces import LARGEST_FLOAT32
@@ -37,19 +35,19 @@ A = TypeVar("A")
 
 
 class Obs(Generic[A]):
-    """What a program shows when it asks for an action.
+    """The observation that a program shows when it asks for actions.
 
     Args:
-        action: what is asked for: an Enum, or a dataclass of Enums.
-        score: of the game so far. When training, the reward is how much it changed since the observation before; the first
-            of a game is rewarded with 0.
+        action: the class of the actions asked for: an Enum, or a dataclass of Enums.
+        score: the game's score so far. In training the reward is the change since the observation before; the first
+            observation of a game has reward 0.
         entities: dataclass objects that do not act, of any types in any order.
-        actors: those that act, one action each; they are entities as well. None at all: nobody acts now.
-        metrics: numbers to be reported, by name.
-        allowed: of each actor, the actions open to it, at least one. None: all.
+        actors: the entities that act, one action each. May be empty: nobody acts now.
+        metrics: numbers to log, by name.
+        allowed: the actions open to each actor, at least one. None: all actions are open to all actors.
 
     Raises:
-        ValueError: something is not as it must be.
+        ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -64,11 +62,8 @@ class Obs(Generic[A]):
     ) -> None:
         self.action = action
         self.choices: Choices[A] = choices_of(action)
-        if (
-            isinstance(score, bool)
-            or not isinstance(score, int | float | np.number)
-            or not abs(score) <= LARGEST_FLOAT32
-        ):
+        is_number = isinstance(score, int | float | np.number) and not isinstance(score, bool)
+        if not is_number or not abs(score) <= LARGEST_FLOAT32:
             raise ValueError(f"Obs: score is {score!r}; it must be a finite number that float32 can hold")
         self.score = float(score)
         self.entities = _listed(entities, "entities")
@@ -84,7 +79,7 @@ class Obs(Generic[A]):
             )
 
     def mask(self) -> NDArray[np.bool_] | None:
-        """(number of actors, number of choices), true where a choice is open; None: everything is."""
+        """Return the open choices, shape (number of actors, number of choices); None if all are open."""
         if self.allowed is None:
             return None
         mask = np.zeros((len(self.actors), len(self.choices.labels)), np.bool_)
@@ -100,17 +95,16 @@ class Obs(Generic[A]):
         return mask
 
     def types(self) -> dict[str, EntityType]:
-        """The types of its entities by name.
+        """Return the types of all entities by name.
 
         Raises:
             ValueError: an entity is no dataclass object, or two types have the same name.
         """
-        classes = dict.fromkeys(type(each) for each in (*self.entities, *self.actors))
         types: dict[str, EntityType] = {}
-        for cls in classes:
+        examples: dict[Any, object] = {type(each): each for each in (*self.entities, *self.actors)}
+        for cls, example in examples.items():
             if issubclass(cls, type):
-                given = next(each for each in (*self.entities, *self.actors) if type(each) is cls)
-                raise ValueError(f"Obs: {given!r} is a class, and no entity; give an object of it")
+                raise ValueError(f"Obs: {example!r} is a class, and no entity; give an object of it")
             known = entity_type(cls)
             if known.name in types:
                 raise ValueError(f"Obs: two types of entity are called {known.name!r}; rename one")
@@ -118,22 +112,23 @@ class Obs(Generic[A]):
         return types
 
     def to_observation(self, reward: float = 0.0, *, done: bool = False, truncated: bool = False) -> Observation:
-        """The same as an environment shows it. The ids of actors are 0, 1, ..., and other entities have none.
+        """Return the observation in an environment's form. Actors have the ids 0, 1, ...; other entities have none.
 
         Raises:
-            ValueError: an entity, a metric or `allowed` is not as it must be.
+            ValueError: an entity or `allowed` is invalid.
         """
-        members: dict[str, list[object]] = {name: [] for name in self.types()}
-        ids: dict[str, list[EntityID | None]] = {}
+        types = self.types()
+        objects: dict[str, list[object]] = {name: [] for name in types}
         for each in self.entities:
-            members[type(each).__name__].append(each)
-        for number, each in enumerate(self.actors):
-            name = type(each).__name__
-            ids.setdefault(name, [None] * len(members[name])).append(number)
-            members[name].append(each)
+            objects[type(each).__name__].append(each)
+        ids: dict[str, list[EntityID | None]] = {}
+        for number, actor in enumerate(self.actors):
+            name = type(actor).__name__
+            ids.setdefault(name, [None] * len(objects[name])).append(number)
+            objects[name].append(actor)
         offered = CategoricalActionMask(actor_ids=range(len(self.actors)), mask=self.mask())
         return Observation(
-            features={name: entity_type(type(objects[0])).rows(objects) for name, objects in members.items()},
+            features={name: types[name].rows(members) for name, members in objects.items()},
             ids=ids,
             actions={} if done else {self.choices.name: offered},
             reward=reward,
@@ -144,9 +139,16 @@ class Obs(Generic[A]):
 
 
 def check_obs(obs: object) -> None:
-    """Raise a ValueError for what agents are not shown."""
+    """Raise a ValueError unless `obs` is an `Obs`."""
     if not isinstance(obs, Obs):
         raise ValueError(f"{obs!r:.200} is no Obs; agents are shown Obs(Move, score=..., entities=[...], actors=[...])")
+
+
+def _check_one_actor(obs: Obs[Any]) -> None:
+    if len(obs.actors) != 1:
+        raise ValueError(
+            f"act: the observation has {len(obs.actors)} actors; it must have exactly one, or use act_each"
+        )
 
 
 def _listed(given: Any, name: str) -> list[Any]:
@@ -163,107 +165,98 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-class Handle(ABC, Generic[A]):
-    """Actions that were asked for, and may not be there yet."""
+class Handle(Generic[A]):
+    """Actions that were asked for and may still be computed.
 
-    def __init__(self, obs: Obs[A]) -> None:
+    Args:
+        obs: the observation they are for.
+        wait: waits for the actions of all actors and returns them; called at most once.
+    """
+
+    def __init__(self, obs: Obs[A], wait: Callable[[], list[A] | None]) -> None:
         self._obs = obs
+        self._wait: Callable[[], list[A] | None] | None = wait
+        self._actions: list[A] | None = None
 
     def receive(self) -> A | None:
-        """Wait for the action of the only actor; None: the trainer is gone, and the program must leave.
+        """Wait for the action of the only actor; None: the trainer is gone, and the program must return.
 
         Raises:
             ValueError: there is not exactly one actor.
         """
-        if len(self._obs.actors) != 1:
-            raise ValueError(
-                f"act: the observation has {len(self._obs.actors)} actors; it must have exactly one, or use act_each"
-            )
+        _check_one_actor(self._obs)
         actions = self.receive_each()
         return None if actions is None else actions[0]
 
-    @abstractmethod
     def receive_each(self) -> list[A] | None:
-        """Wait for the actions of all actors, in their order. Called again, it returns the same."""
-
-
-class Ready(Handle[A]):
-    """Actions that are there already."""
-
-    def __init__(self, obs: Obs[A], actions: list[A]) -> None:
-        super().__init__(obs)
-        self._actions = actions
-
-    def receive_each(self) -> list[A] | None:
+        """Wait for the actions of all actors, in their order; None: the trainer is gone. May be called again."""
+        if self._wait is not None:
+            self._actions, self._wait = self._wait(), None
         return self._actions
 
 
 class Agent(ABC):
-    """Who decides.
-
-    Only those of `enn_ppo.agent.load_agent` can say why: they have `decide` and `news` as well.
-    """
+    """Decides for the actors of a program. Agents of `enn_ppo.agent.load_agent` also have `decide` and `news`."""
 
     @abstractmethod
     def act_async(self, obs: Obs[A]) -> Handle[A]:
-        """Hand in an observation; the actions are received later.
+        """Hand in an observation, whose actions are received later.
 
         Several agents of one world hand in all their observations before any action is received. `obs` and the objects in it
         may be changed as soon as this returns.
         """
 
     def act(self, obs: Obs[A]) -> A | None:
-        """The action of the only actor in `obs`; None: the trainer is gone, and the program must leave.
+        """Return the action of the only actor in `obs`; None: the trainer is gone, and the program must return.
 
         Raises:
-            ValueError: there is not exactly one actor, or something in `obs` is not as it must be.
+            ValueError: there is not exactly one actor, or `obs` is invalid.
         """
         check_obs(obs)
-        if len(obs.actors) != 1:
-            raise ValueError(
-                f"act: the observation has {len(obs.actors)} actors; it must have exactly one, or use act_each"
-            )
+        _check_one_actor(obs)
         return self.act_async(obs).receive()
 
     def act_each(self, obs: Obs[A]) -> list[A] | None:
-        """The actions of all actors in `obs`, in their order; None: the trainer is gone, and the program must leave."""
+        """Return the actions of all actors in `obs`, in their order; None: the trainer is gone, and the program must return."""
         return self.act_async(obs).receive_each()
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
-        """Say that the game has ended, and how.
+        """End the game.
 
         Args:
-            obs: with the final score. Nobody acts on it, so actors may be left out.
-            truncated: whether it was cut short (a time limit) and did not end by its own rules; then show all entities.
+            obs: the last observation, with the final score. Nobody acts on it, so actors may be left out.
+            truncated: a limit cut the game short, and it did not end by its own rules; then `obs` needs all entities, since
+                its value is estimated.
 
         Raises:
-            ValueError: `obs` is none.
+            ValueError: `obs` is no observation.
         """
-        check_obs(obs)  # most need not know more
+        check_obs(obs)
 
 
 class RandomAgent(Agent):
-    """Takes any action that is open, all of them equally likely; see `random_agent`."""
+    """Picks an open action for each actor, uniformly at random; `random_agent` makes it."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
         check_obs(obs)
+        obs.to_observation()  # refuses the same observations as training does
         mask, num_choices = obs.mask(), len(obs.choices.labels)
-        obs.to_observation()  # what could not be learned from is refused here as well
         if mask is None:
             picked = self._rng.integers(num_choices, size=len(obs.actors)).tolist()
         else:
             picked = [int(self._rng.choice(np.flatnonzero(row))) for row in mask]
-        return Ready(obs, [obs.choices.pick(index) for index in picked])
+        actions = [obs.choices.pick(index) for index in picked]
+        return Handle(obs, lambda: actions)
 
 
 def random_agent(seed: int = 0) -> Agent:
-    """An agent that takes any action that is open; the same seed plays the same.
+    """Return an agent that picks any open action; the same seed picks the same.
 
     Raises:
-        ValueError: the seed is no whole number of at least 0.
+        ValueError: the seed is no integer of at least 0.
     """
     check_seed(seed)
     return RandomAgent(seed)

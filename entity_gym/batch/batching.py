@@ -18,8 +18,7 @@ from entity_gym.actions import (
 )
 from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
@@ -220,5 +219,7 @@ def _player_rewards(
             )
         rows.append(given.astype(np.float32))
     return {
-        PLAYER_REWARD: RaggedArray(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64)))
+        PLAYER_REWARD: RaggedBuffer.from_offsets(
+            np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64))
+        )
     }

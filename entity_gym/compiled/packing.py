@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
 from entity_gym.compiled.build import Table
 from entity_gym.compiled.codegen import Fault, Mode, pair_actions
@@ -154,44 +154,46 @@ class Packer:
             values = rows.get(f"f_{attribute}")
             if values is None:  # featureless
                 values = np.empty((int(offsets[attribute][-1]), 0), dtype=np.float32)
-            features[name] = RaggedBufferF32._of(values, offsets[attribute])
+            features[name] = RaggedBufferF32.unchecked(values, offsets[attribute])
         if self._has_global:
             values = rows["g"] if self._layout.global_features else np.empty((num_ids, 0), dtype=np.float32)
-            features[GLOBAL_ENTITY] = RaggedBufferF32._of(values, np.arange(num_ids + 1, dtype=np.int64))
+            features[GLOBAL_ENTITY] = RaggedBufferF32.unchecked(values, np.arange(num_ids + 1, dtype=np.int64))
         return features
 
     def _arrays(self, rows: Arrays, offsets: Arrays, ids: EnvIds) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
         arrays: dict[str, NDArray[Any] | RaggedBuffer[Any]] = {}
         for name, slot in self._layout.array_slots.items():
             arrays[name] = (
-                RaggedArray(rows[slot], offsets["players"]) if slot in rows else self._taken(self._fixed[name], ids)
+                RaggedBuffer.from_offsets(rows[slot], offsets["players"])
+                if slot in rows
+                else self._taken(self._fixed[name], ids)
             )
         if self._layout.player_rewards:
             earned = self._taken(self._outcomes["pr"], ids)
-            arrays[PLAYER_REWARD] = RaggedArray(earned.ravel(), np.arange(len(ids) + 1) * earned.shape[1])
+            arrays[PLAYER_REWARD] = RaggedBuffer.from_offsets(earned.ravel(), np.arange(len(ids) + 1) * earned.shape[1])
         return arrays
 
 
 def _mask(action: ActionPlan, rows: Arrays, offsets: Arrays) -> VecActionMask:
     name = action.attribute
-    actors = RaggedBufferI64._of(rows[f"w_{name}"], offsets[name])
+    actors = RaggedBufferI64.unchecked(rows[f"w_{name}"], offsets[name])
     if action.bounds:
         return VecActionMask(actors)
     values = rows.get(f"m_{name}")
     if values is not None and not len(values):
         values = None  # as where no environment gives a mask
     if action.num_choices:
-        mask = None if values is None else RaggedBufferBool._of(values, offsets[name])
+        mask = None if values is None else RaggedBufferBool.unchecked(values, offsets[name])
         return VecActionMask(actors, mask=mask)
-    actees = RaggedBufferI64._of(rows[f"t_{name}"], offsets[f"{name}_actees"])
-    pairs = None if values is None else RaggedBufferBool._of(values, offsets[f"{name}_pairs"])
+    actees = RaggedBufferI64.unchecked(rows[f"t_{name}"], offsets[f"{name}_actees"])
+    pairs = None if values is None else RaggedBufferBool.unchecked(values, offsets[f"{name}_pairs"])
     return VecActionMask(actors, actees, pairs)
 
 
 def _visible(layout: Layout, rows: Arrays, offsets: Arrays) -> Iterator[tuple[str, RaggedBufferBool]]:
     for attribute, entity in layout.entities.items():
         if entity.hideable and not rows[f"v_{attribute}"].all():
-            yield layout.entity_names[attribute], RaggedBufferBool._of(rows[f"v_{attribute}"], offsets[attribute])
+            yield layout.entity_names[attribute], RaggedBufferBool.unchecked(rows[f"v_{attribute}"], offsets[attribute])
 
 
 def _metrics(columns: Arrays, ids: EnvIds) -> dict[str, Metric]:

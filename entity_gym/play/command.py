@@ -16,8 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from entity_gym.check.blame import describe_error
-from entity_gym.check.find import Found, find_source, make_plain, parse_settings
+from entity_gym.check.loading import Loaded, describe_error, load_environment, make_python, parse_settings
 from entity_gym.play.loop import INTERRUPTED, Policy, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Session
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.checkpoint is not None:
         return usage_error(f"to watch a checkpoint play, run: python -m enn_ppo.play {options.checkpoint}")
     try:
-        found = find_source(options.env, parse_settings(options.set))
+        found = load_environment(options.env, parse_settings(options.set))
     except ValueError as error:
         return usage_error(error)
     except Exception as error:
@@ -39,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(found, options.seed, style_of(options))
 
 
-def run(found: Found, seed: int | None, style: Style, policy: Policy | None = None) -> int:
+def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = None) -> int:
     """Play, and return the exit code. What the environment raises is printed in one line."""
     if seed is None:
         seed = random.SystemRandom().randrange(LARGEST_SEED)
-    create: Callable[[], Any] = lambda: make_plain(found.source, found.parameters)  # noqa: E731
+    create: Callable[[], Any] = lambda: make_python(found.source, found.parameters)  # noqa: E731
     try:
         name = getattr(found.source, "__name__", type(found.source).__name__)
         session = Session(create, seed, name)

@@ -115,10 +115,10 @@ class _Game:
             choice = self._decide(turn)
             if isinstance(choice, Choice):
                 values.append(choice.value)
-            elif choice == "u" and values:
-                values.pop()
-                while values and not pending[len(values)].is_open:  # nobody was asked there
-                    values.pop()
+                continue
+            asked = [k for k in range(len(values)) if pending[k].is_open]
+            if choice == "u" and asked:
+                del values[asked[-1] :]
             elif self._command(choice):
                 return
         if not pending and self._enter("Nobody acts. Enter: next step > ") is None:

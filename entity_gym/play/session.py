@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ContinuousActionSpace
 from entity_gym.actions.choices import check_actions, frame_actions
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.saving import observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.check.trajectory import same
+from entity_gym.check.trajectory import equal
 from entity_gym.environment import Environment, Observation
 
 #: Action -> a value for each actor of the frame, in order: a choice, an entity index, or -1 for nobody; for a continuous
@@ -145,12 +144,8 @@ class Session:
     def _actions(self, values: Values, moment: Moment) -> dict[str, Any]:
         buffers: dict[str, VecAction] = {}
         for name, space in self.reader.action_space.items():
-            if isinstance(space, ContinuousActionSpace):
-                numbers = np.array(values.get(name, ()), dtype=np.float32).reshape(-1, space.size)
-                buffers[name] = RaggedBufferF32.from_flattened(numbers, [len(numbers)])
-                continue
-            given = np.array(values.get(name, ()), dtype=np.int64).reshape(-1, 1)
-            buffers[name] = RaggedBufferI64.from_flattened(given, [len(given)])
+            given = np.array(values.get(name, ()), dtype=space.dtype).reshape(-1, space.width)
+            buffers[name] = RaggedBuffer.from_flattened(given, [len(given)])
         check_actions(buffers, self._batch(moment).action_masks, self.reader.action_space, self.reader.where)
         return frame_actions(buffers, 0, moment.frame.actions, moment.frame.ids, self.reader.action_space)
 
@@ -173,7 +168,7 @@ class Session:
         env = self._new()
         for k, moment in enumerate(self._moments[: index + 1]):
             obs = env.reset() if moment.values is None else env.act(self._actions(moment.values, self._moments[k - 1]))
-            if not same(observation_to_state(obs), observation_to_state(moment.obs)):
+            if not equal(observation_to_state(obs), observation_to_state(moment.obs)):
                 env.close()
                 raise CannotGoBackError(
                     f"{self.reader.environment} cannot be saved, and does not repeat itself from its seed: there is no way back"

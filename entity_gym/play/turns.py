@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    SelectEntityActionSpace,
-)
-from entity_gym.actions.reading import Offer
+from entity_gym.actions.kind import Choice
 from entity_gym.batch.frame import Frame
 from entity_gym.errors import nearest
 from entity_gym.play.session import Session
@@ -33,14 +27,6 @@ class EntityRow(NamedTuple):
     def described(self) -> str:
         """Type and features."""
         return f"{self.type_name} ({self.features})" if self.features else self.type_name
-
-
-class Choice(NamedTuple):
-    """Something that can be chosen; `value` is what the action then is, and the number by which it is listed."""
-
-    value: float
-    name: str
-    is_open: bool
 
 
 #: What an actor may choose at all times in some actions, and has to where nobody else is open.
@@ -93,41 +79,21 @@ def describe_features(
 
 
 def turns(session: Session) -> list[Turn]:
-    """Every decision of the present step: action after action, and actor after actor."""
+    """List the decisions of the present step, by action and actor."""
     frame, reader = session.now.frame, session.reader
-    entities = entity_rows(frame, reader.obs_space)
+    entities = [row.described for row in entity_rows(frame, reader.obs_space)]
     found = []
-    for name, offered in frame.actions.items():
+    for name, offer in frame.actions.items():
         space = reader.action_space[name]
-        for j, index in enumerate(offered.actors.tolist()):
-            if isinstance(space, GlobalCategoricalActionSpace):
-                actor = ""
-            else:
-                actor = f"{index} {entities[index].described}"
-            if isinstance(space, SelectEntityActionSpace):
-                assert offered.actees is not None
-                choices = _choices(offered, j, offered.actees.tolist(), [entities[i].described for i in offered.actees])
-                found.append(Turn(name, actor, [*choices, NOBODY] if space.nobody else choices))
-            elif isinstance(space, ContinuousActionSpace):
-                found += _numbers(name, actor, space)
-            else:
-                assert isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace)
-                choices = _choices(offered, j, range(len(space.choices)), space.choices)
-                found.append(Turn(name, actor, choices, not any(map(is_number, space.choices))))
+        for row, index in enumerate(offer.actors.tolist()):
+            actor = "" if space.is_global else f"{index} {entities[index]}"
+            choices = space.list_choices(offer, row, entities)
+            is_numbered = space.selects or not any(is_number(choice.name) for choice in choices)
+            if not space.numbers:
+                found.append(Turn(name, actor, choices, is_numbered))
+            for label, bounds in space.numbers.items():
+                found.append(Turn(name, f"{actor}, {label}", [], bounds=bounds))
     return found
-
-
-def _choices(offered: Offer, j: int, values: Sequence[int], names: Sequence[str]) -> list[Choice]:
-    opened = [True] * len(values) if offered.mask is None else offered.mask[j].tolist()
-    return [Choice(value, name, is_open) for value, name, is_open in zip(values, names, opened, strict=True)]
-
-
-def _numbers(action: str, actor: str, space: ContinuousActionSpace) -> list[Turn]:
-    """A turn for each of the n numbers that an actor picks."""
-    return [
-        Turn(action, f"{actor}, {space.label(k)}", [], bounds=bounds)
-        for k, bounds in enumerate(zip(space.low, space.high, strict=True))
-    ]
 
 
 def is_number(text: str) -> bool:

@@ -278,14 +278,14 @@ class Seating:
                     f"{times[(times != 1).argmax()]} parts act for player {owner} in action {name!r}; it must be one"
                 )
             kind = RaggedBufferF32 if isinstance(first, RaggedBufferF32) else RaggedBufferI64
-            joined[name] = kind._of(values, mask.actors.offsets)
+            joined[name] = kind.unchecked(values, mask.actors.offsets)
         return joined
 
     def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBufferF32) -> RaggedBufferF32:
         if not buffer.values.size:
             return buffer
         seen = self.mapping.seen_by(np.repeat(seats, self._counts[name]), name, buffer.values)
-        return RaggedBufferF32._of(seen, buffer.offsets)
+        return RaggedBufferF32.unchecked(seen, buffer.offsets)
 
     def _owners_of(self, action: str, mask: VecActionMask) -> NDArray[np.int64]:
         """(A,) the player of each actor: its entity's, which its index leads to through the types of the frame."""
@@ -347,17 +347,17 @@ def _kept(rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int
 
 def _own(mask: VecActionMask, rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> VecActionMask:
     """The mask of the actors `rows` alone."""
-    actors = RaggedBufferI64._of(mask.actors.values[rows], offsets)
+    actors = RaggedBufferI64.unchecked(mask.actors.values[rows], offsets)
     if mask.actees is None:
-        open_ = None if mask.mask is None else RaggedBufferBool._of(mask.mask.values[rows], offsets)
+        open_ = None if mask.mask is None else RaggedBufferBool.unchecked(mask.mask.values[rows], offsets)
         return VecActionMask(actors, mask=open_)
     num_actees = _lengths(mask.actees.offsets)
     offered = np.repeat(_lengths(offsets) > 0, num_actees)  # with no actors there are no actees
-    actees = RaggedBufferI64._of(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
+    actees = RaggedBufferI64.unchecked(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
     pairs = None
     if mask.mask is not None:
         own_pairs = np.repeat(rows, num_actees[_frames(mask.actors.offsets)])
-        pairs = RaggedBufferBool._of(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
+        pairs = RaggedBufferBool.unchecked(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
     return VecActionMask(actors, actees, pairs)
 
 

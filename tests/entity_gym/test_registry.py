@@ -55,7 +55,7 @@ def test_an_unknown_class_is_answered_with_the_classes_of_the_module(module: str
 
 def test_what_makes_the_environments_of_a_game_is_offered_and_named_where_its_main_was_given() -> None:
     games = "tests.entity_gym.agents.games"
-    assert find_environment(f"{games}:line").program.main.__name__ == "play"
+    assert find_environment(f"{games}:line").main.__name__ == "play"
     with pytest.raises(ValueError, match=f"env.id is '{games}:play', which is the main of {games}:line; name that"):
         find_environment(f"{games}:play")
     with pytest.raises(ValueError, match="has no class or function 'lime'; allowed: 'line'; did you mean 'line'"):

@@ -1,78 +1,210 @@
-"""A program is started or waited for, and ended. Nothing here knows what is said."""
+"""Connections to programs that offer worlds: processes, sockets and pipes. Nothing here knows the meaning of messages."""
 
 from __future__ import annotations
 
+import math
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import IO, Any, Literal, get_args
 
-from entity_gym.bridges.remote.channel import Channel
-from entity_gym.bridges.remote.settings import ProgramSettings
+from entity_gym.bridges.remote.messages import MAX_MESSAGE_BYTES, Message, MessageReader, encode
 
-#: The environment variable that says where a program connects to; without it, it talks by standard input and output.
+Transport = Literal["stdio", "tcp"]
+
+#: The environment variable with the address that a program connects to; without it, it uses standard input and output.
 CONNECT_VARIABLE = "ENTITY_GYM_CONNECT"
-_GRACE = 2.0  # seconds that a program has to end once it has been told to, or its input is closed
-_LAST_WORDS = 2000  # bytes of its standard error that are kept
+_GRACE = 2.0  # seconds that a program has to end after "close" or the end of its input
+_LAST_WORDS = 2000  # bytes of its standard error that are kept for messages
 _LOOK = 50  # milliseconds between looks at whether a program that should connect is alive
+_CHUNK = 2**16
 
 
-class CannotReach(ValueError):  # noqa: N818 - says what happened
-    """A program could not be started, or has not connected."""
+class CannotReach(ValueError):  # noqa: N818 - reads as a sentence
+    """A program could not be started, or did not connect."""
+
+
+class HungUp(Exception):  # noqa: N818 - reads as a sentence
+    """The program has closed the connection."""
+
+
+class NoAnswer(Exception):  # noqa: N818 - reads as a sentence
+    """The program did not answer in time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramSettings:
+    """How to reach a program that offers worlds: start it (`command`), or wait until it connects (`listen`).
+
+    Attributes:
+        name: the program's name in messages.
+        command: the program and its arguments, such as ("node", "world.mjs"). It is found as a shell finds it, and runs in
+            the current folder.
+        transport: how a started program exchanges messages: by standard input and output, or over TCP with the address in
+            its environment variable `ENTITY_GYM_CONNECT`.
+        listen: "host:port" where a program that is already running connects.
+        start_seconds: time limit for starting or connecting, and for the greeting. Above 0.
+        answer_seconds: time limit for one answer. Above 0.
+        max_message_bytes: the longest message that is read. At least 1,024.
+
+    Raises:
+        ValueError: a value is invalid.
+    """
+
+    name: str = "program"
+    command: Sequence[str] | None = None
+    transport: Transport = "stdio"
+    listen: str | None = None
+    start_seconds: float = 30.0
+    answer_seconds: float = 30.0
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.listen is None):
+            raise ValueError(
+                f"command is {self.command!r} and listen is {self.listen!r}; give one: command=[node,world.mjs] starts a "
+                "program, and listen=127.0.0.1:5577 waits for one to connect"
+            )
+        if self.command is not None:
+            object.__setattr__(self, "command", _checked_command(self.command))
+        else:
+            self.address()
+        if self.transport not in get_args(Transport):
+            raise ValueError(f"transport is {self.transport!r}; allowed: {', '.join(map(repr, get_args(Transport)))}")
+        for name in ("start_seconds", "answer_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value!r}; it must be a number of seconds above 0")
+        limit = self.max_message_bytes
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1024:
+            raise ValueError(f"max_message_bytes is {limit!r}; it must be a whole number of at least 1024")
+
+    def address(self) -> tuple[str, int]:
+        """Return the host and port to listen on; of a program that is started, any free port of this machine."""
+        if self.listen is None:
+            return "127.0.0.1", 0
+        host, _, port = self.listen.rpartition(":") if isinstance(self.listen, str) else ("", "", "")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+            raise ValueError(
+                f"listen is {self.listen!r}; it must be host:port, a port from 1 to 65535, such as 127.0.0.1:5577"
+            )
+        return host, int(port)
+
+    def __str__(self) -> str:
+        if self.command is not None:
+            return f"{self.name} `{shlex.join(self.command)}`"
+        return f"{self.name} at {self.listen}"
+
+
+def _checked_command(command: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(command, str):
+        words = ",".join(command.split())
+        raise ValueError(f"command is the text {command!r}; give a list of words, as in 'command=[{words}]'")
+    given: list[object] = list(command) if isinstance(command, Sequence) else []
+    # The command line reads a word such as 8 in [node,world.mjs,8] as a number.
+    texts = [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in given]
+    checked = tuple(word for word in texts if isinstance(word, str) and word and "\0" not in word)
+    if not checked or len(checked) != len(texts):
+        raise ValueError(f"command is {command!r}; it must be a list of texts, the program first")
+    return checked
 
 
 class Connection:
-    """A way to a program, and the process, where it was started here.
+    """A connection to a program, which is started or waited for.
+
+    Messages leave with the next `receive` or `flush`, many at once. While it writes, a connection also reads, so that two
+    sides that write at the same time do not block each other.
 
     Args:
-        settings: how it is reached.
-        num_worlds: how many it will be asked for, for messages.
-
-    Attributes:
-        channel: for messages.
+        settings: how to reach the program.
+        num_worlds: number of worlds it will be asked for, for messages.
 
     Raises:
-        CannotReach: it does not start, or does not connect in time.
+        CannotReach: the program does not start, or does not connect in time.
     """
 
-    channel: Channel
-
     def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
-        self._settings, self._num_worlds = settings, num_worlds
+        self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None  # what the program reports: its standard error
         self._socket: socket.socket | None = None
+        self._errors: IO[bytes] | None = None  # the program's standard error; with TCP its standard output as well
+        self._reader = MessageReader(settings.max_message_bytes)
+        self._unsent = bytearray()
         self._last_words = b""
+        self._is_open = self._has_errors = True
         try:
             if settings.command is not None and settings.transport == "stdio":
-                self._start_with_pipes()
+                process = self._start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                assert process.stdin is not None and process.stdout is not None
+                self._errors = process.stderr
+                self._read_from, self._write_to = process.stdout.fileno(), process.stdin.fileno()
             else:
-                self._wait_for_connection(time.monotonic() + settings.start_seconds)
+                self._socket = self._await_connection(num_worlds)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._read_from = self._write_to = self._socket.fileno()
         except BaseException:
             self.close(0)
             raise
+        for descriptor in (self._read_from, self._write_to):
+            os.set_blocking(descriptor, False)
+        if self._errors is not None:
+            os.set_blocking(self._errors.fileno(), False)
+
+    def send(self, message: Message) -> None:
+        """Append a message to those that leave with the next `receive` or `flush`."""
+        self._unsent += encode(message)
+
+    def flush(self, deadline: float) -> None:
+        """Send all messages; see `receive` for the deadline and errors."""
+        while self._unsent:
+            self._transfer(deadline)
+            if not self._is_open:
+                raise HungUp
+
+    def receive(self, deadline: float) -> Message:
+        """Wait for the next message.
+
+        Args:
+            deadline: on the clock of `time.monotonic`, in seconds.
+
+        Raises:
+            HungUp: the program has closed the connection, and all its messages have been received.
+            NoAnswer: nothing came before the deadline.
+            ProtocolError: the bytes that came are no message.
+        """
+        while (message := self._reader.next()) is None:
+            if not self._is_open:
+                raise HungUp
+            self._transfer(deadline)
+        return message
 
     def ending(self) -> str:
-        """How the program ended, and what it wrote to standard error last, for messages; waits for it a little."""
+        """Say how the program ended, and the last of its standard error. Waits a second for it to end."""
         if self._process is None:
             return "it closed the connection"
-        self.channel.drain_errors(time.monotonic() + _GRACE / 2)
+        deadline = time.monotonic() + _GRACE / 2
+        while self._errors is not None and self._has_errors and time.monotonic() < deadline:
+            if _poll({self._errors.fileno(): select.POLLIN}, deadline):
+                self._read_errors()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE / 2)
         return f"{_how_it_ended(self._process.poll())}{self.last_words()}"
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error, for messages."""
+        """Return the end of the program's standard error, for messages."""
         text = self._last_words.decode(errors="replace").strip()
         return f"; it last wrote to standard error: {text}" if text else ""
 
     def close(self, grace: float = _GRACE) -> None:
-        """Hang up, and end the process if it does not end by itself within `grace` seconds. May be called twice."""
+        """Hang up, and kill the process unless it ends within `grace` seconds. May be called twice."""
         if self._socket is not None:
             self._socket.close()
         if self._process is None:
@@ -84,23 +216,35 @@ class Connection:
             self._process.wait(grace)
         if self._process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with whatever it has started
+                os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it has started, too
             self._process.wait()
         if self._errors is not None:
             self._errors.close()
 
-    def _start_with_pipes(self) -> None:
-        process = self._start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdin is not None and process.stdout is not None
-        self._errors = process.stderr
-        self.channel = self._channel(process.stdout.fileno(), process.stdin.fileno())
+    def _start(self, **streams: Any) -> subprocess.Popen[bytes]:
+        command = self._settings.command
+        assert command is not None
+        try:
+            # In a session of its own: Ctrl-C reaches the trainer alone, which ends the program when it is done.
+            self._process = subprocess.Popen(list(command), bufsize=0, start_new_session=True, **streams)
+        except OSError as error:
+            raise CannotReach(
+                f"{self._settings} cannot be started: {error.strerror}: {command[0]!r}; it must be a program on the PATH, or "
+                "the path of one"
+            ) from None
+        return self._process
 
-    def _wait_for_connection(self, deadline: float) -> None:
-        host, port = self._settings.address or ("127.0.0.1", 0)
-        with closing(_listen(host, port)) as listener:
+    def _await_connection(self, num_worlds: int) -> socket.socket:
+        deadline = time.monotonic() + self._settings.start_seconds
+        host, port = self._settings.address()
+        try:
+            listener = socket.create_server((host, port), backlog=1)
+        except OSError as error:
+            raise CannotReach(f"listen={host}:{port} is not possible: {error.strerror or error}") from None
+        with closing(listener):
             if self._settings.command is not None:
-                address = f"127.0.0.1:{listener.getsockname()[1]}"
-                # There are no messages on its standard output, so what it prints goes where its errors go.
+                address = f"{host}:{listener.getsockname()[1]}"
+                # Messages do not use its standard output, so what it prints there is shown like its standard error.
                 process = self._start(
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -109,35 +253,19 @@ class Connection:
                 )
                 self._errors = process.stdout
             else:
-                worlds = "1 world" if self._num_worlds == 1 else f"{self._num_worlds} worlds"
+                worlds = "1 world" if num_worlds == 1 else f"{num_worlds} worlds"
                 what = f"waiting for a program to connect to {host}:{port} for {worlds}"
                 print(f"{what}, with a connection of their own", file=sys.stderr, flush=True)
-            self._socket = self._accept(listener, deadline)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.channel = self._channel(self._socket.fileno(), self._socket.fileno())
-
-    def _start(self, **how: Any) -> subprocess.Popen[bytes]:
-        command = self._settings.command
-        assert command is not None
-        try:
-            # In a session of its own: Ctrl-C is for the trainer, which then ends the program when it has finished.
-            self._process = subprocess.Popen(list(command), bufsize=0, start_new_session=True, **how)
-        except OSError as error:
-            raise CannotReach(
-                f"{self._settings} cannot be started: {error.strerror}: {command[0]!r}; it must be a program on the PATH, or "
-                "the path of one"
-            ) from None
-        return self._process
+            return self._accept(listener, deadline)
 
     def _accept(self, listener: socket.socket, deadline: float) -> socket.socket:
-        """The first connection; meanwhile shows what the program reports, and looks whether it is still alive."""
-        poll = select.poll()
-        poll.register(listener.fileno(), select.POLLIN)
+        """Return the first connection; meanwhile show the program's output, and notice if it ends."""
+        events = {listener.fileno(): select.POLLIN}
         if self._errors is not None:
-            poll.register(self._errors.fileno(), select.POLLIN)
-        while listener.fileno() not in (ready := dict(poll.poll(_LOOK))):
+            events[self._errors.fileno()] = select.POLLIN
+        while listener.fileno() not in (ready := _poll(events, time.monotonic() + _LOOK / 1000)):
             if self._errors is not None and ready.get(self._errors.fileno(), 0) & select.POLLIN:
-                self._report(os.read(self._errors.fileno(), 2**16))
+                self._read_errors()
             elif self._process is not None and self._process.poll() is not None:
                 ended = _how_it_ended(self._process.returncode)
                 raise CannotReach(f"{self._settings} did not connect: {ended}{self.last_words()}")
@@ -146,22 +274,58 @@ class Connection:
                 raise CannotReach(f"{self._settings} has not connected within start_seconds={seconds:g}")
         return listener.accept()[0]
 
-    def _channel(self, reads: int, writes: int) -> Channel:
-        errors = None if self._errors is None else self._errors.fileno()
-        return Channel(reads, writes, self._settings.max_message_bytes, errors, self._report)
+    def _transfer(self, deadline: float) -> None:
+        """Wait until bytes can be sent or received, and do it."""
+        events = {self._read_from: select.POLLIN}
+        if self._unsent:
+            events[self._write_to] = events.get(self._write_to, 0) | select.POLLOUT
+        if self._errors is not None and self._has_errors:
+            events[self._errors.fileno()] = select.POLLIN
+        ready = _poll(events, deadline)
+        if not ready and time.monotonic() >= deadline:
+            raise NoAnswer
+        if self._errors is not None and self._errors.fileno() in ready:
+            self._read_errors()
+        if self._unsent and ready.get(self._write_to, 0) & ~select.POLLIN:
+            try:
+                del self._unsent[: os.write(self._write_to, self._unsent)]
+            except BlockingIOError:
+                pass
+            except OSError:  # the program does not read any more, but may have sent something before
+                self._unsent.clear()
+        if ready.get(self._read_from, 0) & ~select.POLLOUT:
+            data = _read(self._read_from)
+            if data is not None:
+                self._is_open = bool(data)
+                self._reader.feed(data)
 
-    def _report(self, data: bytes) -> None:
-        """Show what the program writes to standard error, and keep the end of it for messages."""
-        self._last_words = (self._last_words + data)[-_LAST_WORDS:]
-        sys.stderr.write(data.decode(errors="replace"))
-        sys.stderr.flush()
+    def _read_errors(self) -> None:
+        """Show the program's standard error, and keep the end of it for messages."""
+        assert self._errors is not None
+        data = _read(self._errors.fileno())
+        if data is not None:
+            self._has_errors = bool(data)
+            self._last_words = (self._last_words + data)[-_LAST_WORDS:]
+            sys.stderr.write(data.decode(errors="replace"))
+            sys.stderr.flush()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _poll(events: dict[int, int], deadline: float) -> dict[int, int]:
+    """Wait until a descriptor is ready, or the deadline; return the events of those that are ready."""
+    poll = select.poll()
+    for descriptor, event in events.items():
+        poll.register(descriptor, event)
+    return dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+
+
+def _read(descriptor: int) -> bytes | None:
+    """Return the bytes that have come, b"" at the end of the stream, or None if there are none yet."""
     try:
-        return socket.create_server((host, port), backlog=1)
-    except OSError as error:
-        raise CannotReach(f"listen={host}:{port} is not possible: {error.strerror or error}") from None
+        return os.read(descriptor, _CHUNK)
+    except BlockingIOError:
+        return None
+    except OSError:  # connection reset
+        return b""
 
 
 def _how_it_ended(code: int | None) -> str:

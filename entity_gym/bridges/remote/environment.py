@@ -1,15 +1,15 @@
-"""Worlds of another program as environments, alone or many of one program side by side."""
+"""The worlds of another program as environments, alone or many of one program in a pool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from entity_gym.actions import Action, ActionSpace
-from entity_gym.bridges.remote.messages import Message, ProtocolError
+from entity_gym.bridges.remote.connection import ProgramSettings
+from entity_gym.bridges.remote.messages import ProtocolError
 from entity_gym.bridges.remote.program import Program
-from entity_gym.bridges.remote.settings import ProgramSettings
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
@@ -17,66 +17,40 @@ from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, FinalObservations
 from entity_gym.spaces import ObsSpace
 
-#: Seeds that a program is given are below this: whole numbers of 32 bits, which every language has.
+#: Seeds for programs are below this: integers of 32 bits, which every language has.
 SEEDS = 2**32
 
 
 class RemoteEnvironment(Environment):
-    """World number `world` of a program.
-
-    A program that fails in any way is a `ProgramError` (a `ValueError`) that names it; see `entity_gym.bridges.remote.program`.
+    """One world of a program. Raises a `ProgramError` (a `ValueError`) that names the program if it fails.
 
     Args:
-        program: whose.
-        world: its number there.
-        owns_program: whether closing this environment ends the program.
+        program: the program.
+        world: the world's number there.
+        owns_program: closing this environment ends the program.
     """
 
     def __init__(self, program: Program, world: int = 0, *, owns_program: bool = True) -> None:
         self._program, self._world, self._owns_program = program, world, owns_program
-        self.display_name = program.name  # how a pool's messages name it
+        self.display_name = program.name  # in messages of pools
         self._parameters: dict[str, Any] = {}
-        self._begun = ""  # what has been asked and not answered
+        self._reset_begun = False
 
     def obs_space(self) -> ObsSpace:
-        """What the program said."""
-        return self._program.spaces.obs_space
+        return self._program.obs_space
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """What the program said."""
-        return self._program.spaces.action_space
+        return self._program.action_space
 
-    def reset(self) -> Observation:
-        """Start an episode, with a seed that is drawn from `rng`."""
-        self.begin_reset()
-        obs = self._observation()
-        if obs.done:
-            self._program.refuse(
-                f"answered 'reset' of world {self._world} with an observation that is done: a game begins"
-            )
-        return obs
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Take one step; where `begin_act` has been called, only wait for what came of it."""
-        self.begin_act(actions)
-        return self._observation()
-
-    def begin_reset(self) -> None:
-        """Ask for an episode; `reset` then waits for it. Again: nothing."""
-        if self._begun != "reset":
-            info = {"info": self._parameters} if self._parameters else {}
-            self._ask({"type": "reset", "seed": int(self.rng.integers(SEEDS)), **info})
-
-    def begin_act(self, actions: Mapping[str, Action]) -> None:
-        """Ask for a step; `act` then waits for it. Again: nothing."""
-        if self._begun != "act":
-            self._ask({"type": "act", "actions": actions_to_json(actions)})
+    def reseed(self, seed: int, number: int) -> None:
+        super().reseed(seed, number)
+        self._reset_begun = False  # with the old seed
 
     def configure(self, info: Mapping[str, Any]) -> None:
-        """Have the coming episodes begin with these parameters.
+        """Set parameters of the coming episodes.
 
         Raises:
-            ValueError: the program has said that it does not know one.
+            ValueError: the program does not know a parameter.
         """
         for name in info:
             if name not in self._program.parameters:
@@ -84,72 +58,91 @@ class RemoteEnvironment(Environment):
                     f"{self._program.name} takes no parameter {name!r}; {nearest(name, self._program.parameters)}"
                 )
         self._parameters = {**self._parameters, **info}
+        self._reset_begun = False  # with the old parameters
 
-    def close(self) -> None:
-        """End the program, where this environment has it for itself."""
-        if self._owns_program:
-            self._program.close()
+    def reset(self) -> Observation:
+        """Start an episode with a seed drawn from `rng`; after `begin_reset`, wait for its first observation."""
+        if not self._reset_begun:
+            self.begin_reset()
+        self._reset_begun = False
+        obs = self.receive()
+        if obs.done:
+            self._program.fail(
+                f"answered 'reset' of world {self._world} with an observation that is done: a game begins"
+            )
+        return obs
 
-    def _ask(self, message: Message) -> None:
-        self._program.ask(self._world, message)
-        self._begun = message["type"]
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.begin_act(actions)
+        return self.receive()
 
-    def _answer(self, kind: str) -> Message:
-        self._begun = ""
-        return self._program.answer(self._world, kind)
+    def begin_reset(self) -> None:
+        """Ask the world for a new episode, without waiting."""
+        info = {"info": self._parameters} if self._parameters else {}
+        self._program.ask(self._world, {"type": "reset", "seed": int(self.rng.integers(SEEDS)), **info})
+        self._reset_begun = True
 
-    def _observation(self) -> Observation:
-        answer = self._answer("observation")
+    def begin_act(self, actions: Mapping[str, Action]) -> None:
+        """Ask the world for a step, without waiting."""
+        told = actions_to_json(actions, self._program.action_space)
+        self._program.ask(self._world, {"type": "act", "actions": told})
+
+    def receive(self) -> Observation:
+        """Wait for the observation that was asked for."""
+        answer = self._program.answer(self._world)
         try:
-            return observation_from_json(answer, self._program.spaces.action_space)
+            return observation_from_json(answer, self._program.action_space)
         except ProtocolError as error:
-            self._program.refuse(f"sent an observation that cannot be, of world {self._world}: {error}")
-            raise AssertionError from None
+            self._program.fail(f"sent an observation that cannot be, of world {self._world}: {error}")
 
-
-class SavableRemoteEnvironment(RemoteEnvironment):
-    """One whose program says that its worlds can be saved."""
+    def can_save(self) -> bool:  # type: ignore[override]  # depends on the program, and not on the class
+        return self._program.can_save
 
     def state(self) -> dict[str, Any]:
-        """What the program says, and the parameters of coming episodes."""
-        self._ask({"type": "save"})
-        return {"world": self._answer("saved").get("state"), "parameters": self._parameters}
+        """Return the program's state of this world, and the parameters of coming episodes."""
+        if not self._program.can_save:
+            return super().state()
+        self._program.ask(self._world, {"type": "save"})
+        return {"world": self._program.answer(self._world).get("state"), "parameters": self._parameters}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Have the program continue from what it said."""
+        if not self._program.can_save:
+            super().load_state(state)
         self._parameters = dict(state["parameters"])
-        self._ask({"type": "load", "state": state["world"]})
-        self._answer("loaded")
+        self._reset_begun = False
+        self._program.ask(self._world, {"type": "load", "state": state["world"]})
+        self._program.answer(self._world)
+
+    def close(self) -> None:
+        if self._owns_program:
+            self._program.close()
 
 
 @dataclass(frozen=True)
 class ProgramWorlds:
-    """Makes environments that are worlds of another program: pools take it wherever they take an environment's class.
+    """Makes environments of a program's worlds: pools take it in place of an environment's class.
 
-    A pool has one program for all its environments, and with worker processes each of them has one. All of them take their
-    step at the same time, as far as the program can do that.
+    A pool starts one program for all its environments, and one for each worker process.
 
     Attributes:
-        settings: how the program is reached.
+        settings: how to reach the program.
     """
 
     settings: ProgramSettings
 
     def __call__(self) -> RemoteEnvironment:
-        """One environment with a program for itself."""
-        return _environment(Program(self.settings, num_worlds=1), 0, owns_program=True)
+        """Return an environment with a program of its own."""
+        return RemoteEnvironment(Program(self.settings, num_worlds=1))
 
     def make_slots(
         self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations
     ) -> RemoteSlots:
-        """Several, of one program; arguments as in `PythonSlots`."""
-        return RemoteSlots(
-            self.settings, num_envs, first_env=first_env, autoreset=autoreset, final_observations=final_observations
-        )
+        """Return slots for the worlds of one program; see `SlotsFactory`."""
+        return RemoteSlots(self.settings, num_envs, first_env, autoreset, final_observations)
 
 
 class RemoteSlots(PythonSlots):
-    """Worlds of one program, which all take their step at the same time; arguments as in `PythonSlots`."""
+    """Slots for the worlds of one program, which all take their step at the same time; see `PythonSlots`."""
 
     envs: list[RemoteEnvironment]  # type: ignore[assignment]
 
@@ -157,23 +150,23 @@ class RemoteSlots(PythonSlots):
         self,
         settings: ProgramSettings,
         num_envs: int,
-        *,
-        first_env: int = 0,
-        autoreset: bool = True,
-        final_observations: FinalObservations = "truncated",
+        first_env: int,
+        autoreset: bool,
+        final_observations: FinalObservations,
     ) -> None:
         self._settings = settings
-        self._program = Program(settings, num_envs)
+        self._program = program = Program(settings, num_envs)
+        worlds = iter(range(num_envs))
         try:
             super().__init__(
-                _numbered(self._program),
+                lambda: RemoteEnvironment(program, next(worlds), owns_program=False),
                 num_envs,
                 first_env=first_env,
                 autoreset=autoreset,
                 final_observations=final_observations,
             )
         except BaseException:
-            self._program.close()
+            program.close()
             raise
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
@@ -187,51 +180,34 @@ class RemoteSlots(PythonSlots):
     def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
         for i, told in zip(ids, actions, strict=True):
             self.envs[i].begin_act(told)
-        shown = []
-        for i, told in zip(ids, actions, strict=True):
-            obs = self._call(i, self.envs[i].act, told)
-            if obs.done and self.autoreset:
+        observations = []
+        for i in ids:
+            obs = self._call(i, self.envs[i].receive)
+            if obs.done and self.autoreset:  # the program resets this world while the others are waited for
                 self._begin_reset(i)
-            shown.append(obs)
-        return shown
+            observations.append(obs)
+        return observations
 
     def _begin_reset(self, i: int) -> None:
-        if self._pending[i] is None:  # what was told for the coming episode comes first
+        if self._pending[i] is None:  # otherwise the environment is first configured
             self.envs[i].begin_reset()
 
     def _another(self) -> RemoteSlots:
-        return RemoteSlots(
-            self._settings,
-            len(self),
-            first_env=self.first_env,
-            autoreset=self.autoreset,
-            final_observations=self.final_observations,
-        )
+        return RemoteSlots(self._settings, len(self), self.first_env, self.autoreset, self.final_observations)
 
 
 def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:
-    """What makes environments of the worlds that a program offers: `program_worlds(command=["node", "world.mjs"])`.
+    """Return a factory of environments from a program's worlds: `program_worlds(command=["node", "world.mjs"])`.
 
     Args:
-        name: what messages call the program.
-        settings: how it is reached: the other attributes of `ProgramSettings`.
+        name: the program's name in messages.
+        settings: the other attributes of `ProgramSettings`.
 
     Raises:
-        ValueError: for an argument that is none, or a value that cannot be.
+        ValueError: a setting is unknown or invalid.
     """
     known = [field.name for field in fields(ProgramSettings) if field.name != "name"]
     for given in settings:
         if given not in known:
             raise ValueError(f"{given!r} is no setting of a program; {nearest(given, known)}")
     return ProgramWorlds(ProgramSettings(name=name, **settings))
-
-
-def _environment(program: Program, world: int, *, owns_program: bool) -> RemoteEnvironment:
-    kind = SavableRemoteEnvironment if program.can_save else RemoteEnvironment
-    return kind(program, world, owns_program=owns_program)
-
-
-def _numbered(program: Program) -> Callable[[], RemoteEnvironment]:
-    """Makes the environments of a program, one world after the other."""
-    worlds = iter(range(2**63))
-    return lambda: _environment(program, next(worlds), owns_program=False)

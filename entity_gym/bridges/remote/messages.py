@@ -1,31 +1,29 @@
-"""Messages between programs: 4 bytes that say how long, then that many bytes of JSON. See docs/protocol.md."""
+"""Messages between programs: 4 bytes with the length, then JSON. See docs/protocol.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-from entity_gym.errors import nearest
 
 #: The version of the protocol that this package speaks.
 PROTOCOL = 1
 
-#: The longest message that is read where nothing else is said, in bytes.
+#: The default limit of messages that are read, in bytes.
 MAX_MESSAGE_BYTES = 16 * 2**20
 
 HEADER_BYTES = 4
-_MOST_BYTES = 2**32 - 1  # that a header can tell
+_MOST_BYTES = 2**32 - 1  # fits the header
 
 Message = dict[str, Any]
 
 
 class ProtocolError(ValueError):
-    """The other side sent something that is no message, or not the one that was due."""
+    """The other side sent an invalid message."""
 
 
 def encode(message: Message) -> bytes:
-    """A message as it travels.
+    """Return the bytes of a message.
 
     Raises:
         ValueError: a number is not finite, or the message is too long for its header.
@@ -36,23 +34,11 @@ def encode(message: Message) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
-def check_parts(given: Message, known: Iterable[str], what: str) -> None:
-    """Refuse parts that are not known: one that is misspelt would be ignored.
-
-    Raises:
-        ProtocolError: naming the first of them, and what is near.
-    """
-    known = list(known)
-    for name in given:
-        if name not in known:
-            raise ProtocolError(f"{what} has no part {name!r}; {nearest(name, known)}")
-
-
 class MessageReader:
     """Cuts a stream of bytes into messages.
 
     Args:
-        limit: the longest message that is read, in bytes.
+        limit: the longest message that is accepted, in bytes.
     """
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
@@ -61,18 +47,18 @@ class MessageReader:
 
     @property
     def is_in_message(self) -> bool:
-        """Whether a message has begun of which the rest has not come yet."""
+        """True if only a part of a message has come."""
         return bool(self._received)
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Append bytes that have come."""
         self._received += data
 
     def next(self) -> Message | None:
-        """The next message; None until all of it has come.
+        """Return the next message; None until all of it has come.
 
         Raises:
-            ProtocolError: what has come is no message, or longer than the limit. Nothing can be read after that.
+            ProtocolError: the bytes are no message, or one longer than the limit. The reader cannot be used any more.
         """
         if len(self._received) < HEADER_BYTES:
             return None
@@ -108,13 +94,13 @@ def _decode(body: bytes) -> Message:
 
 
 class _NoNumber(str):
-    """NaN or an infinity, as it was written."""
+    """The text of NaN or an infinity in JSON."""
 
     __slots__ = ()
 
 
 def _no_numbers(value: Any, path: str) -> Iterator[str]:
-    """Where a message has what is no number, such as "features.Head[0][1] is NaN"."""
+    """Yield the places of NaN and infinities in a message, such as "features.Head[0][1] is NaN"."""
     if isinstance(value, _NoNumber):
         yield f"{path.removeprefix('.') or 'it'} is {value}"
     elif isinstance(value, dict):
@@ -126,7 +112,7 @@ def _no_numbers(value: Any, path: str) -> Iterator[str]:
 
 
 def _hint(header: bytes) -> str:
-    """Where a header looks like text: somebody printed to where messages go."""
+    """Return a hint if the header looks like text: a program printed to its standard output, or is a browser."""
     if not (header.isascii() and header.decode("ascii").isprintable()):
         return ""
     if header in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):

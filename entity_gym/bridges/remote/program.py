@@ -1,196 +1,188 @@
-"""A program that offers worlds, as the trainer sees it: asked, found silent or dead, ended."""
+"""A program that offers worlds: requests, answers, and the errors of programs that misbehave."""
 
 from __future__ import annotations
 
 import threading
 import time
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Iterable
-from typing import Any
+from typing import NoReturn
 
-from entity_gym.bridges.remote.channel import HungUp, NoAnswer
-from entity_gym.bridges.remote.connection import CannotReach, Connection
-from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError, check_parts
-from entity_gym.bridges.remote.settings import ProgramSettings
-from entity_gym.bridges.remote.wire import Spaces, spaces_from_json
+from entity_gym.bridges.remote.connection import CannotReach, Connection, HungUp, NoAnswer, ProgramSettings
+from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError
+from entity_gym.bridges.remote.wire import spaces_from_json
+from entity_gym.errors import check_parts
 
 _OFFER = ("type", "protocol", "name", "spaces", "parameters", "can_save")
+#: The type of the answer to each type of request.
+_ANSWERS = {"reset": "observation", "act": "observation", "save": "saved", "load": "loaded"}
 
 
 class ProgramError(ValueError):
-    """A program that offers worlds failed: it could not be started, reported an error, ended, fell silent, or sent nonsense.
+    """A program that offers worlds failed: it did not start, reported an error, ended, fell silent, or sent an invalid message.
 
-    The message says which program, and what it was to do.
+    The message names the program and the request.
     """
 
 
 class Program:
-    """A program with worlds 0 ... num_worlds - 1, which knows no other numbers.
+    """A program with worlds 0 ... num_worlds - 1. Several threads may use it.
 
-    Requests of several worlds may be on their way at once, one of each world; the answers come in any order. Several threads
-    may ask.
+    Requests to several worlds may be under way at once, one for each world; the answers come in any order.
 
     Attributes:
-        name: of the worlds, as the program says.
-        spaces: what they show and take.
-        parameters: names of what episodes may be told.
+        name: name of the worlds, as the program says.
+        obs_space: of the worlds.
+        action_space: of the worlds.
+        parameters: names of the parameters that a reset may set.
         can_save: whether worlds can be saved and continued.
 
     Raises:
-        ProgramError: it does not start, or does not say properly what it offers.
+        ProgramError: the program does not start, or its greeting is invalid.
     """
 
     def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
-        self.settings = settings
+        self._settings = settings
+        self._title = str(settings)  # how messages call the program
         self._lock = threading.RLock()
-        self._answers: defaultdict[int, deque[Message]] = defaultdict(deque)
-        self._asked: dict[int, str] = {}  # world -> what it was asked and has not answered
+        self._asked: dict[int, str] = {}  # world -> type of the request that it has not answered yet
+        self._answers: dict[int, Message] = {}  # world -> answer that nobody has fetched yet
         self._failure: str | None = None
         try:
             self._connection = Connection(settings, num_worlds)
         except CannotReach as error:
             raise ProgramError(str(error)) from None
-        # Nothing stays behind where a pool is forgotten rather than closed.
+        # Ends the process of a pool that is dropped without being closed.
         self._finalizer = weakref.finalize(self, self._connection.close, 0)
-        self._called = str(settings)
-        offer = self._greet(num_worlds)
-        self.name, self.spaces, self.parameters = offer["name"], self._spaces(offer), offer.get("parameters", [])
-        self.can_save: bool = offer.get("can_save", False)
-        self._called = f"{self.name} ({settings})"
+        self._greet(num_worlds)
+        self._title = f"{self.name} ({settings})"
 
-    def ask(self, world: int, message: Message) -> None:
-        """Send a request of a world whose last one has been answered. It leaves when somebody waits for an answer.
+    def ask(self, world: int, request: Message) -> None:
+        """Send a request to a world. It leaves when somebody waits for an answer.
+
+        The answer to an earlier request of this world that nobody has fetched, because of an error, is dropped.
 
         Raises:
-            ProgramError: the program has failed before.
+            ProgramError: the program has failed.
         """
         with self._lock:
             self._check()
-            assert world not in self._asked, f"world {world} was asked twice"
+            if world in self._asked:
+                self.answer(world)
+            self._answers.pop(world, None)
             try:
-                self._connection.channel.send({**message, "env": world})
+                self._connection.send({**request, "env": world})
             except (ValueError, TypeError) as error:  # such as an env_info that JSON cannot hold
-                raise ValueError(f"{self._called} cannot be told {message!r:.200}: {error}") from None
-            self._asked[world] = message["type"]
+                raise ValueError(f"{self._title} cannot be told {request!r:.200}: {error}") from None
+            self._asked[world] = request["type"]
 
-    def answer(self, world: int, kind: str) -> Message:
-        """Wait for the answer to what this world was asked; it must be of this type.
+    def answer(self, world: int) -> Message:
+        """Wait for the answer to the last request of this world.
 
         Raises:
-            ProgramError: there is none, or another.
+            ProgramError: the program failed, or answered with another type of message.
         """
         with self._lock:
-            deadline = time.monotonic() + self.settings.answer_seconds
-            while not self._answers[world]:
+            deadline = time.monotonic() + self._settings.answer_seconds
+            while world not in self._answers:
                 self._check()
-                self._file(self._receive(deadline, self._asked))
-            message = self._answers[world].popleft()
-            if message["type"] != kind:
-                self._fail(f"answered {message['type']!r} where {kind!r} was due, of world {world}")
-            return message
+                self._file(self._receive(deadline))
+            return self._answers.pop(world)
 
     def close(self) -> None:
-        """Tell the program to end, and see that it does. May be called twice."""
+        """Tell the program to end, and make sure that it does. May be called twice."""
         with self._lock:
             if not self._finalizer.alive:
                 return
             try:
-                self._connection.channel.send({"type": "close"})
-                self._connection.channel.flush(time.monotonic() + 1)
+                self._connection.send({"type": "close"})
+                self._connection.flush(time.monotonic() + 1)
             except (HungUp, NoAnswer):
                 pass
             self._finalizer.detach()
             self._connection.close()
-            self._failure = self._failure or f"{self._called} has been closed"
+            self._failure = self._failure or f"{self._title} has been closed"
 
-    def refuse(self, reason: str) -> None:
-        """Give the program up because of what it sent; raises the ProgramError."""
-        self._fail(reason)
+    def fail(self, what: str, *, with_last_words: bool = False) -> NoReturn:
+        """End the program because of something it did, and raise a ProgramError that says so."""
+        self._failure = f"{self._title} {what}{self._connection.last_words() if with_last_words else ''}"
+        self._finalizer.detach()
+        self._connection.close(0)
+        raise ProgramError(self._failure)
 
-    def _greet(self, num_worlds: int) -> Message:
-        limit = self.settings.max_message_bytes
-        hello = {"type": "hello", "protocol": PROTOCOL, "num_envs": num_worlds, "max_message_bytes": limit}
-        self._connection.channel.send(hello)
-        offer = self._receive(time.monotonic() + self.settings.start_seconds, {0: "hello"})
+    def _greet(self, num_worlds: int) -> None:
+        limit = self._settings.max_message_bytes
+        self._connection.send(
+            {"type": "hello", "protocol": PROTOCOL, "num_envs": num_worlds, "max_message_bytes": limit}
+        )
+        offer = self._receive(time.monotonic() + self._settings.start_seconds, greeting=True)
         if offer["type"] == "error":
-            self._fail(f"reported an error: {offer.get('message')}", with_last_words=True)
+            self.fail(f"reported an error: {offer.get('message')}", with_last_words=True)
         if offer["type"] != "worlds":
-            self._fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
+            self.fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
         try:
             check_parts(offer, _OFFER, "what it offers")
-        except ProtocolError as error:
-            self._fail(f"offers no worlds that can be: {error}")
+        except ValueError as error:
+            self.fail(f"offers no worlds that can be: {error}")
         if type(offer.get("protocol")) is not int or offer["protocol"] != PROTOCOL:
-            self._fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
+            self.fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
         if not isinstance(offer.get("name"), str) or not offer["name"]:
-            self._fail(f"calls its worlds {offer.get('name')!r}; 'name' must be a text")
+            self.fail(f"calls its worlds {offer.get('name')!r}; 'name' must be a text")
         parameters = offer.get("parameters", [])
         if not isinstance(parameters, list) or not all(isinstance(name, str) for name in parameters):
-            self._fail(f"says that its 'parameters' are {parameters!r:.200}; they must be a list of names")
+            self.fail(f"says that its 'parameters' are {parameters!r:.200}; they must be a list of names")
         if not isinstance(offer.get("can_save", False), bool):
-            self._fail(f"says that 'can_save' is {offer['can_save']!r}; it must be true or false")
-        return offer
-
-    def _spaces(self, offer: Message) -> Spaces:
+            self.fail(f"says that 'can_save' is {offer['can_save']!r}; it must be true or false")
         try:
-            return spaces_from_json(offer.get("spaces"))
+            self.obs_space, self.action_space = spaces_from_json(offer.get("spaces"))
         except ProtocolError as error:
-            self._fail(f"offers no worlds that can be: {error}")
-            raise AssertionError from None
+            self.fail(f"offers no worlds that can be: {error}")
+        self.name: str = offer["name"]
+        self.parameters: list[str] = parameters
+        self.can_save: bool = offer.get("can_save", False)
 
-    def _receive(self, deadline: float, asked: dict[int, str]) -> Message:
+    def _receive(self, deadline: float, *, greeting: bool = False) -> Message:
+        def asked() -> str:
+            return "the greeting" if greeting else _requests(self._asked)
+
         try:
-            message = self._connection.channel.receive(deadline)
-            if message["type"] == "close":
-                self._fail(f"is gone while {_told(asked)} was not answered: it sent 'close'", with_last_words=True)
-            return message
+            message = self._connection.receive(deadline)
         except HungUp:
-            self._fail(f"is gone while {_told(asked)} was not answered: {self._connection.ending()}")
+            self.fail(f"is gone while {asked()} was not answered: {self._connection.ending()}")
         except NoAnswer:
-            name = "start_seconds" if "hello" in asked.values() else "answer_seconds"
-            seconds = getattr(self.settings, name)
-            self._fail(f"has not answered {_told(asked)} within {name}={seconds:g}", with_last_words=True)
+            name = "start_seconds" if greeting else "answer_seconds"
+            seconds = getattr(self._settings, name)
+            self.fail(f"has not answered {asked()} within {name}={seconds:g}", with_last_words=True)
         except ProtocolError as error:
-            self._fail(f"sent {error}", with_last_words=True)
-        raise AssertionError
+            self.fail(f"sent {error}", with_last_words=True)
+        if message["type"] == "close":
+            self.fail(f"is gone while {asked()} was not answered: it sent 'close'", with_last_words=True)
+        return message
 
     def _file(self, message: Message) -> None:
-        """Put an answer where its world finds it."""
-        world = message.get("env")
-        if message["type"] == "error":
+        """Check an answer, and keep it until it is fetched."""
+        world, kind = message.get("env"), message["type"]
+        if kind == "error":
             of = f" of world {world}" if type(world) is int else ""
-            self._fail(f"reported an error{of}: {message.get('message')}", with_last_words=True)
+            self.fail(f"reported an error{of}: {message.get('message')}", with_last_words=True)
         if type(world) is not int or world not in self._asked:
-            self._fail(f"sent {message['type']!r} of world {world!r}, which was not asked anything")
-        assert isinstance(world, int)
-        del self._asked[world]
-        self._answers[world].append(message)
+            self.fail(f"sent {kind!r} of world {world!r}, which was not asked anything")
+        due = _ANSWERS[self._asked.pop(world)]
+        if kind != due:
+            self.fail(f"answered {kind!r} where {due!r} was due, of world {world}")
+        self._answers[world] = message
 
     def _check(self) -> None:
         if self._failure is not None:
             raise ProgramError(self._failure)
 
-    def _fail(self, what: str, *, with_last_words: bool = False) -> None:
-        last_words = self._connection.last_words() if with_last_words else ""
-        self._failure = f"{self._called} {what}{last_words}"
-        self._finalizer.detach()
-        self._connection.close(0)
-        raise ProgramError(self._failure)
 
-
-def _told(asked: dict[int, str]) -> str:
-    """What was asked, such as "'act' of worlds 0, 3"."""
+def _requests(asked: dict[int, str], most: int = 5) -> str:
+    """Describe the requests that are under way, such as "'act' of worlds 0, 3"."""
     worlds: dict[str, list[int]] = {}
-    for world, kind in asked.items():
+    for world, kind in sorted(asked.items()):
         worlds.setdefault(kind, []).append(world)
-    if "hello" in worlds:
-        return "the greeting"
-    return " and ".join(f"{kind!r} of world{_listed(of)}" for kind, of in worlds.items())
-
-
-def _listed(numbers: Iterable[int], most: int = 5) -> str:
-    shown: list[Any] = sorted(numbers)
-    plural = "s" if len(shown) > 1 else ""
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return f"{plural} {', '.join(map(str, shown[:most]))}{more}"
+    described = []
+    for kind, numbers in worlds.items():
+        listed = ", ".join(map(str, numbers[:most])) + (f" and {len(numbers) - most} more" if numbers[most:] else "")
+        described.append(f"{kind!r} of world{'s' if len(numbers) > 1 else ''} {listed}")
+    return " and ".join(described)

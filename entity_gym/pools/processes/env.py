@@ -330,8 +330,10 @@ class ProcessVecEnv(VecEnv):
         for worker in self._workers:
             rows = np.flatnonzero(owners == worker.index)
             if len(rows) or (worker.index == 0 and not len(ids)):  # a step of no environments has an answer too
-                arrays = columns.flatten(columns.gather(actions, rows))
+                together = len(rows) and rows[-1] - rows[0] + 1 == len(rows)  # as in a step of everyone
                 its = ids[rows]
+                mine = columns.part(actions, rows[0], rows[-1] + 1) if together else columns.gather(actions, rows)
+                arrays = columns.flatten(mine)
                 worker.ask(replies, "step", one_by_one, tuple(arrays), ids=its, arrays=[its, *arrays.values()])
 
     def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:

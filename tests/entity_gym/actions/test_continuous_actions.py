@@ -398,7 +398,7 @@ def test_a_compiled_continuous_action_has_no_mask_to_write() -> None:
 
 
 def test_the_check_tries_numbers_that_are_not_allowed() -> None:
-    effort = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01, processes=False)
+    effort = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
     report = check_environment(Harbour, effort=effort)
     assert report.ok, report.failed
     (refused,) = (result.text for result in report.results if result.name == "wrong actions")

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, NewType
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from entity_gym.agents.features import entity_type
+from entity_gym.agents.schema import entity_type
 from entity_gym.spaces import Entity, Flag
 
 Meters = NewType("Meters", float)
@@ -112,6 +112,7 @@ def test_a_nested_object_may_be_of_a_subclass() -> None:
     assert rows[0, :2].tolist() == [1, 2]
 
 
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-(2**24), 2**24))))
 def test_numbers_arrive_as_they_are(values: list[tuple[float, int]]) -> None:
     rows = entity_type(Pos).rows([Pos(x, y) for x, y in values])

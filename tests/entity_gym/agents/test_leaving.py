@@ -8,43 +8,51 @@ from typing import Any
 import pytest
 
 from entity_gym.agents import Agent, Obs
-from entity_gym.agents.world import LEAVING_AT_ONCE, World
+from entity_gym.agents.train_env import World
 from entity_gym.errors import NoPictureError
-from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.agents.programs import Move, Walker, hang_after_one_step, make, moves, wait_for, walk
 
 
 def closes_soon(pool: ThreadedVecEnv) -> bool:
-    """Whether it is closed within 15 seconds."""
+    """Whether it is closed within 10 seconds."""
     closing = threading.Thread(target=pool.close, daemon=True)
     closing.start()
-    closing.join(15)
+    closing.join(10)
     return not closing.is_alive()
 
 
 @pytest.mark.filterwarnings("ignore:.*it is left behind:RuntimeWarning")
 def test_programs_that_hang_are_waited_for_all_at_once_and_not_one_after_the_other() -> None:
     go_on = threading.Event()
-    pool = ThreadedVecEnv(make(hang_after_one_step, go_on, time_limit=1.0), 60)
+    pool = ThreadedVecEnv(make(hang_after_one_step, go_on, time_limit=0.5), 40)
     obs = pool.reset()
     with pytest.raises(ValueError, match=r"\(time_limit\)"):
         pool.act(moves(obs, 1))
-    assert closes_soon(pool)  # a second for all of them
+    assert closes_soon(pool)  # half a second for all of them, and not for each
     go_on.set()
 
 
-def test_a_program_that_was_not_waited_for_any_longer_has_little_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
-    pool = ThreadedVecEnv(make(hang_after_one_step, go_on), 2)
-    obs = pool.reset()
+class CtrlC:
+    """A queue at which the user presses Ctrl-C."""
 
-    def pressed(world: World, *_: Any) -> None:
+    def get(self, timeout: float) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("entity_gym.agents.world._Run.observe", pressed)
+    def put(self, obs: Any) -> None:
+        pass
+
+
+def test_a_program_that_was_not_waited_for_any_longer_has_little_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entity_gym.agents.train_env.LEAVING_AT_ONCE", 0.1)
+    go_on = threading.Event()
+    slots: Any = make(hang_after_one_step, go_on).make_slots(2, first_env=0, autoreset=True, final_observations="none")
+    pool = SlotVecEnv(slots)
+    obs = pool.reset()
+    slots.envs[0].world._run.observations[0] = CtrlC()
     with pytest.raises(KeyboardInterrupt):
         pool.act(moves(obs, 1))
-    with pytest.warns(RuntimeWarning, match=f"has not returned {LEAVING_AT_ONCE:g} seconds after .* left behind"):
+    with pytest.warns(RuntimeWarning, match="has not returned 0.1 seconds after .* left behind"):
         pool.close()
     go_on.set()
 
@@ -57,9 +65,10 @@ def catches_everything(agent: Agent, config: threading.Event, seed: int) -> None
             wait_for(config)
 
 
-def test_where_a_program_is_means_its_own_lines() -> None:
+def test_where_a_program_is_means_its_own_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entity_gym.agents.train_env.LEAVING", 0.1)
     leave = threading.Event()
-    pool = ThreadedVecEnv(make(catches_everything, leave, time_limit=0.5), 1)
+    pool = ThreadedVecEnv(make(catches_everything, leave), 1)
     pool.reset()
     with pytest.warns(
         RuntimeWarning, match=r"it is at (programs|test_leaving)\.py:\d+ in (wait_for|catches_every\w+)\(\)"
@@ -73,11 +82,11 @@ def waits_in_our_lines(agent: Agent, config: threading.Event, seed: int) -> None
 
 
 def test_a_program_that_waits_for_us_is_told_at_the_line_that_asked() -> None:
-    world = World(make(waits_in_our_lines).program)
-    world.begin(0)
-    world.observe(0)
-    assert "test_leaving.py" in world._running()._doing()
-    assert "in waits_in_our_lines()" in world._running()._doing()
+    world = World(make(waits_in_our_lines))
+    world.begin_game(0)
+    world.receive(0)
+    assert "test_leaving.py" in world._running().position()
+    assert "in waits_in_our_lines()" in world._running().position()
     world.close()
 
 

@@ -317,7 +317,7 @@ def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
 
 
 def test_the_test_kit_reports_it() -> None:
-    little = Effort(steps=5, seconds=None, longest_episode=20, timed_seconds=0.01, processes=False)
+    little = Effort(steps=5, seconds=None, longest_episode=20, timed_seconds=0.01)
     report = check_environment(Deck, effort=little)
     (failed,) = [result for result in report.results if result.status is Status.FAILED]
     assert failed.name == "observations"
@@ -331,7 +331,7 @@ def test_the_test_kit_sees_a_kind_that_changes() -> None:
         def obs_space(self) -> ObsSpace:
             return ObsSpace({"Card": Entity([Category("suit", next(self.sizes))])})
 
-    report = check_environment(Moody, effort=Effort(steps=5, seconds=None, processes=False))
+    report = check_environment(Moody, effort=Effort(steps=5, seconds=None))
     spaces = next(result for result in report.results if result.name == "spaces")
     assert spaces.status is Status.FAILED and "the spaces change" in spaces.text and "'num': 5" in spaces.text
 

@@ -57,13 +57,6 @@ def at_random(pool: VecEnv | EpisodeVecEnv, obs: VecObs, rng: np.random.Generato
     return random_actions(obs, rng, pool.action_space())
 
 
-class Gambler(Dice):
-    """Draws every choice in a herd."""
-
-    def act(self, obs: VecObs, env_id: Any) -> dict[str, VecAction]:
-        return random_actions(obs, self.rng, PettingZooEnvironment(Herd()).action_space())
-
-
 def rows(features: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(values).tolist() for name, values in features.items()}
 
@@ -380,7 +373,7 @@ def test_a_learner_plays_one_group_against_another() -> None:
     factory = PettingZooFactory(Herd, length=3)
     mapping = players_of(factory)
     assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Gambler(0))
+    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Dice(0, factory().action_space()))
     rng = np.random.default_rng(0)
     obs = pool.reset(seed=0)
     for _ in range(3):

@@ -226,6 +226,16 @@ def test_an_actor_that_is_offered_nobody_is_not_asked(capsys) -> None:
     assert session.now.values == {"chase": [-1]}
 
 
+def test_undo_goes_back_a_step_where_the_first_actor_has_nobody_to_select(capsys) -> None:
+    chase = SelectEntityActionMask(actor_types=["Cat"], actee_types=["Dog"])
+    cats = {"features": {"Cat": [[0, 0]]}, "ids": {"Cat": ["cat"]}}
+    first = Observation(**cats, actions={"chase": chase, "go": CategoricalActionMask()})
+    session = world(first, first, first, chase=SelectEntityActionSpace(), go=CategoricalActionSpace(["on", "off"]))
+    out = played(session, "on", "u", "u", capsys=capsys)
+    assert session.now.step == 0
+    assert "there is nothing to undo" in out
+
+
 def test_a_step_in_which_nobody_acts_waits_for_enter(capsys) -> None:
     session = world(Observation(), Observation(done=True), rain=GlobalCategoricalActionSpace(["no", "yes"]))
     out = played(session, "what", "", capsys=capsys)

@@ -87,7 +87,10 @@ def answers(message, worlds):
         added = sum(message["actions"]["add"]["choices"])
         worlds[env]["value"] += added
         worlds[env]["steps"] += 1
-        yield observation(env, worlds[env], added)
+        answer = observation(env, worlds[env], added)
+        if FAULT == "ends badly" and answer["done"] and env == 0:
+            answer["features"]["Counter"] = [[1, 2]]
+        yield answer
     elif kind == "save":
         yield {"type": "saved", "env": env, "state": worlds[env]}
     elif kind == "load":

@@ -19,9 +19,17 @@ import pytest
 from entity_gym import CategoricalAction
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote import ProgramError, ProgramWorlds, RemoteEnvironment, program_worlds
+from entity_gym.bridges.remote import (
+    Program,
+    ProgramError,
+    ProgramSettings,
+    ProgramWorlds,
+    RemoteEnvironment,
+    program_worlds,
+)
+from entity_gym.bridges.remote.connection import Connection
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
@@ -79,10 +87,23 @@ def test_a_seed_determines_the_episodes_and_neither_processes_nor_threads_do() -
             return shown
 
     alone = played(ThreadedVecEnv(counting(), 4))
-    assert played(ThreadedVecEnv(counting(), 4)) == alone
     assert played(ThreadedVecEnv(counting(), 4, num_threads=3)) == alone
     assert played(ProcessVecEnv(counting(), 4, 2)) == alone
     assert len(set(alone[0])) > 1
+
+
+@pytest.mark.parametrize("make_pool", [ThreadedVecEnv, EpisodeVecEnv])
+def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Counted(Program):
+        def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
+            started.append(num_worlds)
+            super().__init__(settings, num_worlds)
+
+    monkeypatch.setattr("entity_gym.bridges.remote.environment.Program", Counted)
+    with closing(make_pool(counting(), 8)):
+        assert started == [8]
 
 
 def test_a_pool_without_autoreset_shows_last_observations() -> None:
@@ -133,7 +154,10 @@ def test_worlds_that_cannot_be_saved_say_so() -> None:
             env.state()
 
 
-def test_a_program_is_gone_when_its_world_is_closed_even_if_it_does_not_end_by_itself() -> None:
+def test_a_program_is_gone_when_its_world_is_closed_even_if_it_does_not_end_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Connection.close, "__defaults__", (0.1,))  # seconds of grace
     env = counting("stays")()
     process = env._program._connection._process
     assert process is not None and process.poll() is None
@@ -218,6 +242,38 @@ def test_after_an_error_every_further_request_says_what_it_was() -> None:
     env.close()
 
 
+def at_the_end_of_an_episode(env: SlotVecEnv) -> None:
+    """Play until world 0 ends its episode with an observation that does not fit; the next one has been asked for then."""
+    env.reset(seed=1)
+    for _ in range(2):
+        env.act(both_add(0, 0))
+    with pytest.raises(ValueError, match=r"features of 'Counter' have shape \(1, 2\)"):
+        env.act(both_add(0, 0))
+
+
+def test_a_reset_after_an_error_plays_the_seed_and_the_parameters_that_it_was_given() -> None:
+    with pool(2) as env:
+        expected = counters(env.reset(seed=7))
+    slots = counting("ends badly").make_slots(2, first_env=0, autoreset=True, final_observations="all")
+    with SlotVecEnv(slots) as env:
+        at_the_end_of_an_episode(env)
+        assert counters(env.reset(seed=7)) == expected
+        at_the_end_of_an_episode(env)
+        assert counters(env.reset(env_info=[{"start": 3}, {"start": 4}])) == [3, 4]
+
+
+def test_a_wait_that_was_interrupted_does_not_keep_a_world_from_being_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pool(2) as env:
+        expected = counters(env.reset(seed=7))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Program, "answer", press)
+            env.act(both_add(1, 2))
+        assert counters(env.reset(seed=7)) == expected
+
+
 def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(
         ProgramError, match="program `nodee world.mjs` cannot be started: No such file or directory: 'nodee'"
@@ -294,9 +350,8 @@ def test_numbers_in_a_command_are_words() -> None:
     assert program_worlds(command=["node", "world.mjs", 8]).settings.command == ("node", "world.mjs", "8")
 
 
-def test_what_makes_the_worlds_and_its_errors_travel_to_worker_processes_and_back() -> None:
+def test_what_makes_the_worlds_and_its_errors_can_travel_to_worker_processes_and_back() -> None:
     worlds = counting()
     assert pickle.loads(pickle.dumps(worlds)) == worlds
-    with pytest.raises(ProgramError, match="no room for a counter"):
-        with ProcessVecEnv(counting("fails"), 4, 2) as env:
-            env.reset(seed=0)
+    error = pickle.loads(pickle.dumps(ProgramError("no room for a counter")))
+    assert type(error) is ProgramError and str(error) == "no room for a counter"

@@ -59,7 +59,10 @@ def test_every_space_goes_there_and_back() -> None:
         ({"entities": [], "actions": [{"name": "a"}]}, "neither entities nor global features"),
         ({"entities": [{"features": []}], "actions": []}, "'name' is missing"),
         ({"entities": [{"name": "A", "features": []}] * 2, "actions": []}, r"names \['A'\] more than once"),
-        ({"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]}, "list of feature names"),
+        (
+            {"entities": [{"name": "A", "features": "x"}], "actions": [{"name": "a"}]},
+            "list of feature names, or of Category",
+        ),
         ({"entities": ["A"], "actions": []}, "cannot be read"),
         ({"entities": [{"name": 3, "features": []}], "actions": []}, r"'entities' has the names \[3\]; .* texts"),
         (
@@ -83,7 +86,7 @@ def test_every_space_goes_there_and_back() -> None:
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": "ab"}]},
-            "action 'a': choices is 'ab'; it must be a list of names",
+            "action 'a': CategoricalActionSpace.choices is 'ab'; it must be a list of names",
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "CategoricalActionSpace", "choices": ["x", "x"]}]},
@@ -167,10 +170,11 @@ def test_actions_say_who_does_what_in_the_worlds_own_ids() -> None:
     told = actions_to_json(
         {
             "move": CategoricalAction(["s"], np.array([1])),
-            "shoot": SelectEntityAction(["s"], [2]),
+            "shoot": SelectEntityAction(["s", "t"], [2, None]),  # nobody is not told
             "wait": GlobalCategoricalAction(1, "yes"),
             "steer": ContinuousAction(["s"], np.array([[0.5]], dtype=np.float32)),
-        }
+        },
+        ACTIONS,
     )
     assert told == {
         "move": {"actors": ["s"], "choices": [1]},

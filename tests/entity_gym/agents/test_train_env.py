@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import gc
+import pickle
 import threading
 import time
 import warnings
@@ -16,8 +17,7 @@ import pytest
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotsFactory
 from tests.entity_gym.agents.programs import (
     Goal,
@@ -172,13 +172,18 @@ def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -
     assert played[0] != played[2]
 
 
-@pytest.mark.slow
-def test_programs_run_in_worker_processes() -> None:
-    here = pool_of(walk, 4)
-    there = ProcessVecEnv(make(walk), 4, 2)
-    assert play(here, 8, 5) == play(there, 8, 5)
-    here.close()
-    there.close()
+def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> None:
+    env = pickle.loads(pickle.dumps(make(walk)))
+    second_half = SlotVecEnv(env.make_slots(2, first_env=2, autoreset=True, final_observations="truncated"), seed=0)
+    all_of_them = pool_of(walk, 4)
+    expected, got = all_of_them.reset(5), second_half.reset(5)
+    for _ in range(5):
+        for name, features in got.features.items():
+            assert features.values.tolist() == expected.features[name][[2, 3]].values.tolist()
+        expected, got = all_of_them.act(moves(expected, 1)), second_half.act(moves(got, 1))
+        assert got.reward.tolist() == expected.reward[2:].tolist()
+    all_of_them.close()
+    second_half.close()
 
 
 def test_asynchronously_each_program_goes_on_by_itself() -> None:
@@ -505,3 +510,10 @@ def test_everything_is_quiet_when_all_behave() -> None:
     wait_for_none = threading.Event()
     wait_for_none.set()
     wait_for(wait_for_none)
+
+
+def test_programs_take_no_env_info_and_say_how_they_are_configured() -> None:
+    pool = pool_of(walk, 1)
+    with pytest.raises(ValueError, match="walk takes no env_info: its parameters are the fields of its config"):
+        pool.reset(env_info=[{"number": 3}])
+    pool.close()
