@@ -52,7 +52,9 @@ class Trajectory:
         """Extract the trajectory of environment `i`."""
         row = np.array([i], dtype=np.int64)
         observations = [obs.gather(row) for obs in self.observations]
-        actions = [{name: buffer[row] for name, buffer in each.items()} for each in self.actions]
+        actions: list[Mapping[str, VecAction]] = [
+            {name: buffer[row] for name, buffer in each.items()} for each in self.actions
+        ]
         return Trajectory(self.obs_space, self.action_space, self.seed, observations, actions, is_part=True)
 
     def record(self, env: VecEnv, steps: int, seconds: float | None = None) -> Trajectory:
@@ -133,8 +135,8 @@ def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace, *, metrics:
     """
     for name in ("done", "truncated", "reward"):
         was, now = getattr(expected, name), getattr(found, name)
-        for row in np.flatnonzero(was != now):
-            return int(row), f"{name} is {now[row]} and was {was[row]}"
+        for row in np.flatnonzero(was != now).tolist():
+            return row, f"{name} is {now[row]} and was {was[row]}"
     ragged: list[tuple[RaggedBuffer[Any], RaggedBuffer[Any], _Describe]] = [
         (buffer, found.features[name], _describe_features(name, obs_space))
         for name, buffer in expected.features.items()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from entity_gym.actions.kind import Choice
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.errors import nearest
 from entity_gym.play.screen import Style, show_end, show_moment, show_probabilities, show_turn
 from entity_gym.play.session import CannotGoBackError, Session
-from entity_gym.play.turns import NOBODY, Choice, Turn, read_choice, turns
+from entity_gym.play.turns import NOBODY, Turn, read_choice, turns
 
 INTERRUPTED = 130
 

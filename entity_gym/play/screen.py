@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.kind import Choice
 from entity_gym.play.session import Moment, Session
-from entity_gym.play.turns import Choice, Turn, describe_features, entity_rows
+from entity_gym.play.turns import Turn, describe_features, entity_rows
 
 BAR = 20  # columns of a full one
 _GREY, _BOLD, _RESET = "\x1b[90m", "\x1b[1m", "\x1b[0m"

@@ -260,12 +260,12 @@ class PythonSlots(EnvSlots):
                 self._originals[i].setdefault(name, copy.deepcopy(getattr(env, name)))
         self._call(i, env.configure, parameters)
 
-    def _is_done(self, i: int, obs: Observation, method: str) -> bool:
+    def _is_done(self, i: int, obs: Any, method: str) -> bool:
         """Check the fields that are read before the frame is, and return `obs.done`."""
         if not isinstance(obs, Observation):
             expected = "an Observation" if method == "act" else "an Observation that is not done"
             raise ValueError(f"{self.where(i)}: {method}() returned {obs!r:.200}; expected {expected}")
-        done = obs.done
+        done: Any = obs.done
         if done is not False and done is not True and not isinstance(done, np.bool_):
             raise ValueError(f"{self.where(i)}: done is {done!r:.200}; it must be a bool")
         if done:

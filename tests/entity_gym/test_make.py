@@ -199,7 +199,6 @@ def test_processes_play_the_same_episodes_as_threads(closing: list[VecEnv]) -> N
         ({"executor": "threads"}, "executor is 'threads'; allowed: None, 'thread', 'process', 'list'"),
         ({"executor": "list", "num_threads": 2}, "are for executor='thread'; it is 'list'"),
         ({"executor": "thread", "num_processes": 2}, "num_processes is 2, which is for executor='process'"),
-        
         ({"final_observations": "none", "env_type": "gymnasium"}, "env_type='gymnasium' needs 'all'"),
         ({"final_observations": "some"}, "final_observations is 'some'"),
         ({"render_mode": "rgb_array"}, "which is for env_type='gymnasium'"),
