@@ -236,7 +236,7 @@ class AgentEnvironment(Environment):
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self._called = self.display_name = world.env.__name__  # in messages of pools
+        self.display_name = world.env.__name__  # in messages of pools
 
     def obs_space(self) -> ObsSpace:
         return self.world.env.obs_space
