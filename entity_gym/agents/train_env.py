@@ -236,7 +236,7 @@ class AgentEnvironment(Environment):
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self.display_name = world.env.__name__  # in messages of pools
+        self._called = self.display_name = world.env.__name__  # in messages of pools
 
     def obs_space(self) -> ObsSpace:
         return self.world.env.obs_space
@@ -273,8 +273,8 @@ class AgentEnvironment(Environment):
 
     def render(self) -> NDArray[np.uint8]:
         raise NoPictureError(
-            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave films out, "
-            "and watch load_agent play in that loop"
+            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films "
+            "out, and watch load_agent play in that loop"
         )
 
     def close(self) -> None:
