@@ -186,7 +186,7 @@ class Session:
 class EntityRow(NamedTuple):
     """An entity of a frame, described for the table."""
 
-    index: int  # inside the frame
+    number: int  # entity index inside the frame
     type_name: str
     features: str  # such as "x=3 y=2"
     is_visible: bool

@@ -1,5 +1,6 @@
 """The test kit for environments: it finds nothing where there is nothing, and each mistake where there is one."""
 
+import importlib
 import random
 import re
 import signal
@@ -231,6 +232,19 @@ def test_an_end_that_a_feature_announces_is_no_step_limit() -> None:
     assert found["end of episode"].status is Status.OK
     assert re.fullmatch(
         r"\d+ episodes, 10 steps each, which feature 'step' of Clock tells, 0 truncated", found["end of episode"].text
+    )
+
+
+def test_nothing_is_found_in_the_world_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    assert world is not None
+    (tmp_path / "market_of_the_tutorial.py").write_text(world[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    report = check_environment(importlib.import_module("market_of_the_tutorial").Market, effort=LITTLE)
+    assert {result.status for result in report.results} == {Status.OK, Status.SKIPPED}, str(report)
+    assert {r.name: r.text for r in report.results}["end of episode"].endswith(
+        "which feature 'round' of Trader tells, 0 truncated"
     )
 
 
