@@ -10,8 +10,8 @@ import torch
 
 from enn_ppo.config import PPOConfig
 from entity_gym import Observation
-from entity_gym.envs.minesweeper_python import ACTION_SPACE, OBS_SPACE, PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, OBS_SPACE, PythonMineSweeper
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 
 BOARDS: list[dict[str, Any]] = [

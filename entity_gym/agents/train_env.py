@@ -273,8 +273,8 @@ class AgentEnvironment(Environment):
 
     def render(self) -> NDArray[np.uint8]:
         raise NoPictureError(
-            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films out, "
-            "and watch load_agent play in that loop"
+            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films "
+            "out, and watch load_agent play in that loop"
         )
 
     def close(self) -> None:

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.errors import nearest
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
-from entity_gym.spec import EnvSpec
 
 #: Upper bound of entity places in spaces of the ragged form, where the number of entities has no limit.
 MAX_PLACES = 2**31

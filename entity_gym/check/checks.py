@@ -22,7 +22,7 @@ from entity_gym.check.subject import NUM_ENVS, SEED, Effort, HangError, Subject,
 from entity_gym.check.trajectory import Difference, Trajectory, difference, repeat
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeTracker
-from entity_gym.pools.threaded_env import EnvSource, is_compiled
+from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 

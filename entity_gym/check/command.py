@@ -34,7 +34,7 @@ from entity_gym.check.loading import (
 )
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import FULL, QUICK, Effort, HangError, Watch
-from entity_gym.pools.threaded_env import is_compiled
+from entity_gym.pools.pool import is_compiled
 
 PROGRESS_EVERY = 10.0  # seconds between progress lines, where they cannot replace each other
 

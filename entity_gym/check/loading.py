@@ -18,7 +18,7 @@ import entity_gym
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
 from entity_gym.pools.batch_env import BatchEnvironment
-from entity_gym.pools.threaded_env import EnvSource, is_compiled
+from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.registry import look_up
 
 if TYPE_CHECKING:

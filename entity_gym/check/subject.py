@@ -22,8 +22,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.check.loading import make_python, with_parameters
 from entity_gym.check.trajectory import Trajectory
 from entity_gym.environment import Environment
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv, is_compiled
+from entity_gym.pools.pool import EnvSource, ListEnv, ThreadedVecEnv, is_compiled
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
 

@@ -51,7 +51,7 @@ class CompiledView(Environment):
         from entity_gym.compiled.slots import CompiledSlots
 
         self.env = env
-        self._called = type(env).__name__  # how a pool's messages name it
+        self.display_name = type(env).__name__  # how a pool's messages name it
         self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, check=False, numbered=False)
         self._layout = self._slots.layout
         self._seeded_by: np.random.Generator | None = None

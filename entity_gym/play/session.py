@@ -148,7 +148,7 @@ class Session:
         buffers: dict[str, VecAction] = {}
         for name, space in self.reader.action_space.items():
             given = np.array(values.get(name, ()), dtype=space.dtype).reshape(-1, space.width)
-            buffer = RaggedBufferF32 if space.dtype is np.float32 else RaggedBufferI64
+            buffer = RaggedBufferF32 if space.dtype == np.float32 else RaggedBufferI64
             buffers[name] = buffer.from_flattened(given, [len(given)])
         check_actions(buffers, self._batch(moment).action_masks, self.reader.action_space, self.reader.where)
         return frame_actions(buffers, 0, moment.frame.actions, moment.frame.ids, self.reader.action_space)

@@ -22,8 +22,8 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.bridges.padded import PaddedForm, Tree, frame_of, in_batch
 from entity_gym.errors import nearest
 from entity_gym.pools.players import Part, PlayerMapping, Seating
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.spec import EnvSpec
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.spec import EnvSpec
 
 try:
     from gymnasium import spaces

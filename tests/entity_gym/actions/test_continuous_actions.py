@@ -34,11 +34,9 @@ from entity_gym.compiled import Continuous
 from entity_gym.play.loop import Advice, Decision, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Session
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import A_TENTH, Armada, Harbour, Tug

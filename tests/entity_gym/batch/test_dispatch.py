@@ -28,8 +28,8 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+from entity_gym.pools.pool import ListEnv
 from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())

@@ -5,7 +5,7 @@ import pytest
 
 from entity_gym.batch.obs_rows import Shown, crashed
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, play_together
 from tests.worlds import Zoo, frame
 

@@ -23,7 +23,7 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.worlds import Zoo, open_choices
 
 SPACE = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})

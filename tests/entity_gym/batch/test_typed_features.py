@@ -33,11 +33,9 @@ from entity_gym.check.report import Status
 from entity_gym.check.subject import Effort
 from entity_gym.play.session import describe_features
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.registry import make_spec
 
 CARD = Entity(["x", Category("suit", 4), Angle("heading"), Flag("held")])

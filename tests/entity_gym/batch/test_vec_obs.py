@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, content
 from tests.worlds import Zoo, frames
 

@@ -12,7 +12,7 @@ from dm_env import specs  # noqa: E402
 
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges.dm_env.envs import DmVecEnv, action_spec, observation_spec  # noqa: E402
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.dm_specs import random_action, validate  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402

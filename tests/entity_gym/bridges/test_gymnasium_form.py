@@ -21,7 +21,7 @@ from entity_gym.bridges.gymnasium.envs import (  # noqa: E402
     action_space,
     observation_space,
 )
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402

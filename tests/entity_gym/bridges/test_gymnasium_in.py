@@ -28,10 +28,9 @@ from entity_gym.bridges.gymnasium.incoming import (  # noqa: E402
 )
 from entity_gym.envs.cart_pole import CartPole  # noqa: E402
 from entity_gym.errors import NoPictureError  # noqa: E402
-from entity_gym.pools.episode_env import EpisodeVecEnv  # noqa: E402
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv  # noqa: E402
 from entity_gym.pools.slots import SlotsFactory  # noqa: E402
-from entity_gym.pools.threaded_env import ThreadedVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import (  # noqa: E402
     Fails,

@@ -14,9 +14,8 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import FinalObservations
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,

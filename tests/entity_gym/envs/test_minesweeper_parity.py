@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.entity_gym.envs.boards import Cell, compiled, mines_of, plain, put, random_actions, robots_of
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 
 @st.composite
@@ -53,7 +53,7 @@ def test_both_forms_show_the_same_after_every_step(
         assert (mines_of(under_test), robots_of(under_test)) == (mines_of(python), robots_of(python))
         if obs.done:
             break
-        actions = random_actions(obs, policy, python.action_space())
+        actions = random_actions(obs, policy)
         obs, other = python.act(actions), under_test.act(actions)
     assert np.array_equal(under_test.render(), python.render())
 
@@ -70,7 +70,7 @@ def test_both_forms_agree_over_whole_episodes_of_the_default_board() -> None:
         obs = python.observe()
         while not obs.done:
             assert plain(other) == plain(obs)
-            actions = random_actions(obs, policy, python.action_space())
+            actions = random_actions(obs, policy)
             obs, other = python.act(actions), under_test.act(actions)
         assert plain(other) == plain(obs)
         rewards.append(obs.reward)

@@ -27,7 +27,7 @@ from entity_gym.play.command import main
 from entity_gym.play.loop import Advice, Decision, play
 from entity_gym.play.screen import Style, draw, show_turn
 from entity_gym.play.session import CannotGoBackError, Session, Turn, read_choice, turns
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.check import broken
 from tests.worlds import Script
 

@@ -9,8 +9,7 @@ import pytest
 from entity_gym import Action, Observation
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.worlds import Zoo, frame, making

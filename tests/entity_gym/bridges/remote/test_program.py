@@ -28,10 +28,9 @@ from entity_gym.bridges.remote import (
     program_worlds,
 )
 from entity_gym.bridges.remote.connection import Connection
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
 ADD = "add"
