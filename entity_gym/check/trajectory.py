@@ -166,7 +166,7 @@ def _pairs(expected: VecObs, found: VecObs) -> Iterator[tuple[tuple[str, ...], A
             width = given.size2()
             yield ("action", name, "mask"), mask.spelled_out(width), other.spelled_out(width)
     for name in expected.visible.keys() | found.visible.keys():
-        yield ("visible", name), *(_visible(obs, name) for obs in (expected, found))
+        yield ("visible", name), _visible(expected, name), _visible(found, name)
     # A compiled environment that runs as ordinary Python has no arrays, so only those that both have are compared.
     for name in expected.arrays.keys() & found.arrays.keys():
         yield ("arrays", name), expected.arrays[name], found.arrays[name]

@@ -82,7 +82,7 @@ def _table(session: Session, style: Style) -> list[str]:
     width = max([len("world"), *(len(row.type_name) for row in rows)])
     lines = [style.grey(f"index  {'type':<{width}}  features")]
     for row in rows:
-        line = f"{row.index:>5}  {row.type_name:<{width}}  {row.features}".rstrip()
+        line = f"{row.number:>5}  {row.type_name:<{width}}  {row.features}".rstrip()
         lines.append(line if row.is_visible else style.grey(line + "  (hidden from the policy)"))
     space = session.reader.obs_space
     if space.global_features:

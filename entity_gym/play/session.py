@@ -60,7 +60,7 @@ class Session:
         self._create_env = create_env
         self._seed = seed
         self.env = self._new()
-        name = self.env.display_name or name
+        name = getattr(self.env, "_called", name)
         self.reader = FrameReader(self.env.obs_space(), self.env.action_space(), name)
         self._moments: list[Moment] = []
         self.begin_episode()
@@ -148,7 +148,7 @@ class Session:
         buffers: dict[str, VecAction] = {}
         for name, space in self.reader.action_space.items():
             given = np.array(values.get(name, ()), dtype=space.dtype).reshape(-1, space.width)
-            buffer = RaggedBufferF32 if space.dtype is np.float32 else RaggedBufferI64
+            buffer = RaggedBufferF32 if space.dtype == np.float32 else RaggedBufferI64
             buffers[name] = buffer.from_flattened(given, [len(given)])
         check_actions(buffers, self._batch(moment).action_masks, self.reader.action_space, self.reader.where)
         return frame_actions(buffers, 0, moment.frame.actions, moment.frame.ids, self.reader.action_space)
@@ -186,7 +186,7 @@ class Session:
 class EntityRow(NamedTuple):
     """An entity of a frame, described for the table."""
 
-    index: int  # inside the frame
+    number: int  # entity index inside the frame
     type_name: str
     features: str  # such as "x=3 y=2"
     is_visible: bool
