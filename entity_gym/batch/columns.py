@@ -49,7 +49,7 @@ def part(tree: Mapping[str, Any], lo: int, hi: int) -> Tree:
         if not isinstance(column, RaggedBuffer):
             return column[lo:hi].copy()
         offsets = column.offsets[lo : hi + 1]
-        return column._of(column.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+        return column.unchecked(column.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
 
     return map_columns(copied, tree)
 
@@ -81,7 +81,7 @@ def _cat_each(parts: list[Any]) -> Column | Tree:
         for each in parts[1:]:
             offsets.append(each.offsets[1:] + end)
             end = offsets[-1][-1] if len(offsets[-1]) else end
-        return first._of(np.concatenate([each.values for each in parts]), np.concatenate(offsets))
+        return first.unchecked(np.concatenate([each.values for each in parts]), np.concatenate(offsets))
     return cat(parts) if isinstance(first, Mapping) else np.concatenate(parts)
 
 

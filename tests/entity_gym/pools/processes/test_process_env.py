@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from entity_gym.bridges.gymnasium_in import gymnasium_worlds
 
 from entity_gym import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import Metric, VecObs
+from entity_gym.bridges import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
