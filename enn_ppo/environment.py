@@ -18,10 +18,9 @@ from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.incoming import check_arguments
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.batch_env import BatchEnvironment
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import SlotsFactory
-from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import look_up
 from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
@@ -75,10 +74,7 @@ class BoundEnvironment(NamedTuple):
         """
         if rollout.num_processes:
             return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed, first_env=first_env)
-        has_slots = isinstance(self.source, CompiledEnvironment | SlotsFactory) or _is_vectorised(self.source)
-        if has_slots or rollout.num_threads != 1:
-            return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed, first_env=first_env)
-        return ListEnv(self.create, rollout.num_envs, seed, first_env=first_env)
+        return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed, first_env=first_env)
 
 
 def _is_vectorised(source: object) -> bool:

@@ -19,8 +19,8 @@ from enn_ppo.sampling import BlockSampler, Parameters
 from enn_ppo.stepping import Actions, StepHere, Stepped, play
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.player_episodes import PlayersTracker
 from entity_gym.pools.players import PlayerMapping, Seating, players_of
+from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import keyed
 

@@ -26,7 +26,7 @@ from enn_ppo.stepping import Played, Plays, make_steppers, play
 from enn_ppo.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from entity_gym.pools.workers import PATIENCE
 from entity_gym.spaces import ObsSpace

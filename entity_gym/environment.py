@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.actions.reading import EntityID, Flags
+from entity_gym.errors import nearest
 from entity_gym.spaces import ObsSpace
 
 NumberRows = Sequence[Sequence[float]] | NDArray[Any]
@@ -63,6 +65,9 @@ class Environment(ABC):
     `reset` and `act` are called in turn; after an observation with `done` comes `reset`.
     """
 
+    #: The name of this environment in messages and titles. Empty: the name of its class.
+    display_name: str = ""
+
     _rng: np.random.Generator | None = None
 
     @property
@@ -100,11 +105,31 @@ class Environment(ABC):
         """Take one step. `actions` holds the actions that the last observation offered."""
 
     def configure(self, info: Mapping[str, Any]) -> None:
-        """Set parameters for the coming episodes; called right before `reset`, with what a pool was told for this one.
+        """Set parameters for the coming episodes; called right before `reset` with those that a pool was given for it.
 
-        Optional. What it changes belongs into `state`. Raise a ValueError for a parameter or a value that cannot be.
+        By default, the parameters are the arguments of the constructor that it keeps in attributes of the same names: these
+        attributes are set, and pools save them. Override it to check values or to do more than that; the parameters then
+        belong into `state`.
+
+        Raises:
+            ValueError: there is no such parameter, or its value is not allowed.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement configure(), so it takes no env_info")
+        self.check_parameters(info)
+        for name, value in info.items():
+            setattr(self, name, value)
+
+    def check_parameters(self, info: Mapping[str, Any]) -> None:
+        """Raise a ValueError unless `info` only has parameters that the default `configure` can set."""
+        allowed = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        for name in info:
+            if name not in allowed:
+                own = type(self).__name__
+                if not allowed:
+                    raise ValueError(
+                        f"{own} does not implement configure(), so it takes no env_info, and keeps no argument of its "
+                        f"constructor as an attribute of the same name; {name!r} was given"
+                    )
+                raise ValueError(f"{own} has no parameter {name!r}; {nearest(name, allowed)}")
 
     def render(self) -> NDArray[np.uint8]:
         """Draw the current state as a (height, width, 3) image."""

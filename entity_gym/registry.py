@@ -5,31 +5,40 @@ Nothing is imported before it is made: neither the environments, nor their compi
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
+from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots
+from entity_gym.pools.pool import EnvSource, ListEnv, SlotVecEnv, ThreadedVecEnv, is_compiled, make_slots
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.spec import OPTIONS, EnvConfig, EnvSpec, describe_spaces
+from entity_gym.pools.vec_env import VecEnv
 
-if TYPE_CHECKING:
-    from entity_gym.pools.slots import FinalObservations
-    from entity_gym.pools.threaded_env import EnvSource
-    from entity_gym.spec import EnvSpec, EnvType, Executor, InvalidActions
+if TYPE_CHECKING:  # it imports the compiler
+    from entity_gym.compiled import CompiledEnvironment
+
+#: Parameters by which an environment may take its step limit.
+LIMITS = ("max_steps", "max_episode_steps")
 
 YOUR_OWN = "your own is written as my_package.my_module:MyEnv"
 
 
 @dataclass(frozen=True)
 class Registered:
-    """What a name stands for.
+    """The environment of a name.
 
     Attributes:
-        env: a compiled environment, what makes a Python one, or "package.module:Name" of either.
-        max_episode_steps, reward_threshold: in place of the environment's own.
-        defaults: parameters, in place of the environment's own defaults.
+        env: what pools are made from, or where that is found: "package.module:Name".
+        max_episode_steps, reward_threshold: replace the environment's own.
+        defaults: parameters that replace the environment's own defaults.
     """
 
     env: EnvSource | str
@@ -38,7 +47,7 @@ class Registered:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, option: str = "the environment") -> Any:
-        """The environment's class or what makes it; `option` is what messages call it.
+        """Import the environment, if need be; `option` is its name in messages.
 
         Raises:
             ValueError: if it is not where `env` says.
@@ -46,7 +55,7 @@ class Registered:
         return import_callable(self.env, option, _environments) if isinstance(self.env, str) else self.env
 
     def arguments(self) -> dict[str, Any]:
-        """What to make it with: the registered defaults, and the step limit as the parameter `max_steps`."""
+        """Return the parameters to make it with: the defaults, and the step limit as `max_steps`."""
         limit = {} if self.max_episode_steps is None else {"max_steps": self.max_episode_steps}
         return {**limit, **self.defaults}
 
@@ -75,7 +84,7 @@ _registered: dict[str, Registered] = {
 
 
 def list_envs() -> list[str]:
-    """Every name that `make` knows, in alphabetical order."""
+    """List all registered names in alphabetical order."""
     return sorted(_registered, key=str.lower)
 
 
@@ -119,93 +128,53 @@ def register(
         _registered[each] = new
 
 
-def make(
-    name: EnvSource | str,
-    num_envs: int = 1,
-    num_threads: int | Literal["auto"] = 1,
-    batch_size: int | None = None,
-    seed: int = 0,
-    max_episode_steps: int | None = None,
-    env_type: EnvType = "entity",
-    *,
-    executor: Executor | None = None,
-    num_processes: int | None = None,
-    thread_affinity_offset: int = -1,
-    reward_threshold: float | None = None,
-    max_num_players: int | None = None,
-    final_observations: FinalObservations | None = None,
-    compile: bool = True,
-    max_entities: Mapping[str, int] | None = None,
-    max_actors: Mapping[str, int] | None = None,
-    invalid_actions: InvalidActions | None = None,
-    render_mode: str | None = None,
-    **parameters: Any,
-) -> Any:
+def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
     """Make a pool of environments.
 
     Args:
-        name: one of `list_envs()`, "package.module:Class", or an environment: a compiled one (class, or with parameters), or a
-            class or function that makes a Python one.
-        num_envs: how many.
-        num_threads: for executor "thread"; see `ThreadedVecEnv`.
-        batch_size: how many environments `recv` returns; None: all.
-        seed: environment i draws from `SeedSequence((seed, i))`.
-        max_episode_steps: steps after which an episode is truncated; None: as the environment says.
-        env_type: "entity" returns a `VecEnv`, "gymnasium" a `GymnasiumVectorEnv` and "dm" a `DmVecEnv`.
-        executor: "thread" (`ThreadedVecEnv`), "process" (`ProcessVecEnv`) or "list" (`ListEnv`). None: "process" if
-            `num_processes` is given, "list" for Python environments unless threads are asked for, and "thread" otherwise.
-        num_processes: for executor "process"; None: one for each core.
-        thread_affinity_offset: for executor "thread"; see `ThreadedVecEnv`.
-        reward_threshold: mean episodic reward at which the environment counts as solved; only said in the spec.
-        max_num_players: room for so many rows in arrays with a row a player; None: as the environment says.
-        final_observations: which last observations to keep, "truncated" if None; "gymnasium" and "dm" need "all", and get it.
-        compile: false runs compiled environments as ordinary Python.
-        max_entities: for "gymnasium" and "dm", entity type -> room in padded arrays. Types that are left out have as much as
-            they declare; those of Python environments declare nothing.
-        max_actors: in the same way, action -> room for those who act.
-        invalid_actions: for "gymnasium" and "dm", what happens to an action that is not open: "replace" by the next open one
-            (also if None), or "raise". Entity pools always raise.
-        render_mode: for "gymnasium": "rgb_array", or None.
-        parameters: the environment's own.
+        env: one of `list_envs()`, "package.module:Class", or what pools are made from: a compiled environment (class, or
+            instance with parameters), a class or function that makes a Python one, a `BatchEnvironment` class.
+        num_envs: number of environments.
+        options: those of `EnvConfig`, and the environment's parameters.
 
     Returns:
-        The pool, in the form that `env_type` says.
+        The pool, in the form that `env_type` asks for: a `VecEnv`, a `GymnasiumVectorEnv` or a `DmVecEnv`.
 
     Raises:
-        ValueError: for names, options and values that cannot be, saying which are near.
+        ValueError: for names, options and values that are not allowed, with the nearest allowed ones.
         ImportError: naming what to install for the form.
     """
-    options = {key: value for key, value in locals().items() if key not in ("name", "parameters")}
-    from entity_gym.making import make_pool, prepare, spec_of
-
-    prepared = prepare(name, {**options, **parameters})
-    pool = make_pool(prepared, 1 if env_type == "dm" else prepared.config.batch_size)
-    if env_type == "entity":
+    prepared = prepare(env, {"num_envs": num_envs, **options})
+    config = prepared.config
+    pool = make_pool(prepared, 1 if config.env_type == "dm" else config.batch_size)
+    if config.env_type == "entity":
         return pool
     from entity_gym.bridges.forms import as_form
 
     try:
-        return as_form(pool, spec_of(prepared, pool), env_type)
+        return as_form(pool, spec_of(prepared, pool), config.env_type)
     except BaseException:
         pool.close()
         raise
 
 
-def make_spec(name: EnvSource | str, **config: Any) -> EnvSpec:
-    """What `make` with the same arguments makes: its configuration, and all that it shows and takes. Prints readably.
+def make_spec(env: EnvSource | str, num_envs: int = 1, **options: Any) -> EnvSpec:
+    """Describe the pool that `make` with the same arguments makes: its configuration, spaces and sizes. Prints readably.
 
     A Python environment is made once to see its spaces.
 
     Raises:
         ValueError: as `make` does.
     """
-    from entity_gym.making import prepare, spec_of
-
-    return spec_of(prepare(name, config))
+    return spec_of(prepare(env, {"num_envs": num_envs, **options}))
 
 
 def look_up(name: str, option: str = "the environment") -> Registered:
-    """What `name` stands for: one of `list_envs()`, or "package.module:Name"; `option` is what messages call it.
+    """Find the environment of a name: one of `list_envs()`, or "package.module:Name".
+
+    Args:
+        name: the name.
+        option: the setting that gave it, for messages.
 
     Raises:
         ValueError: if there is no such name.
@@ -217,6 +186,206 @@ def look_up(name: str, option: str = "the environment") -> Registered:
     return _registered[name]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Environments that only need to be made.
+
+    Attributes:
+        config: all options, checked and resolved.
+        source: the environment, bound to its parameters.
+    """
+
+    config: EnvConfig
+    source: EnvSource
+
+    @property
+    def compiled(self) -> CompiledEnvironment | None:
+        """The source, where it is a compiled environment."""
+        source: Any = self.source
+        return source if is_compiled(source) else None
+
+
+def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
+    """Find the environment, check all options, and bind the parameters.
+
+    Args:
+        env: as in `make`.
+        given: options and the environment's parameters.
+
+    Raises:
+        ValueError: naming what cannot be.
+    """
+    found = look_up(env) if isinstance(env, str) else Registered(env)
+    name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+    options = {key: value for key, value in given.items() if key in OPTIONS}
+    parameters = {**found.defaults, **{key: value for key, value in given.items() if key not in OPTIONS}}
+    if options.get("max_episode_steps") is None and "max_steps" not in given:
+        options["max_episode_steps"] = found.max_episode_steps
+    if options.get("reward_threshold") is None:
+        options["reward_threshold"] = found.reward_threshold
+    source = found.load()
+    config = EnvConfig(name=name, **{**options, "parameters": parameters})
+    if isinstance(source, Environment):
+        raise ValueError(f"make: {name} is one object; give what makes one, such as the class {type(source).__name__}")
+    bind = _bind_compiled if is_compiled(source) else _bind_python
+    config, bound = bind(source, config)
+    return Prepared(config.resolved(compiled=is_compiled(bound)), bound)
+
+
+def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
+    """Make a pool of the environments, with `batch_size` in place of the config's."""
+    config, source = prepared.config, prepared.source
+    common: dict[str, Any] = {
+        "batch_size": batch_size,
+        "seed": config.seed,
+        "final_observations": config.final_observations,
+    }
+    if config.entity_ids:
+        common["entity_ids"] = True
+    if config.executor == "list":
+        return ListEnv(source, config.num_envs, compile=config.compile, **common)
+    if config.executor == "process":
+        from entity_gym.pools.processes.env import ProcessVecEnv
+
+        processes = config.num_processes or min(config.num_envs, os.cpu_count() or 1)
+        return ProcessVecEnv(source, config.num_envs, processes, compile=config.compile, **common)
+    return ThreadedVecEnv(
+        source,
+        config.num_envs,
+        config.num_threads,
+        compile=config.compile,
+        thread_affinity_offset=config.thread_affinity_offset,
+        **common,
+    )
+
+
+def make_single_pool(prepared: Prepared) -> SlotVecEnv:
+    """Make a pool of one environment without autoreset: after the last observation of an episode comes `reset`."""
+    slots = make_slots(prepared.source, 1, autoreset=False, final_observations="none", compile=prepared.config.compile)
+    return SlotVecEnv(slots, seed=prepared.config.seed)
+
+
+def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
+    """Return True if the environments of `pool` implement `render`, as far as that can be seen without calling it."""
+    if prepared.compiled is not None:
+        return type(prepared.compiled).render is not None
+    if isinstance(pool.slots, PythonSlots):
+        return type(pool.slots.envs[0]).render is not Environment.render
+    return not isinstance(pool.slots, BatchSlots) or type(pool.slots.env).render is not BatchEnvironment.render
+
+
+def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
+    """Describe the environments. Spaces of those that are not compiled come from `pool`, or from one made for that."""
+    config = prepared.config
+    if prepared.compiled is not None:
+        declared = type(prepared.compiled)
+        return describe_spaces(config, declared.obs_space(), declared.action_space(), declared)
+    if pool is not None:
+        return describe_spaces(config, pool.obs_space(), pool.action_space())
+    with ListEnv(prepared.source, 1) as one:
+        return describe_spaces(config, one.obs_space(), one.action_space())
+
+
+def _bind_compiled(source: Any, config: EnvConfig) -> tuple[EnvConfig, EnvSource]:
+    cls: type[CompiledEnvironment] = source if isinstance(source, type) else type(source)
+    values = cls.defaults() if isinstance(source, type) else dict(source.values)
+    _check_parameters(config, list(values), limit="max_steps")
+    given = dict(config.parameters)
+    if config.max_episode_steps is not None:
+        given["max_steps"] = config.max_episode_steps
+    if config.max_num_players is not None and config.max_num_players != cls.max_num_players:
+        if not any(array.per_player for array in cls.arrays.values()):
+            raise ValueError(
+                f"max_num_players is {config.max_num_players}; {config.name} has no arrays with a row a player"
+            )
+        cls = resized(cls, config.max_num_players)  # type: ignore[arg-type]  # mypy takes the hash of instances for the class's
+    description = cls(**_as_given({**values, **given}))
+    values = dict(description.values)
+    limit = values.pop("max_steps")
+    threshold = cls.reward_threshold if config.reward_threshold is None else config.reward_threshold
+    config = replace(
+        config,
+        parameters=values,
+        max_episode_steps=int(limit) or None,
+        max_num_players=cls.max_num_players,
+        reward_threshold=threshold,
+    )
+    return config, description
+
+
+def _bind_python(source: Any, config: EnvConfig) -> tuple[EnvConfig, EnvSource]:
+    if not callable(source):
+        raise ValueError(f"make: {source!r:.200} is no environment; give a name, a class or what makes an environment")
+    try:
+        signature: Mapping[str, inspect.Parameter] = inspect.signature(source).parameters
+    except (TypeError, ValueError):  # some callables have none to look at
+        signature = {}
+    kinds = {each.kind for each in signature.values()}
+    names = [name for name, each in signature.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    limit = next((name for name in LIMITS if name in names), None)
+    if signature and inspect.Parameter.VAR_KEYWORD not in kinds:
+        _check_parameters(config, names, limit)
+    if config.max_num_players not in (None, 1):
+        raise ValueError(
+            f"max_num_players is {config.max_num_players}; {config.name} has no arrays with a row a player"
+        )
+    if config.max_episode_steps is not None and limit is None:
+        raise ValueError(
+            f"max_episode_steps is {config.max_episode_steps}, but {config.name} has no parameter 'max_steps' to give it to"
+        )
+    given = dict(config.parameters)
+    if limit is not None and config.max_episode_steps is not None:
+        given[limit] = config.max_episode_steps
+    bound: Callable[[], Environment] = functools.partial(source, **given) if given else source
+    declared = {name: each.default for name, each in signature.items() if each.default is not inspect.Parameter.empty}
+    values = {**declared, **given}
+    steps = None if limit is None else values.pop(limit, None)
+    threshold = config.reward_threshold
+    if threshold is None:
+        threshold = getattr(source, "reward_threshold", None)
+    config = replace(config, parameters=values, max_episode_steps=steps, max_num_players=1, reward_threshold=threshold)
+    return config, bound
+
+
+def _check_parameters(config: EnvConfig, parameters: list[str], limit: str | None) -> None:
+    """Raise a ValueError for an argument that is neither an option nor a parameter, and for two different limits."""
+    for key, value in config.parameters.items():
+        if key == limit and config.max_episode_steps not in (None, value):
+            raise ValueError(f"{key}={value!r} and max_episode_steps={config.max_episode_steps!r}: give one of them")
+        if key not in parameters:
+            raise ValueError(
+                f"make: {config.name} has no parameter {key!r}, and there is no such option; "
+                f"{nearest(key, [*parameters, *OPTIONS])}"
+            )
+
+
+def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for a description with these values; it keeps None for the step limit as 0."""
+    return {**values, "max_steps": values["max_steps"] or None}
+
+
+@functools.cache
+def resized(cls: type[CompiledEnvironment], max_num_players: int) -> type[CompiledEnvironment]:
+    """Return a subclass of `cls` with room for `max_num_players` players."""
+
+    def reduce(self: CompiledEnvironment) -> Any:  # the class is in no module, where pickle would look for it
+        return _resized_description, (cls, max_num_players, _as_given(self.values))
+
+    body = {
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+        "max_num_players": max_num_players,
+        "__reduce__": reduce,
+    }
+    return type(cls.__name__, (cls,), body)
+
+
+def _resized_description(
+    cls: type[CompiledEnvironment], max_num_players: int, values: Mapping[str, Any]
+) -> CompiledEnvironment:
+    return resized(cls, max_num_players)(**values)  # type: ignore[arg-type]
+
+
 def _split(env_id: str, option: str) -> tuple[str, str]:
     module_name, _, name = env_id.partition(":")
     if not module_name or module_name.startswith(".") or not name:
@@ -225,10 +394,14 @@ def _split(env_id: str, option: str) -> tuple[str, str]:
 
 
 def import_module(env_id: str, option: str) -> ModuleType:
-    """The module of "package.module:Name"; `option` is what messages call that.
+    """Import the module of "package.module:Name".
+
+    Args:
+        env_id: that text.
+        option: its name in messages.
 
     Raises:
-        ValueError: there is no such module. What it raises itself is raised here.
+        ValueError: there is no such module. Exceptions of the module itself pass through.
     """
     module_name, _ = _split(env_id, option)
     try:
@@ -240,15 +413,15 @@ def import_module(env_id: str, option: str) -> ModuleType:
 
 
 def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], list[str]]) -> Any:
-    """The class or function at "package.module:Name".
+    """Import the class or function at "package.module:Name".
 
     Args:
         env_id: that text.
-        option: what messages call it.
-        offered: the names in a module that could have been meant, for messages.
+        option: its name in messages.
+        offered: lists the names of a module that could have been meant, for messages.
 
     Raises:
-        ValueError: it is not there. What its module raises is raised here.
+        ValueError: it is not there. Exceptions of its module pass through.
     """
     module_name, name = _split(env_id, option)
     module = import_module(env_id, option)
@@ -258,7 +431,7 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
     for key, value in vars(module).items():
-        if _is_made(value) and getattr(value, "main", None) is found:
+        if _is_made(value) and getattr(getattr(value, "program", None), "main", None) is found:
             raise ValueError(f"{option} is {env_id!r}, which is the main of {module_name}:{key}; name that")
     return found
 
@@ -273,7 +446,7 @@ def _environments(module: ModuleType) -> list[str]:
 
 
 def _is_made(value: Any) -> bool:
-    """Whether this makes environments, and is no class: a `SlotsFactory`."""
+    """Return True for an object that makes environments and is no class: a `SlotsFactory`."""
     return callable(value) and hasattr(value, "make_slots") and not isinstance(value, type)
 
 

@@ -10,9 +10,9 @@ import torch
 
 from enn_ppo.config import PPOConfig
 from entity_gym import Observation
-from entity_gym.envs.minesweeper_python import ACTION_SPACE, OBS_SPACE, PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, OBS_SPACE, PythonMineSweeper
 
 BOARDS: list[dict[str, Any]] = [
     {"mines": [[0, 2], [0, 1], [2, 2], [0, 0], [1, 0]], "robots": [[1, 1]]},

@@ -32,8 +32,8 @@ from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 from rogue_net import ObsBatch, RaggedTensor
+from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 
 
 class Walk:

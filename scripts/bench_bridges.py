@@ -1,6 +1,6 @@
-"""What the bridge from Gymnasium adds to the environments' own steps: a pool's `act`, less the same environments alone.
+"""Overhead of the bridge from Gymnasium: time of a pool's `act`, less the time of the same environments' own steps.
 
-Both step the same environments with the same actions, in turns and in one run; actions are drawn outside the clock.
+Both step equal environments with the same actions, in turns and in one run; drawing the actions is not measured.
 
 python scripts/bench_bridges.py
 python scripts/bench_bridges.py --envs CartPole-v1 --num-envs 64 --json bridges.json
@@ -20,11 +20,11 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.bridges.gymnasium.actions import GymActions
 from entity_gym.bridges.gymnasium.incoming import GymFactory, from_gymnasium
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.vec_env import VecEnv
 
-ROUNDS = 15  # of everything, in turn: what disturbs the machine then disturbs all alike
-STEPS = 60  # of all environments, in a round
+ROUNDS = 15  # all variants in turn, so that a disturbance of the machine affects all of them
+STEPS = 60  # per round, of all environments
 
 
 class Round(NamedTuple):
@@ -63,7 +63,7 @@ def measure(env: str, num_envs: int) -> list[Measurement]:
 
 
 class Bench:
-    """The same environments bare, in a pool, and in a pool of one `Environment` each."""
+    """Equal environments by themselves, in a pool, and in a pool of one `Environment` each."""
 
     def __init__(self, env: str, num_envs: int) -> None:
         self.num_envs = num_envs

@@ -25,9 +25,8 @@ from executor_worlds import BusyPython, spend
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 
 THREADS_MICROSECONDS, PROCESSES_MICROSECONDS = 50, 200

@@ -9,13 +9,16 @@ A block of the page stands between `<!-- value: NAME -->` and `<!-- end -->`.
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+sys.path.insert(
+    0, str(Path(__file__).parents[1])
+)  # the walk plays the reference MineSweeper of tests/, which is not installed
 
 import argparse
 import re
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import torch

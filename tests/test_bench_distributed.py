@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from entity_gym.actions.choices import random_actions
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,7 @@ from enn_ppo.train import train
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.bridges.remote import ProgramError, program_worlds
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from tests.enn_ppo.served import Running
 
 NODE = shutil.which("node")

@@ -211,10 +211,11 @@ def actions_of_each(
     obs: VecObs, action_space: Mapping[str, ActionSpace], rngs: Sequence[np.random.Generator]
 ) -> dict[str, RaggedBufferI64]:
     """As `random_actions`, with one generator for each frame."""
-    actions = {name: RaggedBufferI64(1) for name in action_space}
+    actions: dict[str, RaggedBufferI64] = {}
     for name, space in action_space.items():
-        for rng, frame in zip(rngs, open_choices(obs, name, space), strict=True):
-            actions[name].push(np.array([rng.choice(open_) for open_ in frame], np.int64).reshape(-1, 1))
+        frames = open_choices(obs, name, space)
+        drawn = [[rng.choice(open_) for open_ in frame] for rng, frame in zip(rngs, frames, strict=True)]
+        actions |= choose(name, drawn)
     return actions
 
 

@@ -32,8 +32,7 @@ from enn_ppo.players import PlayersSampler, cast_of
 from enn_ppo.sampling import LocalSampler, Parameters, make_pools
 from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.actions import ActionSpace
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.episodes import Episode
+from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
 

@@ -34,10 +34,9 @@ from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.agents import TrainEnv
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.episodes import Episode, EpisodeTracker
+from entity_gym.pools.episodes import Episode, EpisodeTracker, EpisodeVecEnv
 from entity_gym.pools.players import PlayerMapping, players_of
-from entity_gym.pools.seated_env import SeatedEpisodeVecEnv
+from entity_gym.pools.seats import SeatedEpisodeVecEnv
 from rogue_net import ActResult, ObsBatch, RogueNet
 from rogue_net.adaptor import ObsAdaptor
 

@@ -42,7 +42,7 @@ from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.tracking.run_dir import METRICS, VIDEOS
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
 from entity_gym.spaces import ObsSpace
 

@@ -17,10 +17,9 @@ from enn_ppo.evaluation.video import Camera
 from enn_ppo.players import Cast, cast_of
 from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.episodes import Episode
-from entity_gym.pools.player_episodes import PlayersTracker
+from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.players import Seating
+from entity_gym.pools.seats import PlayersTracker
 
 
 def evaluate_together(

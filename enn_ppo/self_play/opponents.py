@@ -6,6 +6,7 @@ seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -140,6 +141,12 @@ class RandomOpponent:
         """Whom the learner faces."""
         return ["random"] * len(env_id)
 
+    def clone(self) -> RandomOpponent:
+        """Copy it; see `Opponents`."""
+        twin = RandomOpponent(self._action_space)
+        twin.load_state(self.state())
+        return twin
+
     def state(self) -> dict[str, Any]:
         """For `load_state`."""
         return {"random": self._rng.bit_generator.state}
@@ -214,6 +221,13 @@ class PolicyOpponents:
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """Whom the learner faces: `latest` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
+
+    def clone(self) -> PolicyOpponents:
+        """Copy them; the policies themselves, which never change, are shared."""
+        twin = copy.copy(self)
+        twin._rng, twin._generator = copy.deepcopy(self._rng), torch.Generator(self._device)
+        twin.faces, twin._fits = self.faces.copy(), self._fits.copy()
+        return twin
 
     def state(self) -> dict[str, Any]:
         """For `load_state`."""

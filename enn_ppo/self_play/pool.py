@@ -30,7 +30,7 @@ from enn_ppo.tracking.metrics import Row
 from enn_ppo.tracking.run_dir import CHECKPOINTS, RATINGS
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
-from entity_gym.pools.seated_env import SeatedVecEnv
+from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 

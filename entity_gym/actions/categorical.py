@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, one_of
+from entity_gym.actions.kind import ActionSpace, one_of, with_value
 from entity_gym.actions.reading import (
     BatchActors,
     BatchEntities,
@@ -107,6 +107,9 @@ class CategoricalActionSpace(ActionSpace):
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         return sample_choices(name, offered, len(self.choices), rng)
 
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        return choice_mistakes(values, offered, len(self.choices))
+
     def action_to_json(self, action: CategoricalAction) -> dict[str, Any]:
         return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
 
@@ -152,3 +155,14 @@ def sample_choices(name: str, offered: VecActionMask, num_choices: int, rng: np.
         raise ValueError(f"every choice of action {name!r} is masked for actor {int(counts.argmin())} of the batch")
     chosen: NDArray[np.int64] = (ranks > rng.integers(counts)[:, None]).argmax(axis=1)
     return chosen[:, None]
+
+
+def choice_mistakes(
+    values: NDArray[Any], offered: VecActionMask, num_choices: int
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield choices that do not exist, and one that is masked, if there is one."""
+    for value in (num_choices, -1):
+        yield "a choice out of range", with_value(values, 0, value)
+    if offered.mask is not None and not offered.mask.values.all():
+        row, choice = np.argwhere(~offered.mask.values)[0]
+        yield "a masked choice", with_value(values, int(row), int(choice))

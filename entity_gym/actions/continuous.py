@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, one_of
+from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
 from entity_gym.actions.reading import (
     BatchActors,
     BatchEntities,
@@ -183,6 +183,30 @@ class ContinuousActionSpace(ActionSpace):
         both = below & above
         values[:, both] = rng.uniform(low[both], high[both], (len(values), int(both.sum())))
         return values.astype(np.float32)
+
+    def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        low, high = self.bounds()
+        least = np.where(np.isfinite(low), low, np.minimum(high, 0))
+        most = np.where(np.isfinite(high), high, np.maximum(low, 0))
+        for side, bound, values in (("smallest", low, least), ("largest", high, most)):
+            if np.isfinite(bound).any():
+                yield f"the {side} numbers", np.tile(values.astype(np.float32), (offered.actors.items(), 1))
+
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        low, high = self.bounds()
+        for k in range(self.size):
+            for bound, beyond in ((low[k], -np.float32(np.inf)), (high[k], np.float32(np.inf))):
+                if np.isfinite(bound):
+                    yield "a number out of bounds", with_value(values, 0, float(np.nextafter(bound, beyond)), k)
+                yield "a number that is not finite", with_value(values, 0, float(beyond), k)
+            yield "a number that is not finite", with_value(values, 0, float("nan"), k)
+
+    @property
+    def numbers(self) -> Mapping[str, tuple[float, float]]:
+        return {self.label(k): bounds for k, bounds in enumerate(zip(self.low, self.high, strict=True))}
+
+    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+        return []
 
     def action_to_json(self, action: ContinuousAction) -> dict[str, Any]:
         return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}

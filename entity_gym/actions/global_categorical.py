@@ -9,7 +9,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.categorical import check_choices, choice_allowed, new_choices, sample_choices
+from entity_gym.actions.categorical import (
+    check_choices,
+    choice_allowed,
+    choice_mistakes,
+    new_choices,
+    sample_choices,
+)
 from entity_gym.actions.kind import ActionSpace
 from entity_gym.actions.reading import (
     BatchActors,
@@ -104,6 +110,9 @@ class GlobalCategoricalActionSpace(ActionSpace):
 
     def sample(self, name: str, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         return sample_choices(name, offered, len(self.choices), rng)
+
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        return choice_mistakes(values, offered, len(self.choices))
 
     def action_to_json(self, action: GlobalCategoricalAction) -> dict[str, Any]:
         return {"choice": int(action.action), "label": action.label}

@@ -8,9 +8,10 @@ method of the space, in the order of the way:
     allowed, refusal     a choice checked against the offer
     for_world            a choice in the world's own ids
     sample               a random choice
+    rare_choices, mistakes    allowed and refused choices for tests of a world
+    list_choices, numbers     for people to read
     padded_...           values and masks of fixed shapes, for libraries without entities
-    mask_from_json, action_to_json, probabilities_to_json
-                         the protocol of docs/protocol.md
+    ..._json             masks, actions and probabilities in the messages of docs/protocol.md
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,14 @@ from entity_gym.actions.reading import BatchActors, BatchEntities, EntityID, Fra
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
+
+
+class Choice(NamedTuple):
+    """A choice that a person can read: its value in a batch, its name, and whether it is open."""
+
+    value: float
+    name: str
+    is_open: bool
 
 
 class ActionSpace(ABC):
@@ -120,6 +129,34 @@ class ActionSpace(ABC):
             ValueError: nothing is open to an actor who must choose something.
         """
 
+    def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
+        yield from ()
+
+    @abstractmethod
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield choices that must be refused, each with a description: `values` with a mistake of one actor.
+
+        Args:
+            values: (A, width) allowed choices; A is at least 1.
+            offered: the offer that they are allowed in.
+        """
+
+    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+        """List the choices of an actor, closed ones included; nothing for `numbers`.
+
+        Args:
+            offer: the action in one frame.
+            row: the actor's place in `offer.actors`.
+            entities: a description of each entity of the frame, by entity index.
+        """
+        return [Choice(k, label, offer.is_open(row, k)) for k, label in enumerate(self.labels)]
+
+    @property
+    def numbers(self) -> Mapping[str, tuple[float, float]]:
+        """The name and the bounds of each number that an actor gives; empty if it takes one of several choices."""
+        return {}
+
     # ---- the padded form (`entity_gym.bridges.padded`), in which entities are rows of a list of fixed length
 
     def padded_choices(self, num_rows: int) -> int:
@@ -137,6 +174,8 @@ class ActionSpace(ABC):
     def padded_refusal(self, value: Any, high: Any) -> str:
         """Return the end of a message: a value out of bounds, and what would be allowed."""
         return f" is {value}; it must be from 0 to {high}"
+
+    # ---- JSON, by the protocol of docs/protocol.md
 
     def mask_from_json(self, name: str, given: Any) -> Any:
         """Make a `mask_type` from a JSON object with any of its attributes.
@@ -190,6 +229,13 @@ class ActionSpace(ABC):
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """Make the space that `to_dict` has saved."""
         return cls(**{name: value for name, value in saved.items() if name != "type"})
+
+
+def with_value(values: NDArray[Any], row: int, value: float, column: int = 0) -> NDArray[Any]:
+    """Return a copy of `values` with one value replaced."""
+    copy = values.copy()
+    copy[row, column] = value
+    return copy
 
 
 def one_of(mask: object, ids: str, types: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -30,6 +29,10 @@ class Offer(NamedTuple):
     actors: Indices  # (A,) entity indices
     actees: Indices | None = None  # (number of actees,) entity indices; None unless the action selects entities
     mask: NDArray[np.bool_] | None = None  # (A, C), or (A, number of actees); None: everything is open
+
+    def is_open(self, row: int, column: int) -> bool:
+        """Return whether the choice or actee in `column` is open to the actor in `row`."""
+        return self.mask is None or bool(self.mask[row, column])
 
 
 def pack_offers(offers: Sequence[Offer], num_columns: int, *, selects: bool) -> VecActionMask:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, one_of
+from entity_gym.actions.kind import ActionSpace, Choice, one_of, with_value
 from entity_gym.actions.reading import (
     NO_INDICES,
     BatchActors,
@@ -26,10 +26,11 @@ from entity_gym.actions.reading import (
     as_mask,
     keep_frames,
 )
-from entity_gym.batch.packing import offsets_of
+from entity_gym.batch.ragged import offsets_of
 from entity_gym.batch.vec_obs import VecActionMask
 
 NOBODY = -1
+_NO_ENTITY = 1 << 40  # larger than any entity index
 
 
 @dataclass(kw_only=True)
@@ -202,6 +203,28 @@ class SelectEntityActionSpace(ActionSpace):
             position = pairs - (ends - num_actees)[able]
         chosen[able] = offered.actees.values[first_actee[able] + position, 0]
         return chosen[:, None]
+
+    def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        if self.nobody:
+            yield "nobody is selected", np.full((offered.actors.items(), 1), NOBODY, np.int64)
+
+    def mistakes(self, values: NDArray[Any], offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
+        assert offered.actees is not None
+        for value in (_NO_ENTITY, -2):
+            yield "an entity out of range", with_value(values, 0, value)
+        for i in range(len(offered.actors) if offered.mask is not None else 0):
+            assert offered.mask is not None
+            actees = offered.actees[i].values[:, 0]
+            closed = np.argwhere(~offered.mask[i].values.reshape(-1, max(len(actees), 1)))
+            if len(closed):
+                row, column = closed[0]
+                yield "a masked entity", with_value(values, int(offered.actors.offsets[i] + row), int(actees[column]))
+                return
+
+    def list_choices(self, offer: Offer, row: int, entities: Sequence[str]) -> list[Choice]:
+        actees = [] if offer.actees is None else offer.actees.tolist()
+        listed = [Choice(index, entities[index], offer.is_open(row, k)) for k, index in enumerate(actees)]
+        return [*listed, Choice(NOBODY, "nobody", is_open=True)] if self.nobody else listed
 
     def action_to_json(self, action: SelectEntityAction) -> dict[str, Any]:
         """Return the selections as JSON. The protocol does not list actors that select nobody."""

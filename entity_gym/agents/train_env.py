@@ -236,7 +236,7 @@ class AgentEnvironment(Environment):
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self._called = world.env.__name__  # in messages
+        self.display_name = world.env.__name__  # in messages of pools
 
     def obs_space(self) -> ObsSpace:
         return self.world.env.obs_space
@@ -251,7 +251,7 @@ class AgentEnvironment(Environment):
 
     def configure(self, info: Mapping[str, Any]) -> None:
         raise ValueError(
-            f"{self._called} takes no env_info: its parameters are the fields of its config (TrainEnv.configured)"
+            f"{self.display_name} takes no env_info: its parameters are the fields of its config (TrainEnv.configured)"
         )
 
     def reset(self) -> Observation:
@@ -273,8 +273,8 @@ class AgentEnvironment(Environment):
 
     def render(self) -> NDArray[np.uint8]:
         raise NoPictureError(
-            f"{self._called} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films out, "
-            "and watch load_agent play in that loop"
+            f"{self.display_name} draws itself, if at all, in its own loop: there is nothing to film; leave videos and films "
+            "out, and watch load_agent play in that loop"
         )
 
     def close(self) -> None:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from entity_gym.actions.reading import AnyRows, BatchActors, BatchEntities
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY

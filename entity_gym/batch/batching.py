@@ -6,6 +6,7 @@ sequence, an open mask, or visible.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,7 @@ from entity_gym.actions import (
 )
 from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
 from entity_gym.batch.frame import Frame, FrameReader
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
@@ -129,18 +129,20 @@ def _scalars(
 ) -> NDArray[Any]:
     """(N,) the field of every observation."""
     given = [getattr(obs, field) for obs in observations]
+    kinds = "b" if dtype == np.bool_ else "biuf"
     try:
-        values = np.array(given, dtype=dtype)
-        fits = values.shape == (len(given),) and bool(np.isfinite(values).all())
+        values = np.array(given)
+        if values.shape == (len(given),) and (values.dtype.kind in kinds or not given):
+            values = values.astype(dtype, copy=False)
+            if dtype == np.bool_ or np.isfinite(values).all():
+                return values
     except (TypeError, ValueError):
-        fits = False
-    if fits:
-        return values
+        pass
     for i, value in zip(env_id.tolist(), given, strict=True):
         alone = np.asarray(value)
-        if alone.ndim or alone.dtype.kind not in "biuf" or not np.isfinite(alone.astype(dtype)):
+        if alone.ndim or alone.dtype.kind not in kinds or not np.isfinite(alone.astype(dtype)):
             raise ValueError(f"{reader.where(i)}: {field} is {value!r}; it must be {expected}")
-    raise AssertionError(f"{field} of {given!r} did not fit together, though each does")
+    return np.array(given).astype(dtype)
 
 
 def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> dict[str, RaggedBufferBool]:
@@ -187,11 +189,12 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
     for i, obs in zip(env_id, observations, strict=True):
         for name, value in obs.metrics.items():
             try:
-                metrics.setdefault(name, Metric()).push(float(value))
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a number"
-                ) from error
+                number = float(value)
+            except (TypeError, ValueError):
+                number = math.nan
+            if not math.isfinite(number):
+                raise ValueError(f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a finite number")
+            metrics.setdefault(name, Metric()).push(number)
     return metrics
 
 
@@ -199,7 +202,8 @@ def _player_rewards(
     observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
 ) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
     """What players earned, for `VecObs.arrays`; nothing where no observation tells."""
-    if not any(len(obs.player_rewards) for obs in observations):
+    num_players = next((len(obs.player_rewards) for obs in observations if len(obs.player_rewards)), None)
+    if num_players is None:
         return {}
     rows = []
     for i, obs in zip(env_id.tolist(), observations, strict=True):
@@ -208,7 +212,14 @@ def _player_rewards(
             raise ValueError(
                 f"{reader.where(i)}: player_rewards is {obs.player_rewards!r}; it must be a finite number for each player"
             )
+        if len(given) not in (0, num_players):
+            raise ValueError(
+                f"{reader.where(i)}: player_rewards has {len(given)} numbers, and that of another environment {num_players}; "
+                "give one for each player, or none where all share the reward"
+            )
         rows.append(given.astype(np.float32))
     return {
-        PLAYER_REWARD: RaggedArray(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64)))
+        PLAYER_REWARD: RaggedBuffer.from_offsets(
+            np.concatenate(rows), offsets_of(np.array([len(row) for row in rows], np.int64))
+        )
     }

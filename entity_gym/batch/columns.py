@@ -42,10 +42,22 @@ def gather(tree: Mapping[str, Any], frames: NDArray[np.int64]) -> Tree:
     return map_columns(lambda column: column[frames], tree)
 
 
+def part(tree: Mapping[str, Any], lo: int, hi: int) -> Tree:
+    """Copy the frames from `lo` to `hi` - 1; several times as fast as `gather`."""
+
+    def copied(column: Column) -> Column:
+        if not isinstance(column, RaggedBuffer):
+            return column[lo:hi].copy()
+        offsets = column.offsets[lo : hi + 1]
+        return column.unchecked(column.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+
+    return map_columns(copied, tree)
+
+
 def split(tree: Mapping[str, Any], sizes: Sequence[int]) -> list[Tree]:
     """Copy consecutive parts of `sizes` frames each; the sizes add up to B."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    return [gather(tree, np.arange(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+    ends = np.cumsum(sizes, dtype=np.int64).tolist()
+    return [part(tree, end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def cat(trees: Sequence[Mapping[str, Any]]) -> Tree:
@@ -56,34 +68,38 @@ def cat(trees: Sequence[Mapping[str, Any]]) -> Tree:
     """
     if not trees:
         raise ValueError("cat was given no trees of columns; it needs at least one")
-    joined: Tree = {}
-    for name in trees[0]:
-        parts = [tree.get(name) for tree in trees]
-        missing = [k for k, part in enumerate(parts) if part is None]
-        if missing or any(len(tree) != len(trees[0]) for tree in trees):
-            raise ValueError(f"the trees to join have different columns: {[sorted(tree) for tree in trees]}")
-        joined[name] = _cat_each(parts)
-    return joined
+    first = trees[0]
+    if any(tree.keys() != first.keys() for tree in trees):
+        raise ValueError(f"the trees to join have different columns: {[sorted(tree) for tree in trees]}")
+    return {name: _cat_each([tree[name] for tree in trees]) for name in first}
 
 
 def _cat_each(parts: list[Any]) -> Column | Tree:
-    if isinstance(parts[0], Mapping):
-        return cat(parts)
-    if isinstance(parts[0], RaggedBuffer):
-        return type(parts[0]).cat(parts)
-    return np.concatenate(parts)
+    first = parts[0]
+    if isinstance(first, RaggedBuffer):
+        offsets, end = [first.offsets], first.offsets[-1]
+        for each in parts[1:]:
+            offsets.append(each.offsets[1:] + end)
+            end = offsets[-1][-1] if len(offsets[-1]) else end
+        return first.unchecked(np.concatenate([each.values for each in parts]), np.concatenate(offsets))
+    return cat(parts) if isinstance(first, Mapping) else np.concatenate(parts)
 
 
-def flatten(tree: Mapping[str, Any]) -> dict[Path, NDArray[Any]]:
-    """List every array of the tree by its path; a ragged column gives two, ending in "#values" and "#offsets"."""
+def flatten(tree: Mapping[str, Any], folder: Path = ()) -> dict[Path, NDArray[Any]]:
+    """List every array of the tree by its path; a ragged column gives two, ending in "#values" and "#offsets".
+
+    Args:
+        tree: the columns.
+        folder: put in front of every path.
+    """
     arrays: dict[Path, NDArray[Any]] = {}
     for name, each in tree.items():
-        if isinstance(each, Mapping):
-            arrays.update({(name, *path): array for path, array in flatten(each).items()})
-        elif isinstance(each, RaggedBuffer):
-            arrays[name, VALUES], arrays[name, OFFSETS] = each.values, each.offsets
+        if isinstance(each, RaggedBuffer):
+            arrays[*folder, name, VALUES], arrays[*folder, name, OFFSETS] = each.values, each.offsets
+        elif isinstance(each, np.ndarray):
+            arrays[*folder, name] = each
         else:
-            arrays[(name,)] = each
+            arrays.update(flatten(each, (*folder, name)))
     return arrays
 
 

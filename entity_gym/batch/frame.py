@@ -59,6 +59,12 @@ class FrameReader:
         environment: str = "Environment",
         first_env: int = 0,
     ) -> None:
+        if not isinstance(obs_space, ObsSpace):
+            raise ValueError(f"{environment}: obs_space() returned {obs_space!r:.200}; expected an ObsSpace")
+        if not isinstance(action_space, Mapping) or not all(isinstance(s, ActionSpace) for s in action_space.values()):
+            raise ValueError(
+                f"{environment}: action_space() returned {action_space!r:.200}; expected a mapping from name to ActionSpace"
+            )
         self.obs_space = obs_space
         self.action_space = action_space
         self.environment = environment
@@ -88,7 +94,7 @@ class FrameReader:
         where = self.where(env_id)
         if not isinstance(obs, Observation):
             raise ValueError(f"{where} returned {type(obs).__name__} where an Observation was expected")
-        for field, given in (("features", obs.features), ("ids", obs.ids), ("visible", obs.visible)):
+        for field, given in _mappings_of(obs, where):
             for name in given:
                 if name not in self.widths:
                     raise ValueError(f"{where}: {field} of unknown entity type {name!r}; {nearest(name, self.widths)}")
@@ -152,6 +158,15 @@ class FrameReader:
                 f"{space.mask_type.__name__}"
             )
         return space
+
+
+def _mappings_of(obs: Observation, where: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return the fields with an entry for an entity type, after checking them, `actions` and `metrics`."""
+    by_type = ("features", obs.features), ("ids", obs.ids), ("visible", obs.visible)
+    for field, given in (*by_type, ("actions", obs.actions), ("metrics", obs.metrics)):
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise ValueError(f"{where}: {field} is {given!r:.200}; it must be a mapping, {{}} where there is nothing")
+    return by_type
 
 
 def _rows(given: Any, width: int, name: str, where: str) -> NDArray[np.float32]:

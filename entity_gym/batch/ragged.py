@@ -1,183 +1,183 @@
-"""Ragged buffers: arrays of sequences whose lengths differ, kept flat in NumPy.
+"""Ragged buffers: sequences whose lengths differ, kept flat in NumPy.
 
-Shapes: S sequences, I items (rows of all sequences), F features.
+Shapes: S sequences, I items (rows of all sequences together), F features.
 
-    values   (I, F)    float32, int64 or bool, C-contiguous
-    offsets  (S + 1,)  int64, sequence i is values[offsets[i]:offsets[i + 1]]
+    values   (I, ...)   any dtype, C-contiguous
+    offsets  (S + 1,)   int64, sequence i is values[offsets[i]:offsets[i + 1]]
 
 Both are ordinary arrays, so `torch.from_numpy(buffer.values)` shares their memory. Indexing copies: writing to the
-result never changes the buffer it came from. Only `values`, `offsets` and iteration hand out the buffer's own memory.
+result never changes the buffer that was indexed. Only `values`, `offsets` and iteration hand out the buffer's own memory.
 """
 
-import operator
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral, Real
-from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from entity_gym.batch.packing import Packing, as_lengths, is_everything, offsets_of, pack, resolve, rows_at, rows_of
-from entity_gym.batch.ragged_ops import (
-    appended,
-    brief,
-    cat_features,
-    cat_items,
-    cat_sequences,
-    describe,
-    mismatch,
-    three,
-)
-
-__all__ = ["RaggedBuffer", "RaggedBufferBool", "RaggedBufferF32", "RaggedBufferI64", "cat", "translate_rotate"]
+__all__ = [
+    "RaggedBuffer",
+    "RaggedBufferBool",
+    "RaggedBufferF32",
+    "RaggedBufferI64",
+    "as_lengths",
+    "offsets_of",
+    "rows_of",
+]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Index: TypeAlias = SupportsIndex | slice | Sequence[int] | Sequence[bool] | NDArray[np.integer[Any]] | NDArray[np.bool_]
 
 _INT64 = np.dtype(np.int64)
+_MAX_INT64 = np.iinfo(np.int64).max
 _MAX_VALUES_IN_REPR = 60
 
 
 class RaggedBuffer(Generic[Scalar]):
-    """An array of S sequences of any lengths, each item with the same F features.
+    """S sequences of any lengths, whose items all have the same shape and dtype.
 
-    Use `RaggedBufferF32`, `RaggedBufferI64` or `RaggedBufferBool`; the `from_*` constructors of this class pick one by
-    the dtype. `len()` and iteration are over sequences. Equality compares whole buffers; buffers are mutable and not
-    hashable.
+    `RaggedBufferF32`, `RaggedBufferI64` and `RaggedBufferBool` hold items of F features; this class holds all others, and
+    its `from_*` constructors return one of the three where it fits. `len()` and iteration are over sequences. `==` compares
+    whole buffers, whatever their class; buffers are mutable and not hashable.
+
+    Attributes:
+        values: (I, ...) all items. Writing to the array changes the buffer.
+        offsets: (S + 1,) start of each sequence and end of the last one. Do not write to it.
     """
 
-    __slots__ = ("_offsets", "_offsets_storage", "_values", "_values_storage")
-    __array_ufunc__ = None  # a NumPy scalar on the left leaves the operation to us
-    dtype: ClassVar[np.dtype[Any]]
-    _castable: ClassVar[str]  # dtype kinds that convert into this buffer's without loss (float64 -> float32 included)
+    __slots__ = ("offsets", "values")
+    _dtype: ClassVar[np.dtype[Any] | None] = None  # dtype of `values`; None allows any dtype and shape
+    _castable: ClassVar[str]  # dtype kinds that convert into `_dtype` without loss (float64 to float32 counts as such)
 
-    _values: NDArray[Scalar]
-    _offsets: NDArray[np.int64]
-    # Arrays with room to grow, of which the two above are the beginning; None until the first `push`.
-    _values_storage: NDArray[Scalar] | None
-    _offsets_storage: NDArray[np.int64] | None
-
-    def __init__(self, features: SupportsIndex) -> None:
-        """An empty buffer: no sequences, `features` >= 0 features per item."""
-        if type(self) is RaggedBuffer:
-            raise ValueError("RaggedBuffer has no dtype: use RaggedBufferF32, RaggedBufferI64 or RaggedBufferBool")
-        width = operator.index(features)
-        if width < 0:
-            raise ValueError(f"a buffer of {width} features was asked for: there must be 0 or more")
-        self._set(np.empty((0, width), dtype=self.dtype), np.zeros(1, dtype=np.int64))
+    values: NDArray[Scalar]
+    offsets: NDArray[np.int64]
 
     # ---- constructors
 
-    @classmethod
-    def from_offsets(cls, values: NDArray[Any], offsets: NDArray[np.int64]) -> Self:
-        """A buffer that shares the memory of both arrays: O(1), nothing is copied and no sequence is looked at.
+    def __init__(self, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        """Wrap two arrays in O(1): nothing is copied, converted or searched.
 
         Args:
-            values: (I, F) C-contiguous, of this buffer's dtype.
-            offsets: (S + 1,) int64, from 0 to I. That they never decrease is the caller's promise.
+            values: (I, ...) C-contiguous; (I, F) of the class's dtype in the typed classes.
+            offsets: (S + 1,) int64, from 0 to I. The caller promises that they never decrease.
 
         Raises:
-            ValueError: if a dtype, a shape, the memory order or the first or last offset is wrong.
+            ValueError: a dtype, a shape, the memory order or the first or last offset is wrong.
         """
-        if cls is RaggedArray or (
-            cls is RaggedBuffer and (values.ndim != 2 or values.dtype not in (np.float32, np.int64, np.bool_))
-        ):
-            return cast(Self, RaggedArray(values, offsets))
-        cls = cls._pick(values)
-        if values.dtype != cls.dtype or values.ndim != 2 or not values.flags.c_contiguous:
-            order = "" if values.flags.c_contiguous else "not contiguous "
+        if self._dtype is not None and (values.dtype != self._dtype or values.ndim != 2):
             raise ValueError(
-                f"values are {order}{describe(values)}: they must be C-contiguous {cls.dtype} of shape"
-                " (items, features); from_flattened converts"
+                f"values are {_describe(values)}: a {type(self).__name__} needs {self._dtype} of shape (items, features);"
+                " from_flattened converts"
             )
+        if values.ndim == 0 or not values.flags.c_contiguous:
+            raise ValueError(f"values are not contiguous {_describe(values)}: they must be C-contiguous, (items, ...)")
         if offsets.dtype != _INT64 or offsets.ndim != 1 or len(offsets) == 0:
-            raise ValueError(f"offsets are {describe(offsets)}: they must be int64 of shape (sequences + 1,)")
+            raise ValueError(f"offsets are {_describe(offsets)}: they must be int64 of shape (sequences + 1,)")
         if offsets[0] != 0 or offsets[-1] != len(values):
             raise ValueError(
                 f"offsets go from {offsets[0]} to {offsets[-1]}: they must go from 0 to {len(values)} items"
             )
-        return cls._of(values, offsets)
+        self.values, self.offsets = values, offsets
+
+    @classmethod
+    def unchecked(cls, values: NDArray[Any], offsets: NDArray[np.int64]) -> Self:
+        """Wrap two arrays without looking at them, for hot paths that have just made them. See `__init__` for the rules."""
+        buffer = cls.__new__(cls)
+        buffer.values, buffer.offsets = values, offsets
+        return buffer
+
+    @classmethod
+    def from_offsets(cls, values: NDArray[Any], offsets: NDArray[np.int64]) -> Self:
+        """Wrap two arrays as `__init__` does; `RaggedBuffer.from_offsets` returns the typed class that fits, if one does."""
+        return cls._fitting(values)(values, offsets)
 
     @classmethod
     def from_flattened(cls, flattened: ArrayLike, lengths: ArrayLike) -> Self:
-        """A buffer of the sequences that lie one after another in `flattened`, copied.
+        """Copy and convert sequences that lie one after another in `flattened`.
 
         Args:
-            flattened: (I, F) items; float64 and integers become float32 in an F32 buffer.
+            flattened: (I, F) items, in plain `RaggedBuffer`s (I, ...). float64 and integers become float32 in an F32 buffer.
             lengths: (S,) integers >= 0 that add up to I.
 
         Raises:
-            ValueError: if the lengths do not add up, a shape is wrong, or a value would not survive the conversion.
+            ValueError: the lengths do not add up, a shape is wrong, or a value would not survive the conversion.
         """
         array = np.asarray(flattened)
-        cls = cls._pick(array)
-        if array.ndim != 2:
-            raise ValueError(f"flattened values are {describe(array)}: they must have the shape (items, features)")
+        if array.ndim == 0 or (cls._dtype is not None and array.ndim != 2):
+            raise ValueError(f"flattened values are {_describe(array)}: they must have the shape (items, features)")
         offsets = offsets_of(as_lengths(lengths))
         if offsets[-1] != len(array):
             raise ValueError(f"the lengths add up to {offsets[-1]}, but there are {len(array)} items")
-        return cls._of(cls._convert(array), offsets)
+        return cls._converted(array, offsets)
 
     @classmethod
     def from_array(cls, array: ArrayLike) -> Self:
-        """A buffer of S sequences of equal length from a (S, length, F) array, copied.
+        """Copy and convert S sequences of equal length from a (S, length, F) array.
 
         Raises:
-            ValueError: if the shape is another, or a value would not survive the conversion.
+            ValueError: the shape is wrong, or a value would not survive the conversion.
         """
         array = np.asarray(array)
-        cls = cls._pick(array)
-        if array.ndim != 3:
-            raise ValueError(f"the array is {describe(array)}: it must have the shape (sequences, length, features)")
-        sequences, length, features = array.shape
+        if array.ndim < 2 or (cls._dtype is not None and array.ndim != 3):
+            raise ValueError(f"the array is {_describe(array)}: it must have the shape (sequences, length, features)")
+        sequences, length, *shape = array.shape
         offsets = np.arange(sequences + 1, dtype=np.int64) * length
-        return cls._of(cls._convert(array).reshape(sequences * length, features), offsets)
+        return cls._converted(array.reshape(sequences * length, *shape), offsets)
 
     @classmethod
-    def _of(cls, values: NDArray[Any], offsets: NDArray[np.int64]) -> Self:
-        buffer = cls.__new__(cls)
-        buffer._set(values, offsets)
-        return buffer
+    def cat(cls, buffers: "Iterable[RaggedBuffer[Scalar]]") -> Self:
+        """Join the sequences of all buffers, one buffer after another, in a copy.
 
-    def _set(self, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        self._values, self._offsets = values, offsets
-        self._values_storage = self._offsets_storage = None
+        Raises:
+            TypeError: something else than a buffer of this class was given, or the dtypes differ.
+            ValueError: there are no buffers, or their items have different shapes.
+        """
+        parts = list(buffers)
+        if not parts:
+            raise ValueError("cat was given no buffers; it needs at least one")
+        for part in parts:
+            if not isinstance(part, cls):
+                raise TypeError(
+                    f"a {type(part).__name__} was given to {cls.__name__}.cat: it joins {cls.__name__}s only"
+                )
+            if part.dtype != parts[0].dtype:
+                raise TypeError(f"buffers of {parts[0].dtype} and {part.dtype} cannot be joined: dtypes must be equal")
+            if part.values.shape[1:] != parts[0].values.shape[1:]:
+                first, other = parts[0].values.shape[1:], part.values.shape[1:]
+                raise ValueError(
+                    f"buffers with items of shape {first} and {other} cannot be joined: shapes must be equal"
+                )
+        values = np.concatenate([part.values for part in parts])
+        return cls._fitting(values).unchecked(values, offsets_of(np.concatenate([part.size1() for part in parts])))
 
     @classmethod
-    def _pick(cls, array: NDArray[Any]) -> type[Self]:
-        """This class, or for `RaggedBuffer` itself the one that holds the array's kind of numbers."""
-        if cls is not RaggedBuffer:
-            return cls
-        by_kind = {"f": RaggedBufferF32, "i": RaggedBufferI64, "u": RaggedBufferI64, "b": RaggedBufferBool}
-        if array.dtype.kind not in by_kind:
-            raise ValueError(f"no ragged buffer holds {array.dtype}: floats, integers and bools are allowed")
-        return cast(type[Self], by_kind[array.dtype.kind])
+    def _fitting(cls, values: NDArray[Any]) -> type[Self]:
+        """Return this class, or for `RaggedBuffer` itself the typed class of exactly these values."""
+        typed: Any = _TYPED.get(values.dtype.str) if cls is RaggedBuffer and values.ndim == 2 else None
+        return typed or cls
 
     @classmethod
-    def _convert(cls, array: NDArray[Any], *, copy: bool = True) -> NDArray[Scalar]:
-        """A C-contiguous array of this buffer's dtype, or a ValueError if a value would be lost."""
-        fits = array.dtype.kind in cls._castable or array.size == 0  # [] is float64 to NumPy
-        if not fits or (
-            array.dtype == np.uint64 and cls.dtype == _INT64 and array.max(initial=0) > np.iinfo(_INT64).max
-        ):
-            raise ValueError(f"{describe(array)} does not fit into {cls.__name__}, which holds {cls.dtype}")
-        return array.astype(cls.dtype, order="C", copy=copy)
+    def _converted(cls, array: NDArray[Any], offsets: NDArray[np.int64]) -> Self:
+        """Copy the array into this class's dtype; `RaggedBuffer` itself takes the typed class for its kind of numbers."""
+        typed: Any = _BY_KIND.get(array.dtype.kind) if cls is RaggedBuffer and array.ndim == 2 else None
+        target: type[Self] = typed or cls
+        dtype = target._dtype or array.dtype
+        if target._dtype is not None and array.size:  # an empty list is float64 to NumPy
+            too_large = array.dtype == np.uint64 and dtype == _INT64 and array.max() > _MAX_INT64
+            if array.dtype.kind not in target._castable or too_large:
+                raise ValueError(f"{_describe(array)} does not fit into {target.__name__}, which holds {dtype}")
+        return target.unchecked(array.astype(dtype, order="C"), offsets)
 
-    # ---- contents and sizes
+    # ---- sizes and content
 
     @property
-    def values(self) -> NDArray[Scalar]:
-        """(I, F) all items, not a copy. Writing changes the buffer; what was pushed later is not in it."""
-        return self._values
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """(S + 1,) where each sequence begins and the last one ends, not a copy. Do not write to it."""
-        return self._offsets
+    def dtype(self) -> np.dtype[Scalar]:
+        """The dtype of `values`."""
+        return self.values.dtype
 
     def size0(self) -> int:
         """The number of sequences, as `len()`."""
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     @overload
     def size1(self) -> NDArray[np.int64]: ...
@@ -189,55 +189,65 @@ class RaggedBuffer(Generic[Scalar]):
         """The (S,) lengths of all sequences, or the length of one.
 
         Raises:
-            IndexError: if there is no such sequence.
+            IndexError: there is no such sequence.
         """
         if sequence is None:
-            return np.diff(self._offsets)
-        (i,) = resolve(sequence, self.size0(), "sequence")
-        return int(self._offsets[i + 1] - self._offsets[i])
+            return np.diff(self.offsets)
+        (i,) = _resolve(sequence, len(self))
+        return int(self.offsets[i + 1] - self.offsets[i])
 
     def size2(self) -> int:
         """The number of features of every item."""
-        return int(self._values.shape[1])
+        return int(self.values.shape[1])
 
     def items(self) -> int:
         """The number of items in all sequences together."""
-        return len(self._values)
+        return len(self.values)
 
     def __len__(self) -> int:
-        """The number of sequences."""
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[NDArray[Scalar]]:
-        """Every sequence as a (length, F) array that shares the buffer's memory."""
-        for start, end in zip(self._offsets[:-1].tolist(), self._offsets[1:].tolist(), strict=True):
-            yield self._values[start:end]
+        """Yield every sequence as a (length, ...) array that shares the buffer's memory."""
+        for start, end in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
+            yield self.values[start:end]
 
-    def to_list(self) -> list[list[list[Any]]]:
-        """The content as plain numbers: sequences of items of features."""
+    def to_list(self) -> list[list[Any]]:
+        """The content as plain numbers: sequences of items."""
         return [sequence.tolist() for sequence in self]
-
-    def as_array(self) -> NDArray[Scalar]:
-        """(I, F) a copy of all items."""
-        return self._values.copy()
-
-    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is not rectangular: use .values, or .padpack() to pad it")
 
     def clone(self) -> Self:
         """An independent copy."""
-        return self._of(self._values.copy(), self._offsets.copy())
+        return self.unchecked(self.values.copy(), self.offsets.copy())
 
-    def materialize(self) -> Self:
-        """An independent copy, as `clone`: there are no views here that would need it."""
-        return self.clone()
+    def __getitem__(self, index: Index) -> Self:
+        """Copy some sequences: one int, a slice, ints in a list or array, or one bool for each sequence.
+
+        Negative numbers count from the end. An int gives a buffer of one sequence.
+
+        Raises:
+            IndexError: there is no such sequence, or the number of bools is not the number of sequences.
+            TypeError: the index is something else.
+        """
+        size = len(self)
+        if type(index) is int and -size <= index < size:
+            i = index % size  # one sequence is contiguous: no gathering, 5 times as fast
+            values = self.values[self.offsets[i] : self.offsets[i + 1]].copy()
+            return self.unchecked(values, np.array([0, len(values)], dtype=np.int64))
+        chosen = _resolve(index, size)
+        starts = self.offsets[chosen]
+        lengths = self.offsets[chosen + 1] - starts
+        return self.unchecked(self.values[rows_of(starts, lengths)], offsets_of(lengths))
+
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is not rectangular: use its .values and .offsets")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).from_offsets, (self._values, self._offsets)
+        return type(self).from_offsets, (self.values, self.offsets)
 
     def __repr__(self) -> str:
-        shape = f"{self.size0()} * var * {self.size2()} * {self.dtype}"
-        if self._values.size <= _MAX_VALUES_IN_REPR and self.size0() + self.items() <= _MAX_VALUES_IN_REPR:
+        shape = " * ".join(map(str, (self.size0(), "var", *self.values.shape[1:], self.dtype)))
+        if self.values.size <= _MAX_VALUES_IN_REPR and self.size0() + self.items() <= _MAX_VALUES_IN_REPR:
             return f"{type(self).__name__}({self.to_list()}, '{shape}')"
         lengths = self.size1()
         return f"{type(self).__name__}({self.items()} items, lengths {lengths.min()} to {lengths.max()}, '{shape}')"
@@ -247,316 +257,96 @@ class RaggedBuffer(Generic[Scalar]):
             return NotImplemented
         return (
             self.dtype == other.dtype
-            and np.array_equal(self._offsets, other._offsets)
-            and np.array_equal(self._values, other._values)
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.values, other.values)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
-    # ---- growing
-
-    def push(self, items: ArrayLike) -> None:
-        """Append one sequence of (length, F) items; an empty one may also be (0,). Amortised O(length).
-
-        Raises:
-            ValueError: if the shape is wrong or a value would not survive the conversion.
-        """
-        array = np.asarray(items)
-        if array.ndim == 1 and array.size == 0:
-            array = array.reshape(0, self.size2())
-        if array.ndim != 2 or array.shape[1] != self.size2():
-            raise ValueError(f"the pushed items are {describe(array)}: the shape must be (items, {self.size2()})")
-        end = np.array([len(self._values) + len(array)], dtype=np.int64)
-        self._append(self._convert(array, copy=False), end)
-
-    def push_empty(self) -> None:
-        """Append one sequence without items."""
-        self._append(self._values[:0], np.array([len(self._values)], dtype=np.int64))
-
-    def extend(self, other: "RaggedBuffer[Scalar]") -> None:
-        """Append all sequences of `other`, which may be this buffer itself.
-
-        Raises:
-            TypeError: if `other` is not a buffer of the same dtype.
-            ValueError: if it has another number of features.
-        """
-        _check_alike([self, other])
-        self._append(other._values, len(self._values) + other._offsets[1:])
-
-    def clear(self) -> None:
-        """Remove all sequences. The capacity stays; the arrays handed out before keep their content."""
-        values, offsets = self._values_storage, self._offsets_storage
-        self._set(self._values[:0].copy(), np.zeros(1, dtype=np.int64))
-        if values is not None and offsets is not None:
-            self._values_storage, self._offsets_storage = np.empty_like(values), np.zeros_like(offsets)
-
-    def _append(self, rows: NDArray[Scalar], ends: NDArray[np.int64]) -> None:
-        self._values_storage, self._values = appended(self._values_storage, self._values, rows)
-        self._offsets_storage, self._offsets = appended(self._offsets_storage, self._offsets, ends)
-
-    # ---- indexing
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Self:
-        """A copy of some sequences, or with `[sequences, positions, features]` of some items and features of these.
-
-        Each of the three is an int, a slice, a list or array of ints, or bools with one entry per sequence, position
-        (up to the longest chosen sequence) or feature. Negative ones count from the end: positions from the end of each
-        sequence. Every axis stays, also for ints: `buffer[i]` has one sequence. Positions that a shorter sequence lacks
-        are skipped there, so `buffer[:, 2, :]` has 0 or 1 item per sequence.
-
-        Raises:
-            IndexError: if a sequence or feature is not there, or bools do not have the length of their axis.
-            TypeError: if an index is something else.
-        """
-        sequences, positions, features = three(index)
-        size = self.size0()
-        if (
-            type(sequences) is int
-            and -size <= sequences < size
-            and is_everything(positions)
-            and is_everything(features)
-        ):
-            i = sequences % size  # one sequence is contiguous: no gathering, 5 times as fast
-            values = self._values[self._offsets[i] : self._offsets[i + 1]].copy()
-            return self._of(values, np.array([0, len(values)], dtype=np.int64))
-        chosen = resolve(sequences, size, "sequence")
-        starts = self._offsets[chosen]
-        rows, lengths = rows_at(positions, starts, self._offsets[chosen + 1] - starts)
-        if is_everything(features):
-            return self._of(self._values[rows], offsets_of(lengths))
-        columns = resolve(features, self.size2(), "feature")
-        return self._of(self._values[rows[:, None], columns], offsets_of(lengths))
-
-    def indices(self, dim: int) -> "RaggedBufferI64":
-        """Of each item the sequence it is in (dim 0) or its position in the sequence (dim 1): (S, length, 1) int64.
-
-        Raises:
-            ValueError: if `dim` is neither 0 nor 1.
-        """
-        lengths = self.size1()
-        if dim == 0:
-            rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-        elif dim == 1:
-            rows = rows_of(np.zeros(len(lengths), dtype=np.int64), lengths)
-        else:
-            raise ValueError(f"dim is {dim!r}: indices exist for 0 (sequences) and 1 (positions)")
-        return RaggedBufferI64._of(rows.reshape(-1, 1), self._offsets)
-
-    def flat_indices(self) -> "RaggedBufferI64":
-        """Of each item its row in `values`: (S, length, 1) int64."""
-        return RaggedBufferI64._of(np.arange(self.items(), dtype=np.int64).reshape(-1, 1), self._offsets)
-
-    def padpack(self) -> Packing:
-        """Where each item goes when the sequences are laid side by side in a rectangle; see `packing.pack`."""
-        return pack(self.size1())
-
-    # ---- arithmetic
-
-    def __add__(self, other: object) -> Self:
-        return self._arithmetic(np.add, other)
-
-    def __sub__(self, other: object) -> Self:
-        return self._arithmetic(np.subtract, other)
-
-    def __mul__(self, other: object) -> Self:
-        return self._arithmetic(np.multiply, other)
-
-    def __radd__(self, other: object) -> Self:
-        return self._arithmetic(np.add, other)
-
-    def __rsub__(self, other: object) -> Self:
-        return self._arithmetic(np.subtract, other, reflected=True)
-
-    def __rmul__(self, other: object) -> Self:
-        return self._arithmetic(np.multiply, other)
-
-    def __iadd__(self, other: object) -> Self:
-        return self._in_place(np.add, other)
-
-    def __isub__(self, other: object) -> Self:
-        return self._in_place(np.subtract, other)
-
-    def __imul__(self, other: object) -> Self:
-        return self._in_place(np.multiply, other)
-
-    def _arithmetic(self, operation: np.ufunc, other: object, *, reflected: bool = False) -> Self:
-        """`self operation other`, item by item.
-
-        A number applies to every value. Of two buffers the lengths must agree, or all sequences of one side have length
-        1 and are repeated. Dtypes never mix: I64 takes no floats, and Bool has no arithmetic (TypeError).
-        """
-        operand = self._operand(other)
-        if not isinstance(operand, RaggedBuffer):
-            if operand is NotImplemented:
-                return cast(Self, NotImplemented)
-            pair = (operand, self._values) if reflected else (self._values, operand)
-            return self._of(operation(*pair), self._offsets)
-        if np.array_equal(self._offsets, operand._offsets):
-            return self._of(operation(self._values, operand._values), self._offsets)
-        lengths, others = self.size1(), operand.size1()
-        if len(lengths) == len(others) and np.all(others == 1):
-            return self._of(operation(self._values, np.repeat(operand._values, lengths, axis=0)), self._offsets)
-        if len(lengths) == len(others) and np.all(lengths == 1):
-            return self._of(operation(np.repeat(self._values, others, axis=0), operand._values), operand._offsets)
-        raise ValueError(mismatch(lengths, others))
-
-    def _in_place(self, operation: np.ufunc, other: object) -> Self:
-        """As `_arithmetic`, written into `values`; the buffer itself cannot be the side that is repeated."""
-        operand = self._operand(other)
-        if operand is NotImplemented:
-            return cast(Self, NotImplemented)
-        if isinstance(operand, RaggedBuffer):
-            lengths, others = self.size1(), operand.size1()
-            if len(lengths) == len(others) and np.all(others == 1):
-                operand = np.repeat(operand._values, lengths, axis=0)
-            elif np.array_equal(lengths, others):
-                operand = operand._values
-            else:
-                raise ValueError(f"in place: {mismatch(lengths, others)}; only the right side may be repeated here")
-        operation(self._values, operand, out=self._values)
-        return self
-
-    def _operand(self, other: object) -> Any:
-        """`other` if it is a buffer that can be combined with this one, as a scalar of our dtype, or NotImplemented."""
-        if not isinstance(other, RaggedBuffer | Real):
-            return NotImplemented
-        if self.dtype == np.bool_:
-            raise TypeError("RaggedBufferBool has no arithmetic: combine the .values with & and | instead")
-        if isinstance(other, RaggedBuffer):
-            _check_alike([self, other])
-            return other
-        if self.dtype == _INT64 and not isinstance(other, Integral):
-            raise TypeError(
-                f"RaggedBufferI64 holds integers: {other!r} of type {type(other).__name__} would be rounded"
-            )
-        try:
-            return self.dtype.type(other)
-        except OverflowError:
-            raise ValueError(f"{other!r} does not fit into {self.dtype}") from None
-
-    # ---- joining
-
-    @classmethod
-    def cat(cls, buffers: "Iterable[RaggedBuffer[Scalar]]", dim: int = 0) -> Self:
-        """Join buffers: one more list of sequences (dim 0), longer sequences (dim 1) or more features (dim 2).
-
-        Along dim 1, sequence i of the result is sequence i of every buffer, one after another. Along dim 2 the features
-        stand side by side; a sequence of length 1 is repeated to the length of the others, and where one buffer's
-        sequence is empty the result's is empty.
-
-        Raises:
-            TypeError: if the buffers have different dtypes.
-            ValueError: if there are no buffers, `dim` is not 0, 1 or 2, or sizes do not agree.
-        """
-        parts = list(buffers)
-        if not parts:
-            raise ValueError("there is nothing to join: cat needs at least one buffer")
-        if dim not in (0, 1, 2):
-            raise ValueError(f"dim is {dim!r}: it must be 0 (sequences), 1 (items) or 2 (features)")
-        for part in parts:
-            if not isinstance(part, cls):
-                raise TypeError(
-                    f"a {type(part).__name__} was given to {cls.__name__}.cat: it joins only {cls.__name__}s"
-                )
-        _check_alike(parts, dim)
-        if dim > 0 and len({part.size0() for part in parts}) > 1:
-            counts = [part.size0() for part in parts]
-            raise ValueError(f"the buffers have {counts} sequences: along dim {dim} they must have equally many")
-        values, offsets = (cat_sequences, cat_items, cat_features)[dim](parts)
-        return cast(Self, parts[0]._of(values, offsets))
-
 
 class RaggedBufferF32(RaggedBuffer[np.float32]):
-    """Ragged float32."""
+    """Ragged float32: items of F features."""
 
     __slots__ = ()
-    dtype = np.dtype(np.float32)
+    _dtype = np.dtype(np.float32)
     _castable = "fiub"
-
-    def translate_rotate(self, origin: "RaggedBufferF32", direction: "RaggedBufferF32") -> "RaggedBufferF32":
-        """These points as seen from `origin` looking along `direction`; see the function `translate_rotate`."""
-        return translate_rotate(self, origin, direction)
 
 
 class RaggedBufferI64(RaggedBuffer[np.int64]):
-    """Ragged int64."""
+    """Ragged int64: items of F features."""
 
     __slots__ = ()
-    dtype = _INT64
+    _dtype = _INT64
     _castable = "iub"
 
 
 class RaggedBufferBool(RaggedBuffer[np.bool_]):
-    """Ragged bool; no arithmetic."""
+    """Ragged bool: items of F features."""
 
     __slots__ = ()
-    dtype = np.dtype(np.bool_)
+    _dtype = np.dtype(np.bool_)
     _castable = "b"
 
 
-def cat(buffers: Iterable[RaggedBuffer[Scalar]], dim: int = 0) -> RaggedBuffer[Scalar]:
-    """Join buffers of one dtype along `dim`; see `RaggedBuffer.cat`."""
-    return RaggedBuffer.cat(buffers, dim)
+_TYPED = {cls._dtype.str: cls for cls in (RaggedBufferF32, RaggedBufferI64, RaggedBufferBool)}
+_BY_KIND = {"f": RaggedBufferF32, "i": RaggedBufferI64, "u": RaggedBufferI64, "b": RaggedBufferBool}
 
 
-def translate_rotate(source: RaggedBufferF32, origin: RaggedBufferF32, direction: RaggedBufferF32) -> RaggedBufferF32:
-    """Points of the plane in the frame of an observer at `origin` who looks along `direction`.
+# ---- lengths, offsets and rows
 
-        (x, y) = source - origin,  (rx, ry) = direction
-        result = (x rx + y ry, -x ry + y rx)
 
-    With a direction of length 1 this is a rotation: x' is the distance ahead, y' the distance to the left.
-
-    Args:
-        source: (S, length, 2) points. Not changed.
-        origin: (S, 1, 2), the observer of each sequence.
-        direction: (S, 1, 2), where it looks; a length other than 1 scales the result.
+def as_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Convert to (S,) int64 lengths.
 
     Raises:
-        TypeError: if one of them is not a `RaggedBufferF32`.
-        ValueError: if a shape is wrong.
+        ValueError: they are not integers >= 0 in one dimension, or their sum exceeds int64.
     """
-    for name, buffer in (("source", source), ("origin", origin), ("direction", direction)):
-        if not isinstance(buffer, RaggedBufferF32):
-            raise TypeError(f"{name} is a {type(buffer).__name__}: it must be a RaggedBufferF32")
-        if buffer.size2() != 2:
-            raise ValueError(f"{name} has {buffer.size2()} features: a point of the plane has 2")
-        if name != "source" and (len(buffer) != len(source) or np.any(buffer.size1() != 1)):
-            raise ValueError(
-                f"{name} has the lengths {brief(buffer.size1())}: it must have exactly one item for each of the"
-                f" {len(source)} sequences of the source"
-            )
-    lengths = source.size1()
-    x, y = (source.values - np.repeat(origin.values, lengths, axis=0)).T
-    rx, ry = np.repeat(direction.values, lengths, axis=0).T
-    return RaggedBufferF32.from_offsets(np.stack([x * rx + y * ry, -x * ry + y * rx], axis=1), source.offsets)
+    array = np.asarray(lengths)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"lengths are {_describe(array)}: they must be integers of shape (sequences,)")
+    if array.size and array.min() < 0:
+        sequence = int(array.argmin())
+        raise ValueError(f"the length of sequence {sequence} is {array[sequence]}: lengths must be 0 or more")
+    if array.sum(dtype=np.float64) >= _MAX_INT64:
+        raise ValueError(f"the lengths add up to {array.sum(dtype=np.float64):.3g}: no array holds so many items")
+    return array.astype(np.int64, copy=False)
 
 
-def _check_alike(buffers: Sequence[RaggedBuffer[Any]], dim: int = 0) -> None:
-    """The buffers have one dtype, and unless they are joined along features also one number of features."""
-    first = buffers[0]
-    for buffer in buffers:
-        if not isinstance(buffer, RaggedBuffer) or buffer.dtype != first.dtype:
-            given = type(buffer).__name__
-            raise TypeError(f"a {given} cannot be combined with a {type(first).__name__}: dtypes must be the same")
-        if dim != 2 and buffer.size2() != first.size2():
-            raise ValueError(f"a buffer has {buffer.size2()} features, another {first.size2()}: they must be equal")
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(S + 1,) int64 cumulative lengths: sequence i of these (S,) lengths is `offsets[i]:offsets[i + 1]`."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
-class RaggedArray(RaggedBuffer[Any]):
-    """Sequences of rows of any shape and type."""
+def rows_of(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate the ranges `start, start + 1, ..., start + length - 1` of all sequences; both arguments are (S,)."""
+    offsets = offsets_of(lengths)
+    return np.arange(int(offsets[-1]), dtype=np.int64) + np.repeat(starts - offsets[:-1], lengths)
 
-    __slots__ = ()
 
-    def __init__(self, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        self._set(values, offsets)
+def _resolve(index: Any, size: int) -> NDArray[np.int64]:
+    """The numbers, from 0, of the sequences that `index` names among `size`."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(size), dtype=np.int64)
+    array = np.asarray(index)
+    if array.dtype.kind not in "iu" and not (array.dtype.kind == "b" and array.ndim == 1) and array.shape != (0,):
+        raise TypeError(
+            f"{index!r} is no index of sequences: ints, slices, and lists or 1-D arrays of ints or bools are"
+        )
+    if array.ndim > 1:
+        raise IndexError(f"the index of sequences has the shape {array.shape}: it must have one dimension")
+    if array.dtype.kind == "b":
+        if len(array) != size:
+            raise IndexError(f"there are {len(array)} bools for {size} sequences: there must be one for each")
+        return np.flatnonzero(array)
+    array = array.astype(np.int64).reshape(-1)
+    outside = (array < -size) | (array >= size)
+    if outside.any():
+        allowed = f"{-size} to {size - 1}" if size else "none"
+        raise IndexError(f"there is no sequence {array[outside][0]}: of {size}, {allowed} can be named")
+    return np.where(array < 0, array + size, array)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        """The type of the rows."""
-        return self._values.dtype
 
-    @classmethod
-    def cat(cls, buffers: "Iterable[RaggedBuffer[Any]]", dim: int = 0) -> Self:
-        """Join lists of sequences, one after the other."""
-        return cls._of(*cat_sequences(list(buffers)))
+def _describe(array: NDArray[Any]) -> str:
+    return f"{array.dtype} of shape {array.shape}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from entity_gym.pools.spec import EnvSpec, EnvType
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spec import EnvSpec, EnvType
 
 
 def as_form(pool: VecEnv, spec: EnvSpec, env_type: EnvType) -> Any:

@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from entity_gym.errors import nearest
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import FinalObservations, check_num_envs
-from entity_gym.pools.threaded_env import EnvSource, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_callable
 

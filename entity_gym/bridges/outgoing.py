@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from entity_gym.environment import Environment
 from entity_gym.errors import nearest
-from entity_gym.making import Prepared, draws, make_single_pool, prepare, spec_of
 from entity_gym.pools.players import players_of
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.registry import make
-from entity_gym.spec import EnvSpec
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.spec import EnvSpec
+from entity_gym.registry import Prepared, draws, make, make_single_pool, prepare, spec_of
 
 if TYPE_CHECKING:  # each needs its library
     from entity_gym.bridges.dm_env.envs import DmEnvironment

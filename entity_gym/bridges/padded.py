@@ -37,12 +37,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.packing import offsets_of
-from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64, offsets_of
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
 from entity_gym.errors import nearest
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
-from entity_gym.spec import EnvSpec
 
 #: Upper bound of entity places in spaces of the ragged form, where the number of entities has no limit.
 MAX_PLACES = 2**31
@@ -285,7 +284,7 @@ class PaddedAction:
         self._world, self._entities = spec.config.name, entities
         self._raises = spec.config.invalid_actions == "raise"
         self.num_choices = self.space.padded_choices(entities.num_rows)
-        self.has_choices = self.space.dtype is np.int64
+        self.has_choices = self.space.discrete
         self.closable = action.closable
         self._field = self.field()
         self.num_replaced = np.zeros(num_envs, np.int64)
@@ -357,22 +356,25 @@ class PaddedAction:
 
     def checked(self, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return `values` as an array with the dtype of the field; raises ValueError for another shape or type."""
-        field = self.field(*shape)
-        given = np.asarray(values)
-        if given.dtype.kind not in ("iu" if self.has_choices else "fiu") or given.shape != field.shape:
+        given, wanted = np.asarray(values), (*shape, *self._field.shape)
+        if given.dtype.kind not in ("iu" if self.has_choices else "fiu") or given.shape != wanted:
             raise ValueError(
                 f"action {self.name!r} has shape {given.shape} and dtype {given.dtype}; expected "
-                f"{'whole numbers' if self.has_choices else 'numbers'} of shape {field.shape}"
+                f"{'whole numbers' if self.has_choices else 'numbers'} of shape {wanted}"
             )
+        if self.has_choices:
+            return given.astype(np.int64)
         with np.errstate(over="ignore"):  # a value that float32 cannot hold becomes infinite, and is refused
-            return given.astype(field.dtype)
+            return given.astype(np.float32)
 
     def check_bounds(self, picked: NDArray[Any], owner: EnvIds, most: int | None = None) -> None:
         """Raise ValueError if one of (K, ...) values is out of bounds; `most` replaces the largest choice."""
         low, high = self._field.low, self._field.high if most is None else most
-        wrong = ~((picked >= low) & (picked <= high) & np.isfinite(picked))
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
+        fits = (picked >= low) & (picked <= high)
+        if not self.has_choices:
+            fits &= np.isfinite(picked)
+        if not fits.all():
+            row = int(np.argwhere(~fits)[0][0])
             raise ValueError(f"{self._where(owner, row)}{self.space.padded_refusal(picked[row], high)}")
 
     def to_pool(
@@ -398,8 +400,11 @@ class PaddedAction:
     def _open_only(self, asked: NDArray[np.int64], owner: EnvIds, open_: NDArray[np.int8]) -> NDArray[np.int64]:
         """Return (K,) open choices, -1 where nothing is open; choices below 0 were not given."""
         known = (asked >= 0) & (asked < self.num_choices)
-        closed = ~known
-        closed[known] = open_[known, asked[known]] == 0
+        if known.all():
+            closed = open_[np.arange(len(asked)), asked] == 0
+        else:
+            closed = ~known
+            closed[known] = open_[known, asked[known]] == 0
         if not closed.any():
             return asked
         some_open = open_.any(axis=1)
@@ -686,7 +691,7 @@ def _with_room(spec: EnvSpec, num_entities: Sequence[int], num_actors: Mapping[s
         name: replace(
             action,
             max_actors=num_actors[name],
-            closable=spec.action_space[name].dtype is np.int64,
+            closable=spec.action_space[name].discrete,
         )
         for name, action in spec.actions.items()
     }

@@ -2,7 +2,7 @@
 
 import sys
 
-from entity_gym.check.checks import main
+from entity_gym.check.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

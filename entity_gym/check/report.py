@@ -1,10 +1,11 @@
-"""What a check of an environment found."""
+"""Results of checks, and the report that lists them."""
 
 from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NoReturn
 
 NAME_WIDTH = 16
 
@@ -18,24 +19,39 @@ class Status(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one check found: `text` is the reason, or where all is well what has been seen."""
+class Finding(Exception):  # noqa: N818 - also ends checks that are skipped
+    """Raised by a check that does not end with `Status.OK`."""
 
-    status: Status
-    text: str
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+def fail(text: str) -> NoReturn:
+    """End the check: the environment is wrong."""
+    raise Finding(Status.FAILED, text)
+
+
+def warn(text: str) -> NoReturn:
+    """End the check: the environment does something that is rarely meant."""
+    raise Finding(Status.WARNING, text)
+
+
+def skip(text: str) -> NoReturn:
+    """End the check: it does not apply, or was not asked for."""
+    raise Finding(Status.SKIPPED, text)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one check.
+    """The result of one check.
 
     Attributes:
-        name: of the check.
+        name: name of the check.
         status: how it came out.
-        text: why, or what has been seen.
-        seconds: it took so many.
-        cause: the check whose failure stood in its way, so that it was skipped.
+        text: the reason, or for `Status.OK` a summary of the observations.
+        seconds: duration.
+        cause: for a skipped check, the name of the failed check that it depends on.
     """
 
     name: str
@@ -45,12 +61,12 @@ class Result:
     cause: str | None = None
 
     def line(self, width: int | None = None) -> str:
-        """As a line of the report; with a `width`, folded into as many as it takes."""
+        """Return the line of the report; with a `width`, wrapped to that many columns."""
         head = f"{self.status:<8} {self.name:<{NAME_WIDTH}} "
         if width is None:
             return (head + self.text).rstrip()
-        # Names of files and long values stay in one piece, so that they can be copied.
-        folded = textwrap.wrap(
+        # File names and long values stay in one piece, so that they can be copied.
+        wrapped = textwrap.wrap(
             self.text,
             max(width, 60),
             initial_indent=head,
@@ -58,17 +74,17 @@ class Result:
             break_long_words=False,
             break_on_hyphens=False,
         )
-        return "\n".join(folded) or head.rstrip()
+        return "\n".join(wrapped) or head.rstrip()
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was found out about an environment; `print(report)` shows it.
+    """The results of all checks of an environment; `print(report)` shows them.
 
     Attributes:
-        environment: what was checked.
+        environment: name of the environment, with its parameters.
         results: one for each check, in order.
-        step_seconds: what a step of one environment takes, None where it was not measured.
+        step_seconds: duration of one step of one environment; None if it was not measured.
     """
 
     environment: str
@@ -77,16 +93,16 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if no check failed."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[Result, ...]:
-        """The checks that failed."""
+        """The results of the checks that failed."""
         return tuple(result for result in self.results if result.status is Status.FAILED)
 
     def summary(self) -> str:
-        """One line: how many checks came out how, and which failed."""
+        """Return one line: the number of checks by status, and the names of those that failed."""
         counts = {status: [r.name for r in self.results if r.status is status] for status in Status}
         parts = [f"{len(names)} {status}" for status, names in counts.items() if names and status is not Status.FAILED]
         if self.failed:
@@ -94,36 +110,15 @@ class Report:
         seconds = sum(result.seconds for result in self.results)
         return f"{self.environment}: {len(self.results)} checks in {seconds:.0f} s: {', '.join(parts)}"
 
-    def left_out(self, width: int | None = None) -> str | None:
-        """One line about the checks that a failure stood in the way of, None if there are none."""
-        names = [result.name for result in self.results if result.cause is not None]
-        causes = sorted({str(result.text) for result in self.results if result.cause is not None})
-        if not names:
-            return None
-        others = f"{len(names)} other{'s' * (len(names) > 1)}"
-        return Result(others, Status.SKIPPED, f"{' and '.join(causes)}: {', '.join(names)}").line(width)
+    def footer(self, width: int | None = None) -> str:
+        """Return the last lines of the report: the checks that a failure prevented, if there are any, and the summary."""
+        prevented = [result for result in self.results if result.cause is not None]
+        if not prevented:
+            return self.summary()
+        causes = " and ".join(sorted({result.text for result in prevented}))
+        names = ", ".join(result.name for result in prevented)
+        title = f"{len(prevented)} other{'s' * (len(prevented) > 1)}"
+        return Result(title, Status.SKIPPED, f"{causes}: {names}").line(width) + "\n" + self.summary()
 
     def __str__(self) -> str:
-        lines = [result.line() for result in self.results if result.cause is None]
-        left_out = self.left_out()
-        return "\n".join([*lines, *([left_out] if left_out else []), self.summary()])
-
-
-def ok(text: str = "") -> Outcome:
-    """All is well."""
-    return Outcome(Status.OK, text)
-
-
-def warning(text: str) -> Outcome:
-    """Worth a thought, and not wrong."""
-    return Outcome(Status.WARNING, text)
-
-
-def skipped(why: str) -> Outcome:
-    """It was not looked at."""
-    return Outcome(Status.SKIPPED, why)
-
-
-def failed(why: str) -> Outcome:
-    """Something is wrong."""
-    return Outcome(Status.FAILED, why)
+        return "\n".join([*(result.line() for result in self.results if result.cause is None), self.footer()])

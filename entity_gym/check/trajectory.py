@@ -1,4 +1,4 @@
-"""Playing pools of environments at random, and finding where two of them first differ.
+"""Record random play of a pool, and find the first difference when another pool repeats it.
 
 Shapes: T steps of N environments.
 """
@@ -6,7 +6,7 @@ Shapes: T steps of N environments.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,29 +15,30 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
-from entity_gym.batch.ragged import RaggedArray, RaggedBuffer, RaggedBufferBool, RaggedBufferF32
-from entity_gym.batch.vec_obs import Metric, VecAction, VecActionMask, VecObs
-from entity_gym.check.watch import Watch
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool
+from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 
-class Spaces(NamedTuple):
-    """What observations hold, to call things by their names."""
-
-    obs: ObsSpace
-    action: Mapping[str, ActionSpace]
-
-
 @dataclass
 class Trajectory:
-    """What a pool of N environments showed: the first observations, then one `VecObs` for each of T `actions`."""
+    """The observations and actions of a pool of N environments.
 
-    spaces: Spaces
+    Attributes:
+        obs_space, action_space: spaces of the environments.
+        seed: seed of the environments and of the random actions.
+        observations: T + 1 batches; the first comes from `reset`.
+        actions: T batches.
+        is_part: recorded in a larger pool, so that metrics, which summarize all environments, are not compared.
+    """
+
+    obs_space: ObsSpace
+    action_space: Mapping[str, ActionSpace]
     seed: int
-    is_part: bool = False  # of a larger pool's: metrics, which are of all environments, then say nothing
-    shown: list[VecObs] = field(default_factory=list)
+    observations: list[VecObs] = field(default_factory=list)
     actions: list[Mapping[str, VecAction]] = field(default_factory=list)
+    is_part: bool = False
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -45,250 +46,190 @@ class Trajectory:
     @property
     def num_envs(self) -> int:
         """N."""
-        return len(self.shown[0])
+        return len(self.observations[0])
 
     def only(self, i: int) -> Trajectory:
-        """The part of environment `i`."""
+        """Extract the trajectory of environment `i`."""
         row = np.array([i], dtype=np.int64)
-        part = Trajectory(self.spaces, self.seed, is_part=True)
-        part.shown = [obs.gather(row) for obs in self.shown]
-        part.actions = [{name: buffer[row] for name, buffer in each.items()} for each in self.actions]
-        return part
+        observations = [obs.gather(row) for obs in self.observations]
+        actions: list[Mapping[str, VecAction]] = [{name: each[name][row] for name in each} for each in self.actions]
+        return Trajectory(self.obs_space, self.action_space, self.seed, observations, actions, is_part=True)
+
+    def record(self, env: VecEnv, steps: int, seconds: float | None = None) -> Trajectory:
+        """Reset `env` with the seed, play at random, and return this trajectory. After an error it holds the steps before.
+
+        Args:
+            env: a pool of such environments.
+            steps: T.
+            seconds: time limit, for fewer steps than `steps`. None: no limit.
+        """
+        rng = np.random.default_rng(self.seed)
+        self.observations.append(env.reset(self.seed))
+        started = time.monotonic()
+        while len(self) < steps and (seconds is None or time.monotonic() - started <= seconds):
+            actions = random_actions(self.observations[-1], rng, self.action_space)
+            obs = env.act(actions)
+            self.actions.append(actions)
+            self.observations.append(obs)
+        return self
 
 
 class Difference(NamedTuple):
-    """Where two trajectories part: after `step` steps, in environment `env_id` of the pool."""
+    """The first difference of two trajectories: after `step` steps, in environment `env_id` of the pool."""
 
     step: int
     env_id: int
-    what: str  # for example "the reward is 1.0 and was 0.0"
+    text: str  # for example "the reward is 1.0 and was 0.0"
 
     @property
     def when(self) -> str:
-        """In words."""
+        """The step, in words."""
         return "the first observation" if self.step == 0 else f"step {self.step}"
 
     def __str__(self) -> str:
-        return f"{self.when} of environment {self.env_id}: {self.what}"
+        return f"{self.when} of environment {self.env_id}: {self.text}"
 
 
-def record(
-    env: VecEnv,
-    watch: Watch,
-    *,
-    seed: int,
-    steps: int,
-    seconds: float | None = None,
-    trajectory: Trajectory | None = None,
-) -> Trajectory:
-    """Play at random from the seed.
-
-    Args:
-        env: reset with `seed` here.
-        watch: over every call.
-        seed: of the environments and of the actions.
-        steps: T, or fewer where they do not fit into `seconds`.
-        seconds: None for as many as it takes.
-        trajectory: what to record in; it then holds whatever was shown before an error.
-    """
-    played = Trajectory(Spaces(env.obs_space(), env.action_space()), seed) if trajectory is None else trajectory
-    rng = np.random.default_rng(seed)
-    with watch.call():
-        played.shown.append(env.reset(seed))
-    started = time.monotonic()
-    for _ in range(steps):
-        if seconds is not None and time.monotonic() - started > seconds:
-            break
-        actions = random_actions(played.shown[-1], rng, played.spaces.action)
-        with watch.call():
-            obs = env.act(actions)
-        played.actions.append(actions)
-        played.shown.append(obs)
-    return played
-
-
-def follow(
+def repeat(
     trajectory: Trajectory,
     env: VecEnv,
-    watch: Watch,
     *,
     seed: int | None = None,
     start: int = 0,
     stop: int | None = None,
     obs: VecObs | None = None,
 ) -> Difference | None:
-    """Do in `env` what was done in `trajectory`, up to the first difference.
+    """Repeat the actions of `trajectory` in `env`, up to the first difference. Return None if there is none.
 
     Args:
-        trajectory: of as many environments.
+        trajectory: recorded with as many environments.
         env: reset here, unless `obs` is given.
-        watch: over every call.
-        seed: another one than the trajectory's.
-        start: the step of the trajectory to go on from.
-        stop: the last step to take. None: that of the trajectory.
-        obs: what `env` shows at that step, after `load_state`.
+        seed: None: that of the trajectory.
+        start: step of the trajectory to begin with.
+        stop: last step. None: that of the trajectory.
+        obs: observation of `env` at step `start`, after `load_state`.
     """
     restored = obs is not None
     if obs is None:
-        with watch.call():
-            obs = env.reset(trajectory.seed if seed is None else seed)
+        obs = env.reset(trajectory.seed if seed is None else seed)
     last = len(trajectory) if stop is None else min(stop, len(trajectory))
     for step in range(start, last + 1):
-        expected = trajectory.shown[step]
-        different = difference(expected, obs, trajectory.spaces, metrics=not trajectory.is_part)
-        if different is None and not (restored and step == start):  # a saved state has no last observations
-            different = _final(expected, obs, trajectory.spaces)
-        if different is not None:
-            return Difference(step, int(obs.env_id[different.row]), different.what)
+        expected = trajectory.observations[step]
+        found = difference(expected, obs, trajectory.obs_space, metrics=not trajectory.is_part)
+        if found is None and not (restored and step == start):  # a saved state has no final observations
+            found = _final_difference(expected, obs, trajectory.obs_space)
+        if found is not None:
+            row, text = found
+            return Difference(step, int(obs.env_id[row]), text)
         if step < last:
-            with watch.call():
-                obs = env.act(trajectory.actions[step])
+            obs = env.act(trajectory.actions[step])
     return None
 
 
-class RowDifference(NamedTuple):
-    """How two batches differ first: in which frame, and what."""
+def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace, *, metrics: bool = True) -> tuple[int, str] | None:
+    """Return the row and the description of the first difference of two batches; None if they are equal.
 
-    row: int
-    what: str
-
-
-def difference(expected: VecObs, found: VecObs, spaces: Spaces, *, metrics: bool = True) -> RowDifference | None:
-    """Say what differs first between N frames and N other ones; None if nothing does. Last observations are not compared.
-
-    Args:
-        expected: what was there before.
-        found: what is there now, of the same environments.
-        spaces: of both.
-        metrics: compare these, too.
+    Final observations are not compared.
     """
+    for path, was, now in _pairs(expected, found):
+        if isinstance(was, RaggedBuffer) and np.array_equal(was.offsets, now.offsets):
+            if np.array_equal(was.values, now.values):
+                continue
+        for row in range(len(found)):
+            before, after = _rows(was, row), _rows(now, row)
+            if not np.array_equal(before, after, equal_nan=path[0] == "arrays" and after.dtype.kind == "f"):
+                return row, _describe(path, before, after, obs_space)
+    for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
+        info, other = expected.end_of_episode_info.get(i), found.end_of_episode_info.get(j)
+        if not equal(info, other):
+            return row, f"end_of_episode_info is {other!r:.200} and was {info!r:.200}"
+    if metrics and not equal(expected.metrics, found.metrics):
+        return 0, f"metrics are {found.metrics!r:.200} and were {expected.metrics!r:.200}"
+    return None
+
+
+def _pairs(expected: VecObs, found: VecObs) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield the names of each column to compare, and the column of both batches."""
     for name in ("done", "truncated", "reward"):
         was, now = getattr(expected, name), getattr(found, name)
-        differing = np.flatnonzero(was != now)
-        if len(differing):
-            return RowDifference(int(differing[0]), f"{name} is {now[differing[0]]} and was {was[differing[0]]}")
-    for type_name, buffer in expected.features.items():
-        different = _features(type_name, buffer, found.features[type_name], spaces)
-        if different is not None:
-            return different
-    for action, mask in expected.action_masks.items():
-        different = _masks(action, mask, found.action_masks[action])
-        if different is not None:
-            return different
-    for type_name in expected.visible.keys() | found.visible.keys():
-        different = _ragged(
-            f"visible[{type_name!r}]", _flags(expected, type_name), _flags(found, type_name), _show_values
+        if not np.array_equal(was, now):
+            yield (name,), was, now
+    for name, buffer in expected.features.items():
+        yield ("features", name), buffer, found.features[name]
+    for name, mask in expected.action_masks.items():
+        other = found.action_masks[name]
+        yield ("action", name, "actors"), mask.actors, other.actors
+        if mask.actees is not None:
+            yield ("action", name, "actees"), mask.actees, other.actees
+        given = mask.mask if mask.mask is not None else other.mask
+        if given is not None:
+            width = given.size2()
+            yield ("action", name, "mask"), mask.spelled_out(width), other.spelled_out(width)
+    for name in expected.visible.keys() | found.visible.keys():
+        yield ("visible", name), _visible(expected, name), _visible(found, name)
+    # A compiled environment that runs as ordinary Python has no arrays, so only those that both have are compared.
+    for name in expected.arrays.keys() & found.arrays.keys():
+        yield ("arrays", name), expected.arrays[name], found.arrays[name]
+
+
+def _describe(path: tuple[str, ...], was: NDArray[Any], now: NDArray[Any], obs_space: ObsSpace) -> str:
+    """Describe the difference of one frame's part of a column."""
+    branch, name = path[0], path[-1]
+    if branch == "arrays":
+        return f"the array {name!r} differs"
+    if was.ndim == 0:
+        return f"{name} is {now} and was {was}"
+    if branch != "features":
+        label = f"action {path[1]!r}: {name}" if branch == "action" else f"visible[{name!r}]"
+        before, after = (
+            np.array2string(rows[:, 0] if rows.shape[1] == 1 else rows, threshold=20) for rows in (was, now)
         )
-        if different is not None:
-            return different
-    return _reports(expected, found, metrics) or _arrays(expected, found)
+        return f"{label}: {after} where {before} was".replace("\n", "")
+    if len(was) != len(now):
+        return f"{len(now)} entities of type {name!r} are shown, and {len(was)} were"
+    entity = obs_space.entities.get(name)
+    features = obs_space.global_features if entity is None else entity.features
+    k, column = (int(place) for place in np.argwhere(was != now)[0])
+    owner = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
+    return f"{owner} {features[column]!r} is {now[k, column]} and was {was[k, column]}"
 
 
-def _final(expected: VecObs, found: VecObs, spaces: Spaces) -> RowDifference | None:
-    """Whether last observations differ; the row is that of the batch, not of `final`."""
+def _final_difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> tuple[int, str] | None:
+    """Compare final observations; the row is one of `found`, not of `found.final`."""
     was, now = expected.final, found.final
     if was is None or now is None:
-        assert was is now, "episodes ended alike, so last observations should be there alike"
+        assert was is now, "episodes ended alike, so final observations should be there alike"
         return None
-    different = difference(was, now, spaces, metrics=False)
+    different = difference(was, now, obs_space, metrics=False)
     if different is None:
         return None
-    row = int(np.flatnonzero(found.env_id == now.env_id[different.row])[0])
-    return RowDifference(row, f"in the last observation of the episode, {different.what}")
+    row, text = different
+    env_id = now.env_id[row]
+    return int(np.flatnonzero(found.env_id == env_id)[0]), f"in the last observation of the episode, {text}"
 
 
-def _features(name: str, was: RaggedBufferF32, now: RaggedBufferF32, spaces: Spaces) -> RowDifference | None:
-    entity = spaces.obs.entities.get(name)
-    features = spaces.obs.global_features if entity is None else entity.features
-
-    def show(before: NDArray[Any], after: NDArray[Any]) -> str:
-        if len(before) != len(after):
-            return f"{len(after)} entities of type {name!r} are shown, and {len(before)} were"
-        k, column = (int(place) for place in np.argwhere(before != after)[0])
-        whose = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
-        return f"{whose} {features[column]!r} is {after[k, column]} and was {before[k, column]}"
-
-    return _ragged(name, was, now, lambda _, before, after: show(before, after))
-
-
-def _masks(name: str, was: VecActionMask, now: VecActionMask) -> RowDifference | None:
-    label = f"action {name!r}: "
-    different = _ragged(label + "actors", was.actors, now.actors, _show_values)
-    if different is None and was.actees is not None:
-        assert now.actees is not None
-        different = _ragged(label + "actees", was.actees, now.actees, _show_values)
-    if different is not None:
-        return different
-    masked = was.mask if was.mask is not None else now.mask
-    if masked is not None:
-        width = masked.size2()
-        different = _ragged(label + "mask", was.spelled_out(width), now.spelled_out(width), _show_values)
-    return different
-
-
-def _flags(obs: VecObs, name: str) -> RaggedBufferBool:
+def _visible(obs: VecObs, name: str) -> RaggedBufferBool:
     features = obs.features[name]
     everything = np.ones((len(features.values), 1), np.bool_)
     return obs.visible.get(name, RaggedBufferBool.from_offsets(everything, features.offsets))
 
 
-def _ragged(
-    label: str,
-    was: RaggedBuffer[Any],
-    now: RaggedBuffer[Any],
-    show: Callable[[str, NDArray[Any], NDArray[Any]], str],
-) -> RowDifference | None:
-    if np.array_equal(was.offsets, now.offsets) and np.array_equal(was.values, now.values):
-        return None
-    for i in range(len(was.offsets) - 1):
-        before = was.values[was.offsets[i] : was.offsets[i + 1]]
-        after = now.values[now.offsets[i] : now.offsets[i + 1]]
-        if not np.array_equal(before, after):
-            return RowDifference(i, show(label, before, after))
-    raise AssertionError(f"{label} differ, though each of their frames is the same")
+def _rows(column: Any, row: int) -> NDArray[Any]:
+    """The part of one frame in a column."""
+    if hasattr(column, "offsets"):
+        return np.asarray(column.values[column.offsets[row] : column.offsets[row + 1]])
+    return np.asarray(column[row])
 
 
-def _show_values(label: str, before: NDArray[Any], after: NDArray[Any]) -> str:
-    was, now = (np.array2string(rows[:, 0] if rows.shape[1] == 1 else rows, threshold=20) for rows in (before, after))
-    return f"{label}: {now} where {was} was".replace("\n", "")
-
-
-def _reports(expected: VecObs, found: VecObs, metrics: bool) -> RowDifference | None:
-    """What environments said beside what they showed."""
-    for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
-        was, now = expected.end_of_episode_info.get(i), found.end_of_episode_info.get(j)
-        if not same(was, now):
-            return RowDifference(row, f"end_of_episode_info is {now!r:.200} and was {was!r:.200}")
-    if metrics and not same(expected.metrics, found.metrics):
-        return RowDifference(0, f"metrics are {found.metrics!r:.200} and were {expected.metrics!r:.200}")
-    return None
-
-
-def _arrays(expected: VecObs, found: VecObs) -> RowDifference | None:
-    """Fixed arrays, where both have them: those of a plain environment are not shown."""
-    for name in expected.arrays.keys() & found.arrays.keys():
-        was, now = expected.arrays[name], found.arrays[name]
-        for row in range(len(found)):
-            before, after = (
-                array.values[array.offsets[row] : array.offsets[row + 1]]
-                if isinstance(array, RaggedArray)
-                else array[row]
-                for array in (was, now)
-            )
-            if not np.array_equal(before, after, equal_nan=after.dtype.kind == "f"):
-                return RowDifference(row, f"the array {name!r} differs")
-    return None
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, also where they hold arrays or NaN."""
+def equal(a: Any, b: Any) -> bool:
+    """Return whether two values are equal, with arrays compared by value and NaN equal to itself."""
     if isinstance(a, Metric) and isinstance(b, Metric):
-        return same(vars(a), vars(b))
+        return equal(vars(a), vars(b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         first, second = np.asarray(a), np.asarray(b)
-        return first.shape == second.shape and all(map(same, first.ravel().tolist(), second.ravel().tolist()))
+        return first.shape == second.shape and all(map(equal, first.ravel().tolist(), second.ravel().tolist()))
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(equal, a, b))
     return bool(a == b) or (a != a and b != b)

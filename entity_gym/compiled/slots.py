@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedArray, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
@@ -547,16 +547,16 @@ class CompiledSlots(EnvSlots):
         features = {}
         for name, number, column in self._features:
             shown = values[number] if number >= 0 else np.empty((totals[column], 0), dtype=np.float32)
-            features[name] = RaggedBufferF32._of(shown, rows[column])
+            features[name] = RaggedBufferF32.unchecked(shown, rows[column])
         if self.layout.has_global_entity:
             shown = values[self._global] if self._global >= 0 else np.empty((num_ids, 0), dtype=np.float32)
-            features[GLOBAL_ENTITY] = RaggedBufferF32._of(shown, np.arange(num_ids + 1, dtype=np.int64))
+            features[GLOBAL_ENTITY] = RaggedBufferF32.unchecked(shown, np.arange(num_ids + 1, dtype=np.int64))
         masks: dict[str, VecActionMask] = {}
         for action, actors, actees, mask in self._masks:
             masks[action.name] = VecActionMask(
-                RaggedBufferI64._of(values[actors], rows[self._packed[actors].column]),
-                RaggedBufferI64._of(values[actees], rows[self._packed[actees].column]) if actees >= 0 else None,
-                RaggedBufferBool._of(values[mask], rows[self._packed[mask].column])
+                RaggedBufferI64.unchecked(values[actors], rows[self._packed[actors].column]),
+                RaggedBufferI64.unchecked(values[actees], rows[self._packed[actees].column]) if actees >= 0 else None,
+                RaggedBufferBool.unchecked(values[mask], rows[self._packed[mask].column])
                 if mask >= 0 and len(values[mask])
                 else None,
             )
@@ -579,22 +579,26 @@ class CompiledSlots(EnvSlots):
         )
         for name, number in self._visible:
             if not values[number].all():
-                obs.visible[name] = RaggedBufferBool._of(values[number], rows[self._packed[number].column])
+                obs.visible[name] = RaggedBufferBool.unchecked(values[number], rows[self._packed[number].column])
         if self._arguments["entity_ids"]:
             for name, number, column in self._ids:
                 written = np.full((totals[column], 1), -1) if number < 0 else values[number]
-                obs.ids[name] = RaggedBufferI64._of(written, rows[column])
+                obs.ids[name] = RaggedBufferI64.unchecked(written, rows[column])
         if ended and self._info and done.any():
             obs.end_of_episode_info = _EpisodeInfo(self._info, ids[done])
         if self._metrics:
             obs.metrics = _metrics(self._metrics, ids)
         for name, number, array in self._arrays:
             obs.arrays[name] = (
-                RaggedArray(values[number], rows[self._packed[number].column]) if number >= 0 else taken(array)
+                RaggedBuffer.from_offsets(values[number], rows[self._packed[number].column])
+                if number >= 0
+                else taken(array)
             )
         if self.layout.player_rewards:
             earned = taken(slots["player_rewards"])
-            obs.arrays[PLAYER_REWARD] = RaggedArray(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
+            obs.arrays[PLAYER_REWARD] = RaggedBuffer.from_offsets(
+                earned.ravel(), np.arange(num_ids + 1) * earned.shape[1]
+            )
         return obs
 
 

@@ -36,7 +36,7 @@ class CompiledView(Environment):
 
     def __init__(self, env: Description, *, compile: bool = False) -> None:
         self.env = env
-        self._called = type(env).__name__  # how a pool's messages name it
+        self.display_name = type(env).__name__  # how a pool's messages name it
         self._slots = CompiledSlots(env, 1, autoreset=False, compile=compile, numbered=False)
         self._layout = self._slots.layout
         self._seeded_by: np.random.Generator | None = None

@@ -1,4 +1,4 @@
-"""TreasureHunt: collect the treasures, keep off the traps. `treasure_hunt_python` has the same rules as a plain class."""
+"""TreasureHunt: collect the treasures, avoid the traps. `examples/treasure_hunt.py` is the same world in plain Python."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ there are global features or a global action. It says what each player earned wi
     mine = split(obs, mapping, 0)                               # as player 0 sees it: its own actors, its own reward
     actions = join(obs, mapping, [(0, ours), (1, theirs)])      # what all of them do, as the pool takes it
 
-`entity_gym.pools.seated_env` does both for a learner that plays one player in each environment against `Opponents`:
+`entity_gym.pools.seats` does both for a learner that plays one player in each environment against `Opponents`:
 `SeatedVecEnv(pool, mapping, opponents)` is a pool like any other, and `SeatedEpisodeVecEnv(pool, mapping, opponents)` its
 form without autoreset, for evaluation.
 
@@ -26,37 +26,66 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.ragged import RaggedArray, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
 from entity_gym.errors import nearest
-from entity_gym.pools.threaded_env import is_compiled
+from entity_gym.pools.pool import is_compiled
 
 #: Whose frames are meant: one player, or (N,) one for each frame.
 Seats = int | NDArray[np.integer[Any]]
 
 
-class PlayerMapping(Protocol):
-    """Who owns what, and how each player sees it; with the world's parameters known."""
+class PlayerMapping:
+    """The players of a world with known parameters: the owner of each entity, and the world as each player sees it.
 
-    @property
-    def num_players(self) -> int:
-        """P, at least 1."""
+    Args:
+        world: has the functions `num_players`, `players` and `seen_by`, whose results are checked here.
+        values: its parameters.
 
-    @property
-    def fixed(self) -> Sequence[str]:
-        """Parameters that `env_info` may not change, because the mapping depends on them."""
+    Attributes:
+        num_players: P, at least 1.
+        fixed: parameters on which the mapping depends, so `env_info` may not change them.
+    """
+
+    def __init__(self, world: Any, values: Mapping[str, Any]) -> None:
+        self._world, self._values = world, values
+        self._name = getattr(world, "__name__", repr(world))
+        self.num_players = int(world.num_players(values))
+        self.fixed: Sequence[str] = tuple(getattr(world, "player_parameters", values))
+        if self.num_players < 1:
+            raise ValueError(f"{self._name}.num_players() returned {self.num_players}; it must be at least 1")
 
     def players(self, entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        """(E,) whose each entity of a type is, from its (E, F) features."""
+        """Return (E,) the player that owns each entity of a type, from the (E, F) features."""
+        owners = np.asarray(self._world.players(self._values, entity_type, rows))
+        if owners.shape != (len(rows),) or (owners.size and owners.dtype.kind not in "iu"):
+            raise ValueError(
+                f"{self._name}.players() returned {owners.dtype} of shape {owners.shape} for {len(rows)} entities of type "
+                f"{entity_type!r}; it must return one whole number each"
+            )
+        if owners.size and not (owners.min() >= 0 and owners.max() < self.num_players):
+            wrong = owners[(owners < 0) | (owners >= self.num_players)][0]
+            raise ValueError(
+                f"{self._name}.players() says that an entity of type {entity_type!r} is player {wrong}'s; "
+                f"there are players 0 to {self.num_players - 1}"
+            )
+        return owners.astype(np.int64, copy=False)
 
     def seen_by(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(E, F) the features as players see them: row e through the eyes of `player[e]`. `rows` stay as they are."""
+        """Return (E, F) the features of entities of a type, row e as `player[e]` sees it. `rows` stay as they are."""
+        seen = np.ascontiguousarray(self._world.seen_by(self._values, player, entity_type, rows), np.float32)
+        if seen.shape != rows.shape:
+            raise ValueError(
+                f"{self._name}.seen_by() returned features of shape {seen.shape} for entities of type {entity_type!r}; "
+                f"it must return the shape that it was given, {rows.shape}"
+            )
+        return seen
 
 
 class Opponents(Protocol):
@@ -77,6 +106,9 @@ class Opponents(Protocol):
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
         """A name for whom the learner faces in each of these environments; it ends up in `end_of_episode_info`."""
+
+    def clone(self) -> Self:
+        """Copy the opponents: the copy goes on in the same way, and shares nothing that changes."""
 
     def state(self) -> dict[str, Any]:
         """Everything that acting draws upon, random numbers too: for `load_state`. Plain values and arrays."""
@@ -110,7 +142,7 @@ def players_of(source: object) -> PlayerMapping | None:
         values = _arguments(source, (), {})
     if not all(callable(getattr(owner, name, None)) for name in ("num_players", "players", "seen_by")):
         return None
-    return _WorldMapping(owner, values)
+    return PlayerMapping(owner, values)
 
 
 def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,42 +153,6 @@ def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -
         return dict(keywords)
     bound.apply_defaults()
     return dict(bound.arguments)
-
-
-class _WorldMapping:
-    """The three functions of a world, with its parameters; what they return is checked."""
-
-    def __init__(self, world: Any, values: Mapping[str, Any]) -> None:
-        self._world, self._values = world, values
-        self._name = getattr(world, "__name__", repr(world))
-        self.num_players = int(world.num_players(values))
-        self.fixed: Sequence[str] = tuple(getattr(world, "player_parameters", values))
-        if self.num_players < 1:
-            raise ValueError(f"{self._name}.num_players() returned {self.num_players}; it must be at least 1")
-
-    def players(self, entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        owners = np.asarray(self._world.players(self._values, entity_type, rows))
-        if owners.shape != (len(rows),) or (owners.size and owners.dtype.kind not in "iu"):
-            raise ValueError(
-                f"{self._name}.players() returned {owners.dtype} of shape {owners.shape} for {len(rows)} entities of type "
-                f"{entity_type!r}; it must return one whole number each"
-            )
-        if owners.size and not (owners.min() >= 0 and owners.max() < self.num_players):
-            wrong = owners[(owners < 0) | (owners >= self.num_players)][0]
-            raise ValueError(
-                f"{self._name}.players() says that an entity of type {entity_type!r} is player {wrong}'s; "
-                f"there are players 0 to {self.num_players - 1}"
-            )
-        return owners.astype(np.int64, copy=False)
-
-    def seen_by(self, player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        seen = np.ascontiguousarray(self._world.seen_by(self._values, player, entity_type, rows), np.float32)
-        if seen.shape != rows.shape:
-            raise ValueError(
-                f"{self._name}.seen_by() returned features of shape {seen.shape} for entities of type {entity_type!r}; "
-                f"it must return the shape that it was given, {rows.shape}"
-            )
-        return seen
 
 
 # ---- taking frames apart, and putting actions together
@@ -252,19 +248,13 @@ class Seating:
             row_of = np.zeros(int(obs.env_id.max()) + 1, np.int64)
             row_of[obs.env_id] = np.arange(len(obs))
             final = split(obs.final, self.mapping, part.seats[row_of[obs.final.env_id]])
-        return VecObs(
+        return replace(
+            obs,
             features={name: self._seen(part.seats, name, buffer) for name, buffer in obs.features.items()},
             action_masks={
                 name: _own(mask, part.rows[name], part.offsets[name]) for name, mask in obs.action_masks.items()
             },
             reward=self.rewards[np.arange(len(obs)), part.seats],
-            done=obs.done,
-            truncated=obs.truncated,
-            env_id=obs.env_id,
-            elapsed_step=obs.elapsed_step,
-            visible=obs.visible,
-            end_of_episode_info=obs.end_of_episode_info,
-            metrics=obs.metrics,
             final=final,
             arrays={name: array for name, array in obs.arrays.items() if name != PLAYER_REWARD},
         )
@@ -288,14 +278,14 @@ class Seating:
                     f"{times[(times != 1).argmax()]} parts act for player {owner} in action {name!r}; it must be one"
                 )
             kind = RaggedBufferF32 if isinstance(first, RaggedBufferF32) else RaggedBufferI64
-            joined[name] = kind._of(values, mask.actors.offsets)
+            joined[name] = kind.unchecked(values, mask.actors.offsets)
         return joined
 
     def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBufferF32) -> RaggedBufferF32:
         if not buffer.values.size:
             return buffer
         seen = self.mapping.seen_by(np.repeat(seats, self._counts[name]), name, buffer.values)
-        return RaggedBufferF32._of(seen, buffer.offsets)
+        return RaggedBufferF32.unchecked(seen, buffer.offsets)
 
     def _owners_of(self, action: str, mask: VecActionMask) -> NDArray[np.int64]:
         """(A,) the player of each actor: its entity's, which its index leads to through the types of the frame."""
@@ -315,15 +305,26 @@ class Seating:
 
 
 def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
-    """(N, P) what each player earned with the step that led here; where the world does not tell, its reward."""
+    """Return (N, P) what each player earned with the step that led here: the frame's reward where the world does not tell.
+
+    Raises:
+        ValueError: the world tells the rewards of some of the players only. Rows beyond the last player are not read.
+    """
     shared = np.repeat(obs.reward[:, None], num_players, axis=1)
     told = obs.arrays.get(PLAYER_REWARD)
     if told is None:
         return shared
-    assert isinstance(told, RaggedArray)
-    players = np.arange(num_players)
-    tells = players < _lengths(told.offsets)[:, None]
-    shared[tells] = told.values[(told.offsets[:-1, None] + players)[tells]]
+    assert isinstance(told, RaggedBuffer)
+    lengths = _lengths(told.offsets)
+    wrong = (lengths != 0) & (lengths < num_players)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise ValueError(
+            f"environment {obs.env_id[i]}: player_rewards has {lengths[i]} numbers; the world has {num_players} players: give "
+            "one for each, or none where all share the reward"
+        )
+    tells = lengths > 0
+    shared[tells] = told.values[told.offsets[:-1][tells, None] + np.arange(num_players)]
     return shared
 
 
@@ -346,17 +347,17 @@ def _kept(rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int
 
 def _own(mask: VecActionMask, rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> VecActionMask:
     """The mask of the actors `rows` alone."""
-    actors = RaggedBufferI64._of(mask.actors.values[rows], offsets)
+    actors = RaggedBufferI64.unchecked(mask.actors.values[rows], offsets)
     if mask.actees is None:
-        open_ = None if mask.mask is None else RaggedBufferBool._of(mask.mask.values[rows], offsets)
+        open_ = None if mask.mask is None else RaggedBufferBool.unchecked(mask.mask.values[rows], offsets)
         return VecActionMask(actors, mask=open_)
     num_actees = _lengths(mask.actees.offsets)
     offered = np.repeat(_lengths(offsets) > 0, num_actees)  # with no actors there are no actees
-    actees = RaggedBufferI64._of(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
+    actees = RaggedBufferI64.unchecked(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
     pairs = None
     if mask.mask is not None:
         own_pairs = np.repeat(rows, num_actees[_frames(mask.actors.offsets)])
-        pairs = RaggedBufferBool._of(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
+        pairs = RaggedBufferBool.unchecked(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
     return VecActionMask(actors, actees, pairs)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from entity_gym.actions import Action
 from entity_gym.actions.choices import ActionsOfEach, check_actions
+from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames, batch_masks
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.saving import observation_from_state, observation_to_state
@@ -30,20 +31,13 @@ from entity_gym.pools.slots import (
 )
 
 
-class _Final(NamedTuple):
-    """The last observation of an episode."""
-
-    obs: Observation
-    frame: Frame
-    length: int  # steps of that episode
-
-
 class _Shown(NamedTuple):
-    """What an environment shows now."""
+    """An observation and the frame that was read from it."""
 
     obs: Observation
     frame: Frame
-    final: _Final | None = None  # where the step that led here ended an episode, and it is kept
+    elapsed: int  # steps of its episode
+    final: _Shown | None = None  # last observation of the episode that ended in the same step, if it is to be kept
 
 
 class PythonSlots(EnvSlots):
@@ -55,6 +49,10 @@ class PythonSlots(EnvSlots):
         first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
         autoreset: see `EnvSlots`.
         final_observations: see `EnvSlots`.
+        entity_ids: fill in `VecObs.ids`.
+
+    Raises:
+        ValueError: `create_env` makes something else, or environments whose spaces differ.
     """
 
     one_by_one = True
@@ -67,6 +65,7 @@ class PythonSlots(EnvSlots):
         first_env: int = 0,
         autoreset: bool = True,
         final_observations: FinalObservations = "truncated",
+        entity_ids: bool = False,
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
@@ -75,12 +74,13 @@ class PythonSlots(EnvSlots):
         self.autoreset = autoreset
         self.final_observations = final_observations
         self._create_env = create_env
-        first = self.envs[0]
-        name = getattr(first, "_called", type(first).__name__)
-        self._reader = FrameReader(first.obs_space(), first.action_space(), name, first_env)
+        self._reader = _reader_of(self.envs, first_env)
         self._shown: list[_Shown | None] = [None] * num_envs
-        self._elapsed: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self._pending: list[dict[str, Any] | None] = [None] * num_envs  # parameters that wait for the next episode
+        # Attributes that `Environment.configure` itself has set, with their values before: no `state()` knows of them.
+        self._originals: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+        # Numbers of the entities of the running episodes, by id; see `number_entities`.
+        self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if entity_ids else None
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
 
     def __len__(self) -> int:
@@ -95,15 +95,16 @@ class PythonSlots(EnvSlots):
         for i, info in zip(ids.tolist(), env_info, strict=True):
             env = self.envs[i]
             if type(env).configure is Environment.configure:
-                raise ValueError(
-                    f"{self.where(i)}: {type(env).__name__} does not implement configure(), so it takes no env_info"
-                )
+                try:
+                    env.check_parameters(info)
+                except ValueError as error:
+                    raise ValueError(f"{self.where(i)}: {error}") from None
+        for i, info in zip(ids.tolist(), env_info, strict=True):
             self._pending[i] = {**(self._pending[i] or {}), **info}
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         for i in ids.tolist():
-            self._show(i, self._reset(i))
-            self._elapsed[i] = 0
+            self._show(i, self._reset(i), 0)
 
     def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         shown = self._shown_by(ids)
@@ -113,19 +114,20 @@ class PythonSlots(EnvSlots):
         check_actions(actions, masks, self._reader.action_space, lambda k: self._reader.where(int(ids[k])))
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
-        self._elapsed[ids[lo:hi]] += 1
         mine = ids[lo:hi].tolist()
         told = ActionsOfEach(actions, lo, hi, self._reader.action_space)
-        frames = [shown.frame for shown in self._shown_by(ids[lo:hi])]
+        before = self._shown_by(ids[lo:hi])
+        chosen = [told.of(k, each.frame.actions, each.frame.ids) for k, each in enumerate(before, start=lo)]
         # First all act, then all are read: taking turns with the environments' code is measurably slower.
-        ends = []
-        actions_of_each = [told.of(k, frame.actions, frame.ids) for k, frame in enumerate(frames, start=lo)]
-        for i, obs in zip(mine, self._act(mine, actions_of_each), strict=True):
-            if not isinstance(obs, Observation):
-                raise ValueError(f"{self.where(i)}: act() returned {obs!r:.200}; expected an Observation")
-            ends.append(self._end_of_episode(i, obs) if obs.done else (obs, None))
-        for i, (obs, final) in zip(mine, ends, strict=True):
-            self._show(i, obs, final)
+        shown = []
+        for i, each, obs in zip(mine, before, self._act(mine, chosen), strict=True):
+            elapsed = each.elapsed + 1
+            if self._is_done(i, obs, "act"):
+                shown.append(self._end_of_episode(i, obs, elapsed))
+            else:
+                shown.append((obs, elapsed, None))
+        for i, (obs, elapsed, final) in zip(mine, shown, strict=True):
+            self._show(i, obs, elapsed, final)
 
     def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> Iterable[Observation]:
         """Step the environments `ids`. Worlds elsewhere, which go on at the same time, override it: hand out, then gather."""
@@ -133,19 +135,16 @@ class PythonSlots(EnvSlots):
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         shown = self._shown_by(ids)
-        frames = [each.frame for each in shown]
-        obs = batch_frames(frames, [each.obs for each in shown], ids.copy(), self._elapsed[ids], self._reader)
+        obs = self._pack(shown, ids.copy())
         self._collected = shown, obs.action_masks
-        finals = [(i, each.final) for i, each in zip(ids.tolist(), shown, strict=True) if each.final is not None]
+        finals = {i: each.final for i, each in zip(ids.tolist(), shown, strict=True) if each.final is not None}
         if finals:
-            obs.final = batch_frames(
-                [final.frame for _, final in finals],
-                [final.obs for _, final in finals],
-                np.array([i for i, _ in finals], dtype=np.int64),
-                np.array([final.length for _, final in finals], dtype=np.int64),
-                self._reader,
-            )
+            obs.final = self._pack(list(finals.values()), np.array(list(finals), dtype=np.int64))
         return obs
+
+    def _pack(self, shown: Sequence[_Shown], ids: EnvIds) -> VecObs:
+        elapsed = np.array([each.elapsed for each in shown], dtype=np.int64)
+        return batch_frames([each.frame for each in shown], [each.obs for each in shown], ids, elapsed, self._reader)
 
     def render(self, i: int) -> NDArray[np.uint8]:
         image: NDArray[np.uint8] = self._call(i, self.envs[i].render)
@@ -156,33 +155,39 @@ class PythonSlots(EnvSlots):
         return all(env.can_save() for env in self.envs)
 
     def state(self) -> dict[str, Any]:
-        shown = [None if each is None else observation_to_state(each.obs) for each in self._shown]
         return {
             # Copies: an environment may hand out its own arrays, and write its next step into them.
             "environments": [copy.deepcopy(self._call(i, env.state)) for i, env in enumerate(self.envs)],
             "random": [env.rng.bit_generator.state for env in self.envs],
-            "observations": shown,
-            "elapsed_step": self._elapsed.copy(),
+            "observations": [None if each is None else observation_to_state(each.obs) for each in self._shown],
+            "elapsed_step": np.array([0 if each is None else each.elapsed for each in self._shown], dtype=np.int64),
             "pending": copy.deepcopy(self._pending),
+            "configured": [
+                {name: copy.deepcopy(getattr(env, name)) for name in originals}
+                for env, originals in zip(self.envs, self._originals, strict=True)
+            ],
+            "numbers": [list(numbers) for numbers in self._numbers or [{}] * len(self)],  # in the order of the numbers
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         check_state(state, "environments", "random", "observations")
-        if len(state["environments"]) != len(self.envs):
+        if len(state["environments"]) != len(self):
             raise ValueError(
-                f"the saved state has {len(state['environments'])} environments; this pool has {len(self.envs)}"
+                f"the saved state has {len(state['environments'])} environments; this pool has {len(self)}"
             )
+        nothing: list[dict[str, Any]] = [{}] * len(self)
         for i, env in enumerate(self.envs):
+            self._configure(i, {**self._originals[i], **state.get("configured", nothing)[i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))
             env.rng.bit_generator.state = state["random"][i]
+            if self._numbers is not None:
+                self._numbers[i] = {id_: k for k, id_ in enumerate(state.get("numbers", nothing)[i])}
+        elapsed = state.get("elapsed_step", np.zeros(len(self), np.int64))  # older states do not count steps
         for i, saved in enumerate(state["observations"]):
-            if saved is None:
-                self._shown[i] = None
-            else:
-                self._show(i, observation_from_state(saved))
-        # States of before steps were counted have none; the count then begins here.
-        self._elapsed[:] = state.get("elapsed_step", 0)
-        self._pending = copy.deepcopy(list(state.get("pending", [None] * len(self.envs))))
+            self._shown[i] = None
+            if saved is not None:
+                self._show(i, observation_from_state(saved), int(elapsed[i]), goes_on=True)
+        self._pending = copy.deepcopy(list(state.get("pending", [None] * len(self))))
 
     def clone(self) -> PythonSlots:
         if not self.can_save:
@@ -206,6 +211,7 @@ class PythonSlots(EnvSlots):
             first_env=self.first_env,
             autoreset=self.autoreset,
             final_observations=self.final_observations,
+            entity_ids=self._numbers is not None,
         )
 
     def close(self) -> None:
@@ -223,25 +229,63 @@ class PythonSlots(EnvSlots):
         assert None not in shown, "an environment has not been reset"
         return shown
 
-    def _show(self, i: int, obs: Observation, final: _Final | None = None) -> None:
-        is_last = obs.done and not self.autoreset
-        self._shown[i] = _Shown(obs, self._read_last(i, obs) if is_last else self._reader.read(obs, i), final)
+    def _show(
+        self, i: int, obs: Observation, elapsed: int, final: _Shown | None = None, *, goes_on: bool = False
+    ) -> None:
+        """Read the observation of environment `i`; without `goes_on`, step 0 begins an episode."""
+        if elapsed == 0 and self._numbers is not None and not goes_on:
+            self._numbers[i] = {}
+        self._shown[i] = _Shown(obs, self._read(i, obs, is_last=obs.done and not self.autoreset), elapsed, final)
 
-    def _read_last(self, i: int, last: Observation) -> Frame:
-        """The frame of the last observation of an episode: nobody acts on it."""
-        return self._reader.read(last, i, is_last=True)
+    def _read(self, i: int, obs: Observation, *, is_last: bool) -> Frame:
+        return self._reader.read(obs, i, is_last=is_last, numbers=None if self._numbers is None else self._numbers[i])
 
     def _reset(self, i: int) -> Observation:
         waiting, self._pending[i] = self._pending[i], None
         if waiting is not None:
-            self._call(i, self.envs[i].configure, waiting)
-        first = self._call(i, self.envs[i].reset)
-        if not isinstance(first, Observation) or first.done:
-            given = "one with done=True" if isinstance(first, Observation) else f"{first!r:.200}"
-            raise ValueError(f"{self.where(i)}: reset() returned {given}; expected an Observation that is not done")
+            self._configure(i, waiting, by_default=type(self.envs[i]).configure is Environment.configure)
+        first: Observation = self._call(i, self.envs[i].reset)
+        if self._is_done(i, first, "reset"):
+            raise ValueError(
+                f"{self.where(i)}: reset() returned one with done=True; expected an Observation that is not done"
+            )
         return first
 
-    def _end_of_episode(self, i: int, last: Observation) -> tuple[Observation, _Final | None]:
+    def _configure(self, i: int, parameters: Mapping[str, Any], *, by_default: bool) -> None:
+        env = self.envs[i]
+        if by_default:
+            if not parameters:
+                return
+            for name in parameters:
+                self._originals[i].setdefault(name, copy.deepcopy(getattr(env, name)))
+        self._call(i, env.configure, parameters)
+
+    def _is_done(self, i: int, obs: Any, method: str) -> bool:
+        """Check the fields that are read before the frame is, and return `obs.done`."""
+        if not isinstance(obs, Observation):
+            expected = "an Observation" if method == "act" else "an Observation that is not done"
+            raise ValueError(f"{self.where(i)}: {method}() returned {obs!r:.200}; expected {expected}")
+        done: Any = obs.done
+        if done is not False and done is not True and not isinstance(done, np.bool_):
+            raise ValueError(f"{self.where(i)}: done is {done!r:.200}; it must be a bool")
+        if done:
+            info = obs.end_of_episode_info
+            if info is not None and not isinstance(info, Mapping):
+                raise ValueError(
+                    f"{self.where(i)}: end_of_episode_info is {info!r:.200}; it must be a mapping from name to value, or None"
+                )
+            if not isinstance(obs.metrics, Mapping):
+                raise ValueError(
+                    f"{self.where(i)}: metrics is {obs.metrics!r:.200}; it must be a mapping from name to number"
+                )
+        return bool(done)
+
+    def _end_of_episode(self, i: int, last: Observation, elapsed: int) -> tuple[Observation, int, _Shown | None]:
+        """Start the next episode, if there is autoreset.
+
+        Returns:
+            The observation to show and its step, and the last observation where it is to be kept.
+        """
         # Copies, since `reset` may write the next episode into the arrays and dictionaries of this one.
         info = last.end_of_episode_info
         last = replace(
@@ -251,11 +295,10 @@ class PythonSlots(EnvSlots):
             player_rewards=tuple(last.player_rewards),
         )
         if not self.autoreset:
-            return last, None
+            return last, elapsed, None
         final = None
         if self.final_observations == "all" or (self.final_observations == "truncated" and last.truncated):
-            final = _Final(last, self._read_last(i, last).copy(), int(self._elapsed[i]))
-        self._elapsed[i] = 0
+            final = _Shown(last, self._read(i, last, is_last=True).copy(), elapsed)
         first = replace(
             self._reset(i),
             reward=last.reward,
@@ -265,12 +308,14 @@ class PythonSlots(EnvSlots):
             metrics=last.metrics,
             player_rewards=last.player_rewards,
         )
-        return first, final
+        return first, 0, final
 
     def _call(self, i: int, method: Callable[..., Any], *args: Any) -> Any:
         """Run an environment's own code; what it raises keeps its type and says which environment it was."""
         try:
             return method(*args)
+        except StopIteration as error:  # would silently end a loop of whoever called the pool
+            raise RuntimeError(f"{self.where(i)} raised {error!r} in {method.__name__}()") from error
         except (Exception, SystemExit) as error:
             error.add_note(f"raised by {self.where(i)} in {method.__name__}()")
             raise
@@ -279,7 +324,20 @@ class PythonSlots(EnvSlots):
 def _checked(env: Any) -> Environment:
     if isinstance(env, Environment):
         return env
-    hint = ""
-    if hasattr(env, "as_environment"):
-        hint = ", which is compiled: give it to ThreadedVecEnv, or its as_environment here"
-    raise ValueError(f"create_env returned {type(env).__name__}{hint}; it must return an entity_gym.Environment")
+    hint = "; give the pool the compiled environment itself" if hasattr(env, "as_environment") else ""
+    raise ValueError(f"create_env returned {type(env).__name__}; it must return an entity_gym.Environment{hint}")
+
+
+def _reader_of(envs: Sequence[Environment], first_env: int) -> FrameReader:
+    """Make the reader for environments, which must share their spaces."""
+    first = envs[0]
+    reader = FrameReader(first.obs_space(), first.action_space(), first.display_name or type(first).__name__, first_env)
+    for i, env in enumerate(envs[1:], start=1):
+        for method, expected in (("obs_space", reader.obs_space), ("action_space", reader.action_space)):
+            given = getattr(env, method)()
+            if given is not expected and given != expected:
+                raise ValueError(
+                    f"{reader.where(i)}: {method}() returned {given!r:.300}, and that of {reader.where(0)} "
+                    f"{expected!r:.300}; environments of one pool must have the same spaces"
+                )
+    return reader

@@ -282,3 +282,14 @@ def check_affinity(offset: int) -> None:
         raise ValueError(
             f"thread_affinity_offset is {offset}; only Linux lets threads choose their core: leave it at -1 here"
         )
+
+
+def check_num_threads(num_threads: object) -> int:
+    """Return `num_threads`.
+
+    Raises:
+        ValueError: if it is no number of threads.
+    """
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+        raise ValueError(f"num_threads is {num_threads!r}; it must be a whole number, at least 1, or 'auto'")
+    return num_threads

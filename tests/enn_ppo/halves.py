@@ -12,7 +12,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.sampling import LocalSampler
 from entity_gym import Action, Observation
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig
 from tests.enn_ppo.worlds import Copycat
 

@@ -6,7 +6,7 @@ import torch
 
 from enn_ppo import RogueNetConfig
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import RogueNet
 
 UP, DOWN, LEFT, RIGHT = range(4)

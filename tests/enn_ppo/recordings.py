@@ -13,7 +13,7 @@ from enn_ppo.recording.frames import Frames
 from enn_ppo.recording.recorder import Recorder
 from enn_ppo.rollout import Collector
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.masks import SelectEntityMask
 from tests.worlds import Zoo

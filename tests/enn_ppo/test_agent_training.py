@@ -22,7 +22,7 @@ from enn_ppo.command_line.cli import run_train
 from enn_ppo.play import main as play
 from enn_ppo.train import train
 from entity_gym.agents import Agent, Obs, TrainEnvBuilder
-from entity_gym.check.checks import main as check
+from entity_gym.check.command import main as check
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests.enn_ppo.test_agent_training"

@@ -22,8 +22,8 @@ from enn_ppo.command_line.cli import config_directory, run_eval, run_train
 from enn_ppo.command_line.run_table import RunSummary, format_table, summarize_run
 from enn_ppo.config import EnvConfig, EvalConfig, Interrupted, OptimConfig, RolloutConfig, TrainConfig
 from enn_ppo.settings.schema import to_dict
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.pools.processes.handle import WorkerDied
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CONFIGS = config_directory()
 Train = Callable[..., TrainConfig]

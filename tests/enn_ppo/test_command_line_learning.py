@@ -28,7 +28,7 @@ COPYCAT = (*SMALL, "env=custom", "env.id=tests.enn_ppo.worlds:Copycat")
 MINES = (
     *SMALL,
     "env=custom",
-    "env.id=entity_gym.envs.minesweeper_python:PythonMineSweeper",
+    "env.id=tests.entity_gym.envs.minesweeper_python:PythonMineSweeper",
     *(f"env.kwargs.{name}" for name in ("width=4", "height=4", "num_mines=2", "max_steps=10")),
 )
 DUEL = (*SMALL, "env=custom", "env.id=tests.enn_ppo.evaluation_worlds:Duel")

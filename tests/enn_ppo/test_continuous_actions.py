@@ -33,7 +33,7 @@ from entity_gym import (
     ObsSpace,
 )
 from entity_gym.play.session import Session
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet
 
 

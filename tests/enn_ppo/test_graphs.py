@@ -26,10 +26,10 @@ from enn_ppo.ranks import ALONE
 from enn_ppo.update import Samples, learn_minibatch
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.config import RelposConfig
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CPU = torch.device("cpu")
 GRID = RelposConfig(

@@ -16,7 +16,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.players import players_of, split
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import RogueNet
 from tests.enn_ppo.players_worlds import CPU, DOWN, LEFT, SNAKES, UP, always, snake_net, snake_pool
 from tests.enn_ppo.worlds import tiny_config

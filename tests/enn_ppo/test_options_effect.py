@@ -23,8 +23,8 @@ from enn_ppo.environment import bind_environment
 from enn_ppo.rollout import Rollout
 from enn_ppo.state import TrainState
 from entity_gym import Environment, Observation
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CPU = torch.device("cpu")
 ONE_STEP = OptimConfig(batch_size=32, epochs=1, anneal_lr=False)  # one optimizer step in each update of 32 frames

@@ -23,13 +23,13 @@ from enn_ppo.environment import bind_environment
 from enn_ppo.learner import make_model
 from enn_ppo.sampling import LocalSampler, make_pools
 from entity_gym import Action, Observation
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.enn_ppo.halves import CPU, Halves, SteppingHook
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.test_blocks import assert_equal, parts
 from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 HALVES = RolloutConfig(num_envs=4, steps=8, pipeline=2)
 

@@ -20,9 +20,9 @@ from enn_ppo.settings.world import EnvConfig
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.player_episodes import PlayersTracker
 from entity_gym.pools.players import PlayerMapping, players_of, split
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.seats import PlayersTracker
 from rogue_net import FrameKeys, ObsBatch, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net
 

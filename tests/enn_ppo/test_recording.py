@@ -27,13 +27,13 @@ from enn_ppo.recording.reading import RecordedEpisode, read_all, read_episodes, 
 from enn_ppo.recording.recorder import Recorder, RecordingError, open_recorder
 from enn_ppo.rollout import Collector
 from entity_gym import Environment
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch
 from tests.enn_ppo.recordings import Menagerie, assert_same_frames, collector_of, net_for, record, recorder_for
 from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Moment, Scripted, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 REPOSITORY = Path(__file__).parents[2]
 

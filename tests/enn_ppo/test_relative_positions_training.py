@@ -25,7 +25,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
 
 CPU = torch.device("cpu")

@@ -31,8 +31,8 @@ from enn_ppo import (
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.tracking.run_dir import METRICS
 from entity_gym import Observation
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 REPOSITORY = Path(__file__).parents[2]
 

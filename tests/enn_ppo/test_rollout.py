@@ -12,11 +12,11 @@ from torch import Tensor
 from enn_ppo.advantages import gae
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import Environment
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.ragged import segment_sum
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 TERMINATES = [
     Moment(items=[1], actors=1),

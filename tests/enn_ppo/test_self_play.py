@@ -22,10 +22,9 @@ from enn_ppo.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.episodes import Episode
+from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.players import players_of
-from entity_gym.pools.seated_env import SeatedEpisodeVecEnv
+from entity_gym.pools.seats import SeatedEpisodeVecEnv
 from rogue_net import ObsBatch, RelposConfig, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net, snake_pool
 from tests.enn_ppo.worlds import tiny_config

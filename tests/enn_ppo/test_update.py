@@ -17,10 +17,10 @@ from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.rollout import Collector, Rollout
 from enn_ppo.update import Samples, UpdateStats, update
 from entity_gym import Environment
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CPU = torch.device("cpu")
 

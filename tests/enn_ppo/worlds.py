@@ -26,7 +26,7 @@ from entity_gym import (
     Observation,
     ObsSpace,
 )
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 SMALL_BOARD = {"width": 4, "height": 4, "num_mines": 2, "num_robots": 2, "max_steps": 10}
 CHOICES = ("red", "green", "blue")

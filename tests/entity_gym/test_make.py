@@ -12,9 +12,8 @@ from entity_gym import registry
 from entity_gym.actions.choices import random_actions
 from entity_gym.envs.cart_pole import CartPole
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import list_envs, look_up, make, make_spec, register
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall
@@ -200,7 +199,6 @@ def test_processes_play_the_same_episodes_as_threads(closing: list[VecEnv]) -> N
         ({"executor": "threads"}, "executor is 'threads'; allowed: None, 'thread', 'process', 'list'"),
         ({"executor": "list", "num_threads": 2}, "are for executor='thread'; it is 'list'"),
         ({"executor": "thread", "num_processes": 2}, "num_processes is 2, which is for executor='process'"),
-        ({"executor": "list", "env_type": "dm"}, "env_type='dm' of a compiled environment needs executor='thread' or"),
         ({"final_observations": "none", "env_type": "gymnasium"}, "env_type='gymnasium' needs 'all'"),
         ({"final_observations": "some"}, "final_observations is 'some'"),
         ({"render_mode": "rgb_array"}, "which is for env_type='gymnasium'"),

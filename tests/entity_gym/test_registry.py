@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.registry import look_up
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_minesweeper_is_known_by_name() -> None:
 
 
 def test_a_class_or_a_factory_is_found_in_its_module(module: str) -> None:
-    assert find_environment("entity_gym.envs.minesweeper_python:PythonMineSweeper") is PythonMineSweeper
+    assert find_environment("tests.entity_gym.envs.minesweeper_python:PythonMineSweeper") is PythonMineSweeper
     assert find_environment(f"{module}:Meadow").__name__ == "Meadow"
     assert find_environment(f"{module}:make").__name__ == "make"
 

@@ -21,10 +21,10 @@ from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.rollout import Collector, Rollout
 from enn_ppo.update import update
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig, TranslationConfig
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.rogue_net import worlds
 from tests.rogue_net.backends import (
     ALL_OF_RELPOS,

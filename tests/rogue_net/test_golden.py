@@ -23,11 +23,11 @@ from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
-from entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 from rogue_net import ActResult, ObsBatch, RaggedTensor
 from rogue_net.frames import Frames
 from rogue_net.heads import CategoricalHead, SelectEntityHead
 from rogue_net.readout import Readout
+from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minesweeper_internals.json").read_text())
 

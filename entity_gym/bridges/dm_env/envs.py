@@ -27,9 +27,8 @@ from entity_gym.bridges.padded import (
     merge_trees,
     without_offsets,
 )
-from entity_gym.pools.slot_vec_env import check_batch_size
-from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.spec import EnvSpec
+from entity_gym.pools.spec import EnvSpec
+from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_batch_size, check_env_id
 
 try:
     import dm_env

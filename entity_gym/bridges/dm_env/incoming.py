@@ -18,7 +18,7 @@ import numpy as np
 from entity_gym.bridges.gymnasium.incoming import GymFactory, GymOptions, from_gymnasium, gymnasium_worlds
 from entity_gym.bridges.gymnasium.observations import PlainSpace
 from entity_gym.bridges.incoming import Constructor, Executor, parameters_of
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 

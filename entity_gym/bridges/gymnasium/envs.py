@@ -33,9 +33,9 @@ from entity_gym.bridges.padded import (
     map_tree,
     without_offsets,
 )
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
-from entity_gym.spec import EnvSpec
 
 try:
     import gymnasium

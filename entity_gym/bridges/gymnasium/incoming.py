@@ -49,9 +49,15 @@ from entity_gym.bridges.gymnasium.observations import (
 from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
-from entity_gym.pools.batch_slots import BatchSlots
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.batch_env import (
+    BatchActors,
+    BatchEnvironment,
+    BatchObservation,
+    BatchRandom,
+    BatchSlots,
+    BatchStep,
+)
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import EnvIds, FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
@@ -477,7 +483,7 @@ class GymnasiumEnvironment(Environment):
 
     def __init__(self, env: Any, options: GymOptions = AS_DECLARED) -> None:
         self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
-        self._called = self.world.name  # by messages of pools
+        self.display_name = self.world.name  # by messages of pools
 
     def obs_space(self) -> ObsSpace:
         return self.world.observations.obs_space

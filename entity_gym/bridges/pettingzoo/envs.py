@@ -22,8 +22,8 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.bridges.padded import PaddedForm, Tree, frame_of, in_batch
 from entity_gym.errors import nearest
 from entity_gym.pools.players import Part, PlayerMapping, Seating
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.spec import EnvSpec
+from entity_gym.pools.pool import SlotVecEnv
+from entity_gym.pools.spec import EnvSpec
 
 try:
     from gymnasium import spaces
@@ -183,7 +183,7 @@ class _View:
         spec = replace(spec, arrays={}, config=replace(spec.config, name=f"{spec.config.name}, {agent}"))
         self.form = PaddedForm(spec)
         self.action_space = action_space(spec)
-        self._choosing = [name for name, space in spec.action_space.items() if space.dtype is np.int64]
+        self._choosing = [name for name, space in spec.action_space.items() if space.discrete]
         self._masks_in_info = len(self._choosing) < len(spec.action_space)
         shown = dict(observation_space(spec).spaces)  # type: ignore[attr-defined]
         masks = shown.pop("action_mask")

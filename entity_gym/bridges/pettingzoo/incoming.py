@@ -49,7 +49,7 @@ from entity_gym.bridges.gymnasium.observations import FixedFeatures, PlainSpace,
 from entity_gym.bridges.incoming import Constructor, Executor, check_arguments, make_pool
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
@@ -325,7 +325,7 @@ class PettingZooEnvironment(Environment):
     def __init__(self, env: Any, groups: Groups | None = None) -> None:
         _check_parallel(env)
         self.env = env
-        self._called = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
+        self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         self._asked = check_groups(groups)
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
@@ -417,7 +417,7 @@ class PettingZooEnvironment(Environment):
             self.env.reset()
             possible = self.env.agents
         if not possible:
-            raise ValueError(f"{self._called} has no agents: possible_agents is empty")
+            raise ValueError(f"{self.display_name} has no agents: possible_agents is empty")
         return list(possible)
 
     def _learn(self, agent: AgentID) -> None:
@@ -433,7 +433,7 @@ class PettingZooEnvironment(Environment):
         try:
             return self.env.observation_space(agent), self.env.action_space(agent)
         except (AttributeError, KeyError, NotImplementedError) as error:
-            raise ValueError(f"{self._called} has no spaces of agent {agent!r}: {error!r}") from error
+            raise ValueError(f"{self.display_name} has no spaces of agent {agent!r}: {error!r}") from error
 
     def _known(self, agent: AgentID) -> Group:
         """Return the group of an agent; raises ValueError if it is of a group that did not exist at the beginning."""

@@ -32,7 +32,7 @@ class RemoteEnvironment(Environment):
 
     def __init__(self, program: Program, world: int = 0, *, owns_program: bool = True) -> None:
         self._program, self._world, self._owns_program = program, world, owns_program
-        self._called = program.name  # how a pool's messages name it
+        self.display_name = program.name  # in messages of pools
         self._parameters: dict[str, Any] = {}
         self._reset_begun = False
 

@@ -19,11 +19,10 @@ from entity_gym.batch import columns
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.obs_rows import Shown, crashed
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.env_status import Status, Statuses
+from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.pools.processes.handle import Replies, Request, WorkerDied, WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.processes.worker import NOBODY
-from entity_gym.pools.slot_vec_env import check_batch_size
 from entity_gym.pools.slots import (
     EnvIds,
     FinalObservations,
@@ -32,8 +31,16 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
-from entity_gym.pools.threaded_env import EnvSource, is_compiled
-from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
+from entity_gym.pools.vec_env import (
+    EnvIdLike,
+    EnvInfo,
+    Status,
+    Statuses,
+    VecEnv,
+    check_batch_size,
+    check_env_id,
+    check_env_info,
+)
 from entity_gym.spaces import ObsSpace
 
 #: Reaction of a pool to the death of a worker process.
@@ -323,8 +330,10 @@ class ProcessVecEnv(VecEnv):
         for worker in self._workers:
             rows = np.flatnonzero(owners == worker.index)
             if len(rows) or (worker.index == 0 and not len(ids)):  # a step of no environments has an answer too
-                arrays = columns.flatten(columns.gather(actions, rows))
+                together = len(rows) and rows[-1] - rows[0] + 1 == len(rows)  # as in a step of everyone
                 its = ids[rows]
+                mine = columns.part(actions, rows[0], rows[-1] + 1) if together else columns.gather(actions, rows)
+                arrays = columns.flatten(mine)
                 worker.ask(replies, "step", one_by_one, tuple(arrays), ids=its, arrays=[its, *arrays.values()])
 
     def _check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:

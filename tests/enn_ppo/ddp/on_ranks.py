@@ -19,8 +19,8 @@ from enn_ppo.callbacks import Update
 from enn_ppo.config import DistributedConfig
 from enn_ppo.environment import EnvFactory
 from enn_ppo.learner import Learned, Learner
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 DDP = DistributedConfig(mode="ddp")
 NUM_ENVS, STEPS = 128, 4  # 64 on each rank

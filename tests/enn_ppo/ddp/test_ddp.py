@@ -19,10 +19,10 @@ import torch
 from enn_ppo import OptimConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.ddp.joining import check_shares
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.ddp.on_ranks import DDP, GRADIENTS, WORLDS, first_gradient, long_run, one_update
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 ROOT = Path(__file__).parents[3]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]

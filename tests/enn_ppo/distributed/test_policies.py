@@ -39,7 +39,7 @@ from enn_ppo.evaluation.together import play_together
 from enn_ppo.evaluation.video import Camera
 from enn_ppo.players import Cast
 from enn_ppo.settings.evaluation import EpisodesConfig, EvalConfig
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from rogue_net.adaptor import ObsAdaptor
 from tests.enn_ppo.distributed.runs import actors, learned_rows, on_ray, rows_of
 from tests.enn_ppo.players_worlds import CPU, DOWN, SNAKES, UP, always

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from entity_gym import Action, Observation
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.enn_ppo.worlds import Copycat
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 
 class Fuse(Copycat):

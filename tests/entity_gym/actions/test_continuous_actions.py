@@ -34,11 +34,9 @@ from entity_gym.compiled import Continuous
 from entity_gym.play.loop import Advice, Decision, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Session
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import A_TENTH, Armada, Harbour, Tug
@@ -400,7 +398,7 @@ def test_a_compiled_continuous_action_has_no_mask_to_write() -> None:
 
 
 def test_the_check_tries_numbers_that_are_not_allowed() -> None:
-    effort = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01, processes=False)
+    effort = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
     report = check_environment(Harbour, effort=effort)
     assert report.ok, report.failed
     (refused,) = (result.text for result in report.results if result.name == "wrong actions")

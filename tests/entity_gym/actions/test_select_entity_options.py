@@ -25,9 +25,7 @@ from entity_gym.compiled import SelectEntity
 from entity_gym.play.loop import Advice, Decision, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Session
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import Armada, Harbour
 from tests.worlds import Script, choose, making

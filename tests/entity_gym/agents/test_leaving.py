@@ -10,8 +10,7 @@ import pytest
 from entity_gym.agents import Agent, Obs
 from entity_gym.agents.train_env import World
 from entity_gym.errors import NoPictureError
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.agents.programs import Move, Walker, hang_after_one_step, make, moves, wait_for, walk
 
 

@@ -16,10 +16,9 @@ import pytest
 
 from entity_gym import CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.agents import Agent, Obs, TrainAgent, TrainEnvBuilder
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotsFactory
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.agents.programs import (
     Goal,
     Log,

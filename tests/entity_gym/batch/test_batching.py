@@ -25,7 +25,7 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.vec_obs import Metric, VecObs
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.worlds import Zoo, frame, frames, random_content
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())

@@ -13,7 +13,7 @@ from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecObs
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import content
 from tests.worlds import Zoo
 

@@ -28,8 +28,8 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.worlds import Script, Zoo, actions_of_each, choose, making, open_choices
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "minesweeper_internals.json").read_text())
@@ -243,9 +243,12 @@ RIGHT = {**choose("walk", [[], [0, 1]]), **choose("chase", [[], [2]]), **choose(
         (choose("chase", [[], [1]]), r"Script \(environment 1\): action 'chase' of entity 0 is 1; .*may select"),
         (choose("weather", [[], [2]]), r"Script \(environment 1\): action 'weather' of entity 3 is 2; .*below 2"),
         (choose("weather", [[], []]), r"Script \(environment 1\): action 'weather' has 0 values for 1 actors"),
-        ({"walk": RaggedBufferF32(1)}, r"action 'walk' is RaggedBufferF32.*; expected a RaggedBufferI64"),
         (
-            {"walk": RaggedBufferI64(2)},
+            {"walk": RaggedBufferF32.from_array(np.zeros((0, 1, 1)))},
+            r"action 'walk' is RaggedBufferF32.*; expected a RaggedBufferI64",
+        ),
+        (
+            {"walk": RaggedBufferI64.from_array(np.zeros((0, 1, 2), np.int64))},
             r"action 'walk' is RaggedBufferI64.*; expected a RaggedBufferI64 with one feature",
         ),
         ({"walk": [[], [0, 1]]}, r"action 'walk' is \[\[\], \[0, 1\]\]; expected a RaggedBufferI64"),

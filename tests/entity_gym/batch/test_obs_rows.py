@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from entity_gym.batch.obs_rows import Shown, crashed
-from entity_gym.batch.ragged import RaggedArray, RaggedBufferI64
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, play_together
 from tests.worlds import Zoo, frame
 
@@ -36,12 +36,12 @@ def test_fixed_arrays_are_taken_by_frame() -> None:
     obs = ListEnv(Counter, 3).reset()
     obs.arrays = {
         "obs": np.arange(6).reshape(3, 2),
-        "obs:players": RaggedArray(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
+        "obs:players": RaggedBuffer.from_offsets(np.arange(8).reshape(4, 2), np.array([0, 1, 1, 4])),
     }
     taken = obs.gather(np.array([2, 1, 0]))
     players = taken.arrays["obs:players"]
     assert taken.arrays["obs"].tolist() == [[4, 5], [2, 3], [0, 1]]
-    assert isinstance(players, RaggedArray)
+    assert isinstance(players, RaggedBuffer)
     assert (players.values.tolist(), players.offsets.tolist()) == ([[2, 3], [4, 5], [6, 7], [0, 1]], [0, 3, 3, 4])
 
 

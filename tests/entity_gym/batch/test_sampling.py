@@ -23,7 +23,7 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from tests.worlds import Zoo, open_choices
 
 SPACE = ObsSpace({"Wall": Entity([]), "Cat": Entity([])})
@@ -122,7 +122,7 @@ def test_the_same_generator_gives_the_same_actions() -> None:
 
 
 def test_a_batch_without_frames_needs_no_actions() -> None:
-    empty = {name: RaggedBufferI64(1) for name in ACTIONS}
+    empty = {name: RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), []) for name in ACTIONS}
     assert random_actions(batch_observations([], SPACE, ACTIONS), np.random.default_rng(0), ACTIONS) == empty
 
 

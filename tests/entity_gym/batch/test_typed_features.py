@@ -31,13 +31,11 @@ from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_
 from entity_gym.check import check_environment
 from entity_gym.check.report import Status
 from entity_gym.check.subject import Effort
-from entity_gym.play.turns import describe_features
+from entity_gym.play.session import describe_features
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.registry import make_spec
 
 CARD = Entity(["x", Category("suit", 4), Angle("heading"), Flag("held")])
@@ -319,7 +317,7 @@ def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
 
 
 def test_the_test_kit_reports_it() -> None:
-    little = Effort(steps=5, seconds=None, longest_episode=20, timed_seconds=0.01, processes=False)
+    little = Effort(steps=5, seconds=None, longest_episode=20, timed_seconds=0.01)
     report = check_environment(Deck, effort=little)
     (failed,) = [result for result in report.results if result.status is Status.FAILED]
     assert failed.name == "observations"
@@ -333,7 +331,7 @@ def test_the_test_kit_sees_a_kind_that_changes() -> None:
         def obs_space(self) -> ObsSpace:
             return ObsSpace({"Card": Entity([Category("suit", next(self.sizes))])})
 
-    report = check_environment(Moody, effort=Effort(steps=5, seconds=None, processes=False))
+    report = check_environment(Moody, effort=Effort(steps=5, seconds=None))
     spaces = next(result for result in report.results if result.name == "spaces")
     assert spaces.status is Status.FAILED and "the spaces change" in spaces.text and "'num': 5" in spaces.text
 

@@ -12,7 +12,7 @@ from dm_env import specs  # noqa: E402
 
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges.dm_env.envs import DmVecEnv, action_spec, observation_spec  # noqa: E402
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.dm_specs import random_action, validate  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
@@ -199,8 +199,7 @@ def test_some_environments_can_be_stepped_alone(dm: Made) -> None:
     assert env.step(hit(0, 0, 0)).step_type.tolist() == [FIRST, FIRST, MID]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_threads": 2}, {"num_processes": 2}])
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize(("batch_size", "options"), [(1, {}), (2, {"num_threads": 2}), (4, {"num_processes": 2})])
 def test_asynchronously_every_environment_has_the_same_trajectory(
     dm: Made, batch_size: int, options: dict[str, Any]
 ) -> None:

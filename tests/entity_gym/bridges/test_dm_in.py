@@ -14,7 +14,7 @@ from dm_env import specs  # noqa: E402
 from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity  # noqa: E402
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64  # noqa: E402
 from entity_gym.bridges.dm_env.incoming import dm_worlds, from_dm_env  # noqa: E402
-from entity_gym.pools.episode_env import EpisodeVecEnv  # noqa: E402
+from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 
 
 class Walk(dm_env.Environment):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from entity_gym.bridges.gymnasium.envs import (  # noqa: E402
     action_space,
     observation_space,
 )
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.registry import list_envs, make, make_spec  # noqa: E402
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall  # noqa: E402
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
@@ -328,7 +328,7 @@ def test_some_environments_can_be_stepped_alone(vector: Made) -> None:
     assert info["elapsed_step"].tolist() == [1, 2, 1, 2]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_threads": 2}, {"num_processes": 2}])
+@pytest.mark.parametrize("options", [{}, {"num_threads": 2}])
 def test_asynchronously_every_environment_has_the_same_trajectory(vector: Made, options: dict[str, Any]) -> None:
     def action(ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
         return (3 * ids + steps // 2) % 2

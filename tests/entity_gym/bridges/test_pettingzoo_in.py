@@ -27,11 +27,11 @@ from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.incoming import Executor  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
-from entity_gym.pools.episode_env import EpisodeVecEnv  # noqa: E402
-from entity_gym.pools.list_env import ListEnv  # noqa: E402
+from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
 from entity_gym.pools.players import players_of, split  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.processes.env import ProcessVecEnv  # noqa: E402
-from entity_gym.pools.seated_env import SeatedVecEnv  # noqa: E402
+from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import GRAZE, PLACE, Herd  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Dice  # noqa: E402
@@ -55,13 +55,6 @@ def changed(**methods: Callable[..., Any]) -> type[Herd]:
 
 def at_random(pool: VecEnv | EpisodeVecEnv, obs: VecObs, rng: np.random.Generator) -> dict[str, VecAction]:
     return random_actions(obs, rng, pool.action_space())
-
-
-class Gambler(Dice):
-    """Draws every choice in a herd."""
-
-    def act(self, obs: VecObs, env_id: Any) -> dict[str, VecAction]:
-        return random_actions(obs, self.rng, PettingZooEnvironment(Herd()).action_space())
 
 
 def rows(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,7 +373,7 @@ def test_a_learner_plays_one_group_against_another() -> None:
     factory = PettingZooFactory(Herd, length=3)
     mapping = players_of(factory)
     assert mapping is not None
-    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Gambler(0))
+    pool = SeatedVecEnv(ListEnv(factory, 2), mapping, Dice(0, factory().action_space()))
     rng = np.random.default_rng(0)
     obs = pool.reset(seed=0)
     for _ in range(3):

@@ -231,6 +231,27 @@ class CutWithoutSayingSo(Walk):
         return obs
 
 
+class CutWithTheStepShown(CutWithoutSayingSo):
+    """Nothing is wrong with it: the clock tells when the episode ends."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({**super().obs_space().entities, "Clock": Entity(["step"])})
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.features["Clock"] = [[self.steps]]
+        obs.done = self.steps == self.max_steps
+        return obs
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        x = self.x
+        obs = super().act(actions)
+        if self.x == self.size - 1:  # the walker stays away from the right end, so that time alone ends episodes
+            self.x = x
+            obs = self.observe()
+        return obs
+
+
 class CutUnderAnotherName(Walk):
     patience = 7
 
@@ -240,6 +261,27 @@ class CutUnderAnotherName(Walk):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         obs = super().act(actions)
         obs.done = obs.done or self.steps == self.patience
+        return obs
+
+
+class ForgetsNobody(Walk):
+    """Counts how often each of many walls is looked at, and forgets that the walker may look at nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = dict.fromkeys(range(500), 0)
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {**super().action_space(), "look at": SelectEntityActionSpace(nobody=True)}
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.looks[actions["look at"].actees[0]] += 1
+        return super().act(actions)
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.features["Wall"], obs.ids["Wall"] = np.zeros((500, 1), np.float32), list(range(500))
+        obs.actions["look at"].mask = None
         return obs
 
 

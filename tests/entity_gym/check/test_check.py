@@ -1,29 +1,47 @@
 """The test kit for environments: it finds nothing where there is nothing, and each mistake where there is one."""
 
+import importlib
+import os
 import random
 import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from entity_gym.check import supervise
-from entity_gym.check.checks import CHECKS, check_environment, main
+from entity_gym.check.checks import CHECKS, check_environment
+from entity_gym.check.command import main
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import Effort
 from entity_gym.pools.batch_env import BatchEnvironment
 from tests.entity_gym.check import broken, broken_compiled
 
 ROOT = Path(__file__).resolve().parents[3]
-LITTLE = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01, processes=False)
+LITTLE = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
 
 
 def check(env, **options) -> dict[str, Result]:
     report = check_environment(env, effort=LITTLE, **options)
     return {result.name: result for result in report.results}
+
+
+def first_failure(env, effort: Effort = LITTLE) -> Result:
+    """Check only as far as the first failure."""
+
+    class Failed(BaseException):
+        pass
+
+    def stop(result: Result) -> None:
+        if result.status is Status.FAILED:
+            raise Failed(result)
+
+    with pytest.raises(Failed) as caught:
+        check_environment(env, effort=effort, on_result=stop)
+    return caught.value.args[0]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,8 +53,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
-    report = check_environment(broken.Walk, effort=LITTLE)
+    seen: list[Result] = []
+    report = check_environment(broken.Walk, effort=LITTLE, on_result=seen.append)
     assert report.ok
+    assert tuple(seen) == report.results
     assert report.failed == ()
     found = {result.name: (result.status, result.text) for result in report.results}
     assert list(found) == [check.name for check in CHECKS]
@@ -44,26 +64,18 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert skipped == {
         "observe": "a Python environment",
         "compiled": "a Python environment",
-        "processes": "left out by --quick",
+        "bounds": "a Python environment",
+        "processes": "use --full",
     }
     assert all(status is Status.OK for name, (status, _) in found.items() if name not in skipped)
     assert report.step_seconds is not None and report.step_seconds > 0
-
-
-def test_what_was_seen_is_said() -> None:
-    found = check(broken.Walk)
-    assert found["spaces"].text == "entities Walker, Wall; actions step, look at"
-    assert found["reset"].text == "3 entities; step, look at to act"
-    assert found["observations"].text == "25 random steps of 3 environments, 3.0 entities each, 3 at most"
-    assert found["rendering"].text == "4 x 24 pixels"
+    text = {result.name: result.text for result in report.results}
+    assert text["spaces"] == "entities Walker, Wall; actions step, look at"
+    assert text["reset"] == "3 entities; step, look at to act"
+    assert text["observations"] == "25 random steps of 3 environments, 3.0 entities each, 3 at most"
+    assert text["rendering"] == "4 x 24 pixels"
     refused = "a choice out of range, a masked choice, a masked entity, a missing action, a value too many"
-    assert found["wrong actions"].text == f"refused: {refused}, an entity out of range, an unknown action"
-
-
-def test_every_result_is_handed_over_as_it_comes() -> None:
-    seen: list[Result] = []
-    report = check_environment(broken.Walk, effort=LITTLE, on_result=seen.append)
-    assert tuple(seen) == report.results
+    assert text["wrong actions"] == f"refused: {refused}, an entity out of range, an unknown action"
 
 
 def test_parameters_are_the_environments_own() -> None:
@@ -88,7 +100,7 @@ def test_something_that_makes_no_environment_is_refused() -> None:
         check_environment(broken.Walk())
     with pytest.raises(ValueError, match="'Walk'; give what makes one"):
         check_environment("Walk")
-    with pytest.raises(ValueError, match="Many is a BatchEnvironment, which is many at once"):
+    with pytest.raises(ValueError, match="Many is a BatchEnvironment, which is many environments at once"):
         check_environment(type("Many", (BatchEnvironment,), {}))
 
 
@@ -121,7 +133,11 @@ MISTAKES = [
     (broken.TooEarly, "same seed", "__init__ uses self.rng, which is seeded only afterwards$"),
     (broken.PythonRandom, "global random", "come from random, which no seed reaches: draw from self.rng"),
     (broken.NumpyRandom, "global random", r"come from np\.random, which no seed reaches: draw from self.rng"),
-    (broken.Shares, "independence", "an environment alone is not what it is beside others.*They share something"),
+    (
+        broken.Shares,
+        "independence",
+        "an environment alone is not what it is beside others.*Environments share something",
+    ),
     (broken.OverwritesArrays, "own arrays", r"step \d overwrites features\['Walker'\] of the observation before it"),
     (broken.ForgetsToSave, "saving", r"^saved after \d+ steps and loaded into a new environment: step \d+: done is"),
     (broken.SavesAnObject, "saving", r"^state\(\)\['seen'\] is \{1, 2\} of type set; values are arrays"),
@@ -134,11 +150,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("env", "name", "reason"), MISTAKES, ids=lambda value: getattr(value, "__name__", None))
 def test_each_mistake_is_found_where_it_is(env, name: str, reason: str) -> None:
-    report = check_environment(env, effort=LITTLE)
-    assert [result.name for result in report.failed][:1] == [name]
-    text = report.failed[0].text
-    assert re.search(reason, text), text
-    assert "Traceback" not in str(report) and "\n" not in text
+    failed = first_failure(env)
+    assert failed.name == name
+    assert re.search(reason, failed.text), failed.text
+    assert "Traceback" not in failed.text and "\n" not in failed.text
 
 
 @pytest.mark.parametrize(
@@ -157,6 +172,17 @@ def test_what_may_be_meant_is_a_warning(env, name: str, reason: str) -> None:
     assert list(warnings) == [name]
     assert re.search(reason, warnings[name]), warnings[name]
     assert report.ok
+
+
+def test_nobody_is_selected_on_purpose() -> None:
+    """Random play of few steps among many entities may never select nobody; the check does."""
+    failed = first_failure(broken.ForgetsNobody)
+    assert failed.name == "rare actions"
+    assert re.fullmatch(
+        r"step 1, action 'look at': nobody is selected, which is allowed: KeyError: None \(tests/entity_gym/check/broken\.py, "
+        r"line \d+, in act: `self.looks\[.*`\)",
+        failed.text,
+    )
 
 
 # --- Compiled worlds
@@ -186,19 +212,21 @@ def test_a_mistake_in_a_compiled_world_is_found_before_anything_is_compiled(
     env, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
-    report = check_environment(env, effort=LITTLE)
-    assert [result.name for result in report.failed] == [name]
-    assert re.search(reason, report.failed[0].text), report.failed[0].text
+    failed = first_failure(env)
+    assert failed.name == name
+    assert re.search(reason, failed.text), failed.text
 
 
 @pytest.mark.slow
 def test_a_compiled_world_shows_what_it_shows_as_ordinary_python() -> None:
-    report = check_environment(broken_compiled.Climb(top=4), effort=LITTLE)
+    report = check_environment(broken_compiled.Climb(top=4), effort=replace(LITTLE, full=True))
     assert report.ok, report
     found = {result.name: result for result in report.results}
     assert report.environment == "Climb(max_steps=8, top=4)"
     assert re.fullmatch(r"compiled or loaded in [\d.]+ s; 25 steps are identical", found["compiled"].text)
+    assert found["bounds"].status is Status.OK
     assert found["threads"].text == "1, 2 and 3 threads are identical"
+    assert found["processes"].text == "2 processes are identical"
     assert "steps/s with 1,024 environments in one thread" in found["speed"].text
 
 
@@ -213,6 +241,28 @@ def test_arithmetic_that_differs_when_compiled_is_found() -> None:
     assert re.search(reason, report.failed[0].text), report.failed[0].text
 
 
+def test_an_end_that_a_feature_announces_is_no_step_limit() -> None:
+    """A world that shows the step may end after a fixed number of steps without truncating: the end is part of its task."""
+    found = check(broken.CutWithTheStepShown)
+    assert found["end of episode"].status is Status.OK
+    assert re.fullmatch(
+        r"\d+ episodes, 10 steps each, which feature 'step' of Clock tells, 0 truncated", found["end of episode"].text
+    )
+
+
+def test_nothing_is_found_in_the_world_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    assert world is not None
+    (tmp_path / "market_of_the_tutorial.py").write_text(world[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    report = check_environment(importlib.import_module("market_of_the_tutorial").Market, effort=LITTLE)
+    assert {result.status for result in report.results} == {Status.OK, Status.SKIPPED}, str(report)
+    assert {r.name: r.text for r in report.results}["end of episode"].endswith(
+        "which feature 'round' of Trader tells, 0 truncated"
+    )
+
+
 # --- On the command line
 
 
@@ -223,17 +273,31 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
     lines = done.stdout.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 20 checks in \d+ s: 17 ok, 3 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 22 checks in \d+ s: 18 ok, 4 skipped", lines[-1])
 
 
-def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line() -> None:
-    done = run("tests.entity_gym.check.broken:RaisesInReset", "--quick")
-    assert done.returncode == 1
-    assert done.stderr == ""
-    *_, failed, others, summary = done.stdout.splitlines()
+def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line(capsys) -> None:
+    assert main(["tests.entity_gym.check.broken:RaisesInReset", "--quick"]) == 1
+    done = capsys.readouterr()
+    assert done.err == ""
+    *_, failed, others, summary = done.out.splitlines()
     assert re.match(r"FAILED   reset  +AttributeError: .*broken\.py, line \d+, in reset", failed)
-    assert others.startswith("skipped  17 others        because 'reset' failed: observations, end of episode, ")
-    assert summary.endswith("2 ok, 17 skipped, 1 FAILED: reset")
+    assert others.startswith(
+        "skipped  19 others        because 'reset' failed: observations, rare actions, end of episode, "
+    )
+    assert summary.endswith("2 ok, 19 skipped, 1 FAILED: reset")
+
+
+def test_the_generated_source_of_a_compiled_world_is_printed(capsys) -> None:
+    assert main(["tests.entity_gym.check.broken_compiled:Climb", "--source"]) == 0
+    source = capsys.readouterr().out
+    compile(source, "loops.py", "exec")
+    assert "Climb" in source
+
+
+def test_a_python_world_has_no_generated_source(capsys) -> None:
+    assert main(["tests.entity_gym.check.broken:Walk", "--source"]) == 2
+    assert "Walk is a Python environment: no code is generated for it" in capsys.readouterr().err
 
 
 def test_a_module_that_cannot_be_imported_says_where(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,14 +346,17 @@ def test_a_world_that_hangs_is_interrupted_and_the_line_named(capsys) -> None:
         r"`time.sleep\(0.01\)`",
         failed,
     )
-    assert "because 'observations' hangs: end of episode, " in others
+    assert "because 'observations' hangs: rare actions, end of episode, " in others
 
 
-def test_a_world_that_cannot_be_interrupted_is_ended(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(supervise, "GRACE", 0.5)
+def test_a_world_that_cannot_be_interrupted_is_ended_and_the_line_named(capsys) -> None:
     assert main(["tests.entity_gym.check.broken:HangsStubbornly", "--quick", "--time-limit", "1"]) == 1
     *_, failed, summary = capsys.readouterr().out.splitlines()
-    assert failed == "FAILED   observations     hangs: a call took more than 1 s, and cannot be interrupted"
+    assert re.fullmatch(
+        r"FAILED   observations     hangs: a call took more than 1 s, in tests/entity_gym/check/broken\.py, line \d+, in act: "
+        r"`time.sleep\(0.01\)`, and cannot be interrupted",
+        failed,
+    )
     assert summary.endswith("3 ok, 1 FAILED: observations")
 
 
@@ -312,14 +379,12 @@ def test_an_interrupt_ends_it_without_a_traceback() -> None:
 
 
 @pytest.mark.slow
-def test_worker_processes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BROKEN_WORLDS_HOME")  # which importing them here has set
-    done = run("tests.entity_gym.check.broken:Walk", "--steps", "30")
-    assert done.returncode == 0, done.stdout
-    assert "ok       processes        2 processes are identical" in done.stdout
-    done = run("tests.entity_gym.check.broken:OtherInAnotherProcess", "--steps", "30")
-    assert done.returncode == 1, done.stdout
-    assert "FAILED   processes        in 2 processes it is not the same: the first observation of" in done.stdout
+def test_a_world_that_depends_on_its_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broken.OtherInAnotherProcess, "home", str(os.getpid()))
+    monkeypatch.setenv("BROKEN_WORLDS_HOME", str(os.getpid()))  # for the worker processes
+    failed = first_failure(broken.OtherInAnotherProcess, replace(LITTLE, full=True))
+    assert failed.name == "processes"
+    assert failed.text.startswith("in 2 processes it is not the same: the first observation of environment 0: ")
 
 
 # --- Reports

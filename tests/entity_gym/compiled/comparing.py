@@ -11,8 +11,8 @@ from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
+from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import EnvSlots
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.pools.kinds_of_pools import play_together
 from tests.worlds import actions_of_each, frame, frames, open_choices
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.batch.ragged import RaggedArray
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import FinalObservations
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,
@@ -346,7 +345,7 @@ def check_arrays(obs: VecObs) -> None:
     assert isinstance(clock, np.ndarray) and clock.shape == (n,) and clock.dtype == np.float32
     assert clock.tolist() == obs.elapsed_step.tolist()
     assert isinstance(flags, np.ndarray) and flags.shape == (n, 2) and flags.dtype == np.bool_ and flags[:, 1].all()
-    assert isinstance(hands, RaggedArray) and hands.values.dtype == np.int32 and hands.values.shape[1:] == (2,)
+    assert isinstance(hands, RaggedBuffer) and hands.values.dtype == np.int32 and hands.values.shape[1:] == (2,)
     players = obs.features["Cat"].size1() % (MAX_PLAYERS + 1)
     assert np.diff(hands.offsets).tolist() == players.tolist()
     for i in range(n):

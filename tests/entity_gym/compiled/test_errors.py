@@ -14,10 +14,7 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
 from entity_gym.compiled.build import build
-from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import exactly, ordinary
 from tests.entity_gym.compiled.worlds import Everything, Ledge, MadeUpError, Watching

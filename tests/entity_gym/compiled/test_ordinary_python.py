@@ -5,7 +5,7 @@ import pytest
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, rand_int
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 
 
 class Careless(CompiledEnvironment):

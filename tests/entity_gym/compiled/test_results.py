@@ -9,7 +9,7 @@ import torch
 
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferI64
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     actions_in,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from entity_gym.compiled.slots import CompiledSlots
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.comparing import (
     Playing,
     exactly,

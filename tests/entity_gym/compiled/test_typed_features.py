@@ -12,9 +12,7 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
 from entity_gym.compiled.generate import generate
 from entity_gym.compiled.layout import layout_of
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.compiled.worlds import Everything
 
 

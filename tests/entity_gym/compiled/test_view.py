@@ -18,8 +18,7 @@ from entity_gym import (
 )
 from entity_gym.batch.frame import FrameReader
 from entity_gym.compiled.view import CompiledView
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import ListEnv, SlotVecEnv
 from tests.entity_gym.compiled.comparing import exactly, meaning, ordinary
 from tests.entity_gym.compiled.worlds import Everything, MadeUpError, Watching
 from tests.entity_gym.pools.kinds_of_pools import play_together

@@ -20,7 +20,7 @@ from entity_gym.actions import (
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 RIGHT, LEFT, UP, DOWN, DEFUSE = range(5)
 FIRE = "Fire Orbital Cannon"

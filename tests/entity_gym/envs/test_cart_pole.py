@@ -8,7 +8,7 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episode, resets, rows, started
 
 FIELDS = ("position", "velocity", "angle", "angular_velocity")

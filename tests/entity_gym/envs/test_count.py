@@ -9,7 +9,7 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.count import Count
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, started
 
 

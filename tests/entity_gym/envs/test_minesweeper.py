@@ -328,7 +328,7 @@ def trajectory(make: MakeWorld, seed: int) -> list[dict[str, Any]]:
     obs = env.reset()
     seen = [plain(obs)]
     for _ in range(80):
-        obs = env.reset() if obs.done else env.act(random_actions(obs, policy, env.action_space()))
+        obs = env.reset() if obs.done else env.act(random_actions(obs, policy))
         seen.append(plain(obs))
     return seen
 
@@ -378,7 +378,7 @@ def test_random_play_keeps_the_rules(
         if cannon:
             assert cannon_may_fire(obs) == (cooldown_of(obs) == 0)
         mines, robots, before = mines_of(env), robots_of(env), obs
-        actions = random_actions(obs, policy, env.action_space())
+        actions = random_actions(obs, policy)
         obs = env.act(actions)
         steps += 1
         rewards.append(obs.reward)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from entity_gym.actions import CategoricalAction, SelectEntityAction
 from entity_gym.environment import Observation
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.entity_gym.envs import boards
 from tests.entity_gym.envs.boards import (
     DEFUSE,
@@ -30,6 +29,7 @@ from tests.entity_gym.envs.boards import (
     random_actions,
     robots_of,
 )
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 
 def board(mines: list[Cell], robots: list[Cell], **kwargs: Any) -> PythonMineSweeper:
@@ -112,7 +112,7 @@ def trajectory(env: PythonMineSweeper, policy_seed: int, steps: int, obs: Observ
     policy = np.random.default_rng(policy_seed)
     seen = [plain(obs)]
     for _ in range(steps):
-        obs = env.reset() if obs.done else env.act(random_actions(obs, policy, env.action_space()))
+        obs = env.reset() if obs.done else env.act(random_actions(obs, policy))
         seen.append(plain(obs))
     return seen
 

@@ -6,7 +6,7 @@ import pytest
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.environment import Observation
 from entity_gym.envs.rock_paper_scissors import RockPaperScissors
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import SlotVecEnv
 from tests.entity_gym.envs.playing import act, episodic_rewards, resets, rows, started
 
 THROWS = ("rock", "paper", "scissors")

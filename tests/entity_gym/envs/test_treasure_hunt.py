@@ -11,8 +11,8 @@ from entity_gym.actions import GlobalCategoricalAction
 from entity_gym.compiled.view import CompiledView
 from entity_gym.environment import Observation
 from entity_gym.envs.treasure_hunt import TreasureHunt
-from entity_gym.envs.treasure_hunt_python import PythonTreasureHunt
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
+from examples.treasure_hunt import PythonTreasureHunt
 from tests.entity_gym.envs.playing import act, episode, resets, started
 
 MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}

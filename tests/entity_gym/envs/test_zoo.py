@@ -27,8 +27,7 @@ from entity_gym.envs.pick_matching_balls import PickMatchingBalls
 from entity_gym.envs.rock_paper_scissors import RockPaperScissors
 from entity_gym.envs.treasure_hunt import TreasureHunt
 from entity_gym.envs.xor import Xor
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
+from entity_gym.pools.pool import ListEnv, SlotVecEnv
 from entity_gym.pools.vec_env import VecEnv
 
 #: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.

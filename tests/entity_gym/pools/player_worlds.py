@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +116,9 @@ class Bidder:
 
     def faced(self, env_id: NDArray[np.int64]) -> list[str]:
         return [f"bidder {self.bid}" for _ in env_id]
+
+    def clone(self) -> Self:
+        return copy.deepcopy(self)
 
     def state(self) -> dict[str, Any]:
         return {"bid": self.bid}

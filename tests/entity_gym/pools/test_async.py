@@ -9,8 +9,7 @@ import pytest
 from entity_gym import Action, Observation
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.worlds import Zoo, frame, making
@@ -130,7 +129,7 @@ def test_some_of_the_environments_are_stepped_in_the_order_asked_for(pool: MakeP
         assert (obs.env_id.tolist(), totals(obs), obs.elapsed_step.tolist()) == ([3, 1], [1, 2], [1, 1])
         obs = env.act(add(1, 1, 1, 1))
         assert (totals(obs), obs.elapsed_step.tolist()) == ([1, 3, 1, 2], [1, 2, 1, 2])
-        assert len(env.act({"add": RaggedBufferI64(1)}, [])) == 0
+        assert len(env.act({"add": RaggedBufferI64.from_flattened(np.zeros((0, 1), np.int64), [])}, [])) == 0
 
 
 @all_pools

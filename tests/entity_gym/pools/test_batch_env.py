@@ -19,9 +19,8 @@ from entity_gym import (
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet, RogueNetConfig
 from tests.entity_gym.pools.kinds_of_pools import content

@@ -10,9 +10,8 @@ import pytest
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.compiled.comparing import meaning
 

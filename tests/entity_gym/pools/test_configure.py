@@ -24,12 +24,10 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled import Entity as CompiledEntity
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
-from entity_gym.pools.batch_slots import BatchVecEnv
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import EnvIds
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.worlds import Zoo, choose
 

@@ -5,8 +5,8 @@ import pytest
 
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.pools.kinds_of_pools import Counter, add, content, pool_threads, totals
 from tests.worlds import Zoo, making
 

@@ -7,7 +7,7 @@ from entity_gym import Observation
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.spaces import ObsSpace
 from tests.worlds import Script, Zoo, making, play
 

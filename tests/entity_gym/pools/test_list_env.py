@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from enn_ppo.checkpoints.stored_values import decode, encode
 from entity_gym import Action, Entity, Environment, Observation, ObsSpace
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.worlds import Script, Zoo, frames, making, play, trajectory
 
 SPACE = ObsSpace({"Cat": Entity(["x"])})

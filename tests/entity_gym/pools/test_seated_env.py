@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from entity_gym import Observation
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.players import players_of
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.seated_env import SeatedEpisodeVecEnv, SeatedVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools.seats import SeatedEpisodeVecEnv, SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
 from tests.worlds import choose, frames
@@ -114,7 +115,7 @@ def test_three_players_are_two_opponents() -> None:
             shown.append(obs)
             return super().act(obs, env_id)
 
-    env = SeatedVecEnv(ThreadedVecEnv(source, 4), mapping, Watching(0))
+    env = SeatedVecEnv(ThreadedVecEnv(source, 4), mapping, Watching(0, source.action_space()))
     env.act(random_actions(env.reset(), np.random.default_rng(0), env.action_space()))
     assert shown[0].env_id.tolist() == [0, 1, 2, 3] * 2
     assert shown[0].action_masks["move"].actors.values[:, 0].tolist() == [1, 2, 0, 1, 2, 0, 1, 2]
@@ -174,6 +175,28 @@ def test_a_saved_pool_goes_on_in_the_same_way() -> None:
         )
 
 
+def test_a_copy_goes_on_in_the_same_way_and_shares_nothing() -> None:
+    with seat(snakes("one thread")) as env:
+        rng = np.random.default_rng(0)
+        play(env, env.reset(), 5, rng)
+        obs = env.act(random_actions(env.load_state(env.state()), rng, env.action_space()))
+        with env.clone() as twin:
+            expected = play(env, obs, 20, np.random.default_rng(7))
+            assert any(frame["info"] for step in expected for frame in step)
+            assert play(twin, obs, 20, np.random.default_rng(7)) == expected
+
+
+def test_rewards_of_some_of_the_players_only_are_refused() -> None:
+    class One(Duel):
+        def act(self, actions: Any) -> Observation:
+            return replace(super().act(actions), player_rewards=(1.0,))
+
+    env = SeatedVecEnv(ListEnv(One, 2), DUEL, Bidder(0))
+    env.reset()
+    with pytest.raises(ValueError, match="environment 0: player_rewards has 1 numbers; the world has 2 players"):
+        env.act(bids([1], [1]))
+
+
 def test_a_state_of_a_pool_without_seats_is_refused() -> None:
     with snakes("one thread") as pool, seat(snakes("one thread")) as env, seat(snakes("processes")) as other:
         pool.reset()
@@ -210,7 +233,7 @@ def test_both_seats_together_play_the_world_as_if_all_moves_were_chosen_by_hand(
 
         mapping = players_of(MultiSnake(num_players=2))
         assert mapping is not None
-        env = SeatedVecEnv(pool, mapping, Theirs(0))
+        env = SeatedVecEnv(pool, mapping, Theirs(0, pool.action_space()))
         env.reset(), by_hand.reset()
         scores = np.zeros((6, 2))
         games = 0

@@ -10,11 +10,10 @@ import pytest
 from enn_ppo.config import EnvConfig, RolloutConfig
 from enn_ppo.environment import bind_environment
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
-from entity_gym.pools.episode_env import EpisodeVecEnv
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 
 
 class Numbered(Environment):

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from entity_gym import Action, Environment, Observation, ObsSpace
-from entity_gym.pools import thread_choice, threaded_env, workers
-from entity_gym.pools.list_env import ListEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from entity_gym.pools import pool as pools
+from entity_gym.pools import workers
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import (
     Counter,
@@ -277,7 +277,7 @@ def test_a_pool_that_nobody_holds_any_more_ends_its_threads(under_way: bool) -> 
 )
 def test_the_interpreter_exits_quietly_whatever_a_pool_was_doing(last: str) -> None:
     script = f"""
-        from entity_gym.pools.threaded_env import ThreadedVecEnv
+        from entity_gym.pools.pool import ThreadedVecEnv
         from tests.entity_gym.pools.kinds_of_pools import Counter, add
         env = ThreadedVecEnv(Counter, 3, 3)
         env.reset()
@@ -336,8 +336,8 @@ def test_a_pool_does_not_survive_a_fork_and_says_so(monkeypatch: pytest.MonkeyPa
 
 
 def test_auto_tries_them_out_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threaded_env, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(thread_choice, "_SECONDS_PER_ROUND", 0.0005)
+    monkeypatch.setattr(pools, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(pools, "_SECONDS_PER_ROUND", 0.0005)
     expected = contents(play_together(ListEnv(Zoo, 4, seed=6), 10))
     with ThreadedVecEnv(Zoo, 4, "auto", seed=6) as env:
         assert "a step of 4 environments takes" in env.threads_report
@@ -361,8 +361,8 @@ def test_auto_tries_them_out_and_changes_nothing(monkeypatch: pytest.MonkeyPatch
 def test_auto_takes_more_threads_only_where_they_are_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, one: float, many: float, chosen: int, report: str
 ) -> None:
-    monkeypatch.setattr(threaded_env, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(thread_choice, "_seconds_per_step", lambda *_: (one, many))
+    monkeypatch.setattr(pools, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(pools, "_seconds_per_step", lambda *_: (one, many))
     with ThreadedVecEnv(Zoo, 4, "auto") as env:
         assert env.num_threads == chosen
         assert env.threads_report.startswith(report)
@@ -387,7 +387,7 @@ class Unborn(Counter):
 def test_auto_stays_with_one_thread_where_it_cannot_try_and_says_why(
     monkeypatch: pytest.MonkeyPatch, create_env: Any, cores: list[int], why: str
 ) -> None:
-    monkeypatch.setattr(threaded_env, "usable_cores", lambda: cores)
+    monkeypatch.setattr(pools, "usable_cores", lambda: cores)
     with ThreadedVecEnv(create_env, 2, "auto") as env:
         assert env.num_threads == 1
         assert re.search(why, env.threads_report)

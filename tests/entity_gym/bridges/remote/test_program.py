@@ -19,12 +19,18 @@ import pytest
 from entity_gym import CategoricalAction
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote import Program, ProgramError, ProgramWorlds, RemoteEnvironment, program_worlds
+from entity_gym.bridges.remote import (
+    Program,
+    ProgramError,
+    ProgramSettings,
+    ProgramWorlds,
+    RemoteEnvironment,
+    program_worlds,
+)
 from entity_gym.bridges.remote.connection import Connection
-from entity_gym.pools.episode_env import EpisodeVecEnv
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
-from entity_gym.pools.slot_vec_env import SlotVecEnv
-from entity_gym.pools.threaded_env import ThreadedVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
 ADD = "add"
@@ -84,6 +90,20 @@ def test_a_seed_determines_the_episodes_and_neither_processes_nor_threads_do() -
     assert played(ThreadedVecEnv(counting(), 4, num_threads=3)) == alone
     assert played(ProcessVecEnv(counting(), 4, 2)) == alone
     assert len(set(alone[0])) > 1
+
+
+@pytest.mark.parametrize("make_pool", [ThreadedVecEnv, EpisodeVecEnv])
+def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Counted(Program):
+        def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
+            started.append(num_worlds)
+            super().__init__(settings, num_worlds)
+
+    monkeypatch.setattr("entity_gym.bridges.remote.environment.Program", Counted)
+    with closing(make_pool(counting(), 8)):
+        assert started == [8]
 
 
 def test_a_pool_without_autoreset_shows_last_observations() -> None:

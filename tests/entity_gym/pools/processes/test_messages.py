@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from entity_gym.batch.vec_obs import Metric, VecObs
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.processes.env import crash_seed, merge_states, split_state
 from entity_gym.pools.processes.pickling import ErrorReport
 from entity_gym.pools.processes.worker import pack_frames, unpack_frames

@@ -23,17 +23,16 @@ import pytest
 from entity_gym import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import Metric, VecObs
-from entity_gym.bridges.gymnasium_in import gymnasium_worlds
+from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.envs.minesweeper_python import PythonMineSweeper
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
-from entity_gym.pools.list_env import ListEnv
+from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes import env as process_env
 from entity_gym.pools.processes import handle as process_handle
 from entity_gym.pools.processes import pickling as process_pickling
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.processes.handle import WorkerDied
-from entity_gym.pools.threaded_env import ThreadedVecEnv
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.entity_gym.pools.fragile import BrokenWorldError, Fragile, NeverMade, do, luck, processes, steps
 from tests.entity_gym.pools.kinds_of_pools import Counter, Streams, add, content, contents, play_together, totals
 from tests.entity_gym.pools.processes.thread_workers import threads as threads

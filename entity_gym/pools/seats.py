@@ -5,7 +5,9 @@ Shapes: N environments, P players.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.obs_rows import CRASHED, Shown
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
-from entity_gym.pools.episode_env import EpisodeStep, EpisodeVecEnv, Running
+from entity_gym.pools.episodes import Episode, EpisodeStep, EpisodeVecEnv, Running, RunningEpisodes
 from entity_gym.pools.players import Opponents, Part, PlayerMapping, Seating
 from entity_gym.pools.slots import EnvIds, check_state
 from entity_gym.pools.vec_env import EnvIdLike, EnvInfo, VecEnv, check_env_id, check_env_info
@@ -98,6 +100,12 @@ class SeatedVecEnv(VecEnv):
         check_state(state, "pool", "scores", "seats", "opponents")
         self._game.load_state(state)
         return self._game.show(self.pool.load_state(state["pool"]), counts=False)
+
+    def clone(self) -> SeatedVecEnv:
+        twin = copy.copy(self)
+        twin.pool = self.pool.clone()
+        twin._game = self._game.clone()
+        return twin
 
     def close(self) -> None:
         self.pool.close()
@@ -234,6 +242,13 @@ class _Game:
                 parts.append((other, own))
         return seating.join(parts)
 
+    def clone(self) -> _Game:
+        """Copy the game, opponents included."""
+        twin = copy.copy(self)
+        twin.opponents = self.opponents.clone()
+        twin.seats, twin._scores, twin._shown = self.seats.copy(), self._scores.copy(), self._shown.copy()
+        return twin
+
     def check_info(self, env_info: EnvInfo | None) -> None:
         """Refuse parameters that decide who owns what."""
         if env_info is None:
@@ -323,3 +338,61 @@ def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
     own, best = scores[player], max(others)
     is_tie = abs(own - best) <= TIE * max(1.0, abs(own), abs(best))
     return {"opponent_reward": best, "win_rate": 0.5 if is_tie else float(own > best)}
+
+
+class PlayersTracker(RunningEpisodes):
+    """Follows the running episodes of a pool in which several policies play, each some of the players.
+
+    The reward of a policy's episode is the mean over its players of the sum of their rewards. To `end_of_episode_info` is added
+    `policy` (its name) and, where others play too, who they are (`opponent`), what the best of their players scored
+    (`opponent_reward`) and `win_rate`: 1 for a win, 0.5 for a tie with that one, 0 for a loss, as mean over its players. Scores
+    are those of `SeatedVecEnv`.
+
+    Args:
+        num_envs: N.
+        policies: name -> the players that it plays: each of P players once.
+        first_env: see `RunningEpisodes`.
+    """
+
+    def __init__(self, num_envs: int, policies: Mapping[str, Sequence[int]], first_env: int = 0) -> None:
+        super().__init__((sum(len(players) for players in policies.values()),), num_envs, first_env)
+        self._policies = policies
+
+    def step(self, obs: VecObs, rewards: NDArray[np.float32]) -> list[dict[str, Episode]]:
+        """Take in what `act` returned, and (N, P) what it was worth to each player.
+
+        Returns:
+            The episodes that ended with it, each as every policy has played it.
+        """
+        self.rewards[obs.env_id] += rewards
+        self.lengths[obs.env_id] += 1
+        finished = []
+        for i in np.flatnonzero(obs.done):
+            env = int(obs.env_id[i])
+            sums, length = self.rewards[env].tolist(), int(self.lengths[env])
+            info = obs.end_of_episode_info.get(env, {})
+            scores = None if info == CRASHED else final_scores(sums, info, PLAYER_REWARD in obs.arrays)
+            episodes = {}
+            for name, players in self._policies.items():
+                reward = fmean(sums[player] for player in players)
+                told = {**info, **self._told(name, scores)}
+                episodes[name] = Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), told)
+            finished.append(episodes)
+            self.rewards[env] = 0.0
+            self.lengths[env] = 0
+        return finished
+
+    def _told(self, name: str, scores: Sequence[float] | None) -> dict[str, Any]:
+        """What an episode was for a policy, by the scores of all players; None: nobody won."""
+        others = [other for other in self._policies if other != name]
+        if scores is None or not others:
+            return {"policy": name}
+        theirs = [scores[player] for other in others for player in self._policies[other]]
+        results = [outcome([scores[player], *theirs], 0) for player in self._policies[name]]
+        win_rate = fmean(result["win_rate"] for result in results)
+        return {
+            "policy": name,
+            "opponent": ", ".join(others),
+            "opponent_reward": results[0]["opponent_reward"],
+            "win_rate": win_rate,
+        }

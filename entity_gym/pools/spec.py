@@ -1,11 +1,11 @@
-"""What `make_spec` says about an environment before there is one: its configuration, and everything that it shows and takes."""
+"""Descriptions of environments that `make` can make: the options of a pool, and the spaces and sizes of its environments."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from entity_gym.actions import (
     SelectEntityActionSpace,
 )
 from entity_gym.errors import nearest
-from entity_gym.pools.slots import FinalObservations
+from entity_gym.pools.slots import FinalObservations, check_final_observations, check_num_envs, check_seed
+from entity_gym.pools.vec_env import check_batch_size
+from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
 
 if TYPE_CHECKING:  # it imports a compiler
@@ -30,7 +32,37 @@ InvalidActions = Literal["replace", "raise"]
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Every option of `make`, with the values that it comes to; see there."""
+    """The options of `make`, all but the first two by keyword.
+
+    Attributes:
+        name: the environment's name, or the place where it was found.
+        num_envs: number of environments.
+        batch_size: how many environments `recv` returns; None: all.
+        num_threads: for executor "thread"; see `ThreadedVecEnv`.
+        num_processes: for executor "process"; None: one for each core.
+        executor: "thread" (`ThreadedVecEnv`), "process" (`ProcessVecEnv`) or "list" (`ListEnv`). None: "process" if
+            `num_processes` is given, "list" for environments that are not compiled unless threads are asked for, and "thread"
+            otherwise.
+        thread_affinity_offset: for executor "thread"; see `ThreadedVecEnv`.
+        seed: environment i draws from `SeedSequence((seed, i))`.
+        max_episode_steps: steps after which an episode is truncated; None: as the environment says.
+        reward_threshold: mean episodic reward at which the environment counts as solved; for information only.
+        max_num_players: room for so many rows in arrays with a row a player; None: as the environment says.
+        env_type: "entity" makes a `VecEnv`, "gymnasium" a `GymnasiumVectorEnv` and "dm" a `DmVecEnv`.
+        final_observations: the last observations to keep, "truncated" if None; "gymnasium" and "dm" need "all", and get it.
+        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+        compile: false runs compiled environments as ordinary Python.
+        max_entities: for "gymnasium" and "dm", entity type -> room in padded arrays. Types that are left out have as much as
+            they declare; those of Python environments declare nothing.
+        max_actors: in the same way, action -> room for those who act.
+        invalid_actions: for "gymnasium" and "dm", what happens to an action that is not open: "replace" by the next open one
+            (also if None), or "raise". Entity pools always raise.
+        render_mode: for "gymnasium": "rgb_array", or None.
+        parameters: the environment's own. `make` takes them by keyword, like options.
+
+    Raises:
+        ValueError: naming the option, its value and the allowed values.
+    """
 
     name: str
     num_envs: int = 1
@@ -45,6 +77,7 @@ class EnvConfig:
     max_num_players: int | None = None
     env_type: EnvType = "entity"
     final_observations: FinalObservations | None = None
+    entity_ids: bool = False
     compile: bool = True
     max_entities: Mapping[str, int] | None = None
     max_actors: Mapping[str, int] | None = None
@@ -52,11 +85,72 @@ class EnvConfig:
     render_mode: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_num_envs(self.num_envs)
+        check_batch_size(self.batch_size, self.num_envs)
+        if self.num_threads != "auto":
+            check_num_threads(self.num_threads)
+        check_affinity(self.thread_affinity_offset)
+        check_seed(self.seed)
+        for option, allowed in (
+            ("env_type", get_args(EnvType)),
+            ("executor", (None, *get_args(Executor))),
+            ("invalid_actions", (None, *get_args(InvalidActions))),
+            ("render_mode", (None, "rgb_array")),
+        ):
+            if getattr(self, option) not in allowed:
+                raise ValueError(f"{option} is {getattr(self, option)!r}; allowed: {', '.join(map(repr, allowed))}")
+        for option in ("max_episode_steps", "max_num_players"):
+            value = getattr(self, option)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{option} is {value!r}; it must be a whole number of at least 1")
+        if self.final_observations is not None:
+            check_final_observations(self.final_observations)
+        if self.render_mode is not None and self.env_type != "gymnasium":
+            raise ValueError(
+                f"render_mode is {self.render_mode!r}, which is for env_type='gymnasium'; others just render"
+            )
+        if self.env_type == "entity":
+            for option in ("max_entities", "max_actors"):
+                if getattr(self, option) is not None:
+                    raise ValueError(f"{option} is for env_type='gymnasium' and 'dm'; entities are not padded")
+            if self.invalid_actions == "replace":
+                raise ValueError(
+                    "invalid_actions is 'replace', which is for env_type='gymnasium' and 'dm'; entity pools raise"
+                )
+        elif self.final_observations not in (None, "all"):
+            raise ValueError(
+                f"final_observations is {self.final_observations!r}; env_type={self.env_type!r} needs 'all'"
+            )
+
+    def resolved(self, *, compiled: bool) -> EnvConfig:
+        """Replace None by the values that follow from the other options, and from whether the environment is compiled.
+
+        Raises:
+            ValueError: for an option that the executor would ignore.
+        """
+        threads = self.num_threads != 1 or self.thread_affinity_offset != -1
+        executor = self.executor
+        if executor is None:
+            executor = "process" if self.num_processes is not None else "thread" if compiled or threads else "list"
+        if executor != "thread" and threads:
+            raise ValueError(f"num_threads and thread_affinity_offset are for executor='thread'; it is {executor!r}")
+        if executor != "process" and self.num_processes is not None:
+            raise ValueError(
+                f"num_processes is {self.num_processes!r}, which is for executor='process'; it is {executor!r}"
+            )
+        final = self.final_observations or ("truncated" if self.env_type == "entity" else "all")
+        return replace(self, executor=executor, batch_size=self.batch_size or self.num_envs, final_observations=final)
+
     def __str__(self) -> str:
         shown = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("name", "parameters")
         }
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+#: The names of all options of `make`; its other arguments are parameters of the environment.
+OPTIONS = tuple(each.name for each in fields(EnvConfig) if each.name not in ("name", "parameters"))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""TreasureHunt as a plain Python class: what an environment needs, on one page.
+"""A whole environment in plain Python on one page: TreasureHunt, of which the package has a compiled version.
 
-The rules are those of `entity_gym.envs.treasure_hunt.TreasureHunt`, which is compiled.
+python -m enn_ppo.train env=custom env.id=examples.treasure_hunt:PythonTreasureHunt total_timesteps=200000
+python -m entity_gym.play examples.treasure_hunt:PythonTreasureHunt
+python -m entity_gym.check examples.treasure_hunt:PythonTreasureHunt
 """
 
 from __future__ import annotations
@@ -8,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from entity_gym.actions import (
+from entity_gym import (
     Action,
     ActionSpace,
+    Entity,
+    Environment,
     GlobalCategoricalAction,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
 )
-from entity_gym.environment import Environment, Observation
-from entity_gym.spaces import Entity, ObsSpace
 
 STEPS = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 
 
 class PythonTreasureHunt(Environment):
-    """A player collects treasures and keeps off traps; the contract stands at `TreasureHunt`.
+    """A player collects treasures and avoids traps. The rules are those of `entity_gym.envs.treasure_hunt.TreasureHunt`.
 
     Args:
         num_traps: from 0 to 16.

@@ -1,0 +1,577 @@
+"""Pools: N environments that are stepped together or asynchronously.
+
+`make_slots` finds the way in which a kind of environment is stepped, `SlotVecEnv` is the pool over it, and the others are
+`SlotVecEnv` with arguments that suit users.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import random_actions
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.environment import Environment
+from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots, CreateBatch
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, SlotsFactory, check_num_envs, run_serially
+from entity_gym.pools.vec_env import (
+    EnvIdLike,
+    EnvInfo,
+    Status,
+    Statuses,
+    VecEnv,
+    check_batch_size,
+    check_env_id,
+    check_env_info,
+)
+from entity_gym.pools.workers import (
+    PATIENCE,
+    SerialWorkers,
+    Task,
+    ThreadWorkers,
+    Workers,
+    check_affinity,
+    check_num_threads,
+    numbers_of_workers,
+    usable_cores,
+)
+from entity_gym.spaces import ObsSpace
+
+if TYPE_CHECKING:  # it imports the compiler, which other environments need not wait for
+    from entity_gym.compiled import CompiledEnvironment
+
+#: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
+#: environment or a function that makes one, a `BatchEnvironment` class, or a `SlotsFactory`.
+EnvSource: TypeAlias = (
+    "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[BatchEnvironment]"
+)
+
+#: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
+WORTHWHILE = 1.2
+_ROUNDS = 5
+_SECONDS_PER_ROUND = 0.02
+_SECONDS = 2.0  # after which no other round is begun
+
+_READY, _LOST = int(Status.READY), int(Status.LOST)
+
+
+def make_slots(
+    env: EnvSource,
+    num_envs: int,
+    *,
+    first_env: int = 0,
+    autoreset: bool = True,
+    final_observations: FinalObservations = "truncated",
+    num_workers: int = 1,
+    compile: bool = True,
+    boundscheck: bool = False,
+    entity_ids: bool = False,
+) -> EnvSlots:
+    """Slots for any kind of environment; see `EnvSlots` and `ThreadedVecEnv` for the arguments.
+
+    Raises:
+        ValueError: for something that makes no environments.
+    """
+    given: Any = env  # whatever the annotation says, a user may give anything
+    common: dict[str, Any] = {
+        "first_env": first_env,
+        "autoreset": autoreset,
+        "final_observations": final_observations,
+    }
+    if entity_ids:
+        common["entity_ids"] = True
+    if is_compiled(given):
+        world = given() if isinstance(given, type) else given
+        slots: EnvSlots = world.make_slots(
+            num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
+        )
+        return slots
+    if is_batch(given):
+        return BatchSlots(given, num_envs, **common)
+    if isinstance(given, SlotsFactory):
+        return given.make_slots(num_envs, **common)
+    if isinstance(given, Environment):
+        name = type(given).__name__
+        raise ValueError(f"env is one {name} object; give what makes one, such as the class {name}")
+    if not callable(given):
+        raise ValueError(f"env is {given!r:.200}; expected a compiled environment, or what makes a Python one")
+    return PythonSlots(given, num_envs, **common)
+
+
+def is_compiled(env: object) -> bool:
+    """True for a compiled environment, its class or an instance with its parameters."""
+    return hasattr(env, "as_environment")  # asked in this way, the compiler need not be imported
+
+
+def is_batch(env: object) -> bool:
+    """True for a `BatchEnvironment` class, alone or as a `functools.partial` with its parameters."""
+    cls = env.func if isinstance(env, functools.partial) else env
+    return isinstance(cls, type) and issubclass(cls, BatchEnvironment)
+
+
+class SlotVecEnv(VecEnv):
+    """A pool over `slots`.
+
+    What environments show depends on their seeds and actions alone: not on the workers, nor on the order in which they are
+    stepped. After an error the environments concerned have to be reset, and the others may go on.
+
+    Args:
+        slots: the environments; belongs to this pool from now on.
+        workers: who steps them. None: the calling thread.
+        batch_size: how many environments `recv` returns. None: all.
+        seed: see `VecEnv.reset`.
+    """
+
+    def __init__(
+        self, slots: EnvSlots, workers: Workers | None = None, *, batch_size: int | None = None, seed: int = 0
+    ) -> None:
+        self.slots = slots
+        self._workers = SerialWorkers() if workers is None else workers
+        try:
+            self._batch_size = check_batch_size(batch_size, len(slots))
+            slots.seed(seed)
+        except ValueError:
+            self._workers.close()
+            raise
+        self._statuses = Statuses(len(slots), slots.where)
+        self._everyone: EnvIds = self._statuses.everyone
+        self._finished: deque[int] = deque()  # under way, and done: for `recv`, in this order
+        self._waiting = 0  # under way, and not yet done
+        self._closed = False
+
+    def obs_space(self) -> ObsSpace:
+        return self.slots.obs_space
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.slots.action_space
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
+        self.prepare_reset(seed, env_info)
+        return self.start(self._everyone)
+
+    def configure(self, env_info: EnvInfo) -> None:
+        self._check_open()
+        infos = check_env_info(env_info, len(self))
+        error = self._settle()
+        if error is not None:
+            raise error
+        self.slots.configure(self._everyone, infos)
+
+    def start(self, ids: EnvIds) -> VecObs:
+        """Start an episode in some environments, none of which is under way."""
+        return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.reset(ids[lo:hi], worker))
+
+    def show(self, ids: EnvIds) -> VecObs:
+        """What some environments show, none of which is under way."""
+        return self.slots.collect(ids, self._workers.run)
+
+    def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
+        self._check_open()
+        ids = self._statuses.ready(env_id, "act")
+        if self._workers.num_workers == 1:
+            self._mark(ids, _LOST)  # unless all goes well
+            obs = self.slots.act(actions, ids, lambda: self._mark(ids, _READY))
+            self._mark(ids, _READY)
+            return obs
+        self.slots.check(actions, ids)
+        return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
+
+    # ---- asynchronously
+
+    def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
+        self._check_open()
+        ids = self._statuses.ready(env_id, "send")
+        self.slots.check(actions, ids)
+        slots = self.slots  # what the workers hold must not hold the pool
+        own = {name: buffer.clone() for name, buffer in actions.items()}  # the caller may write to theirs meanwhile
+        self._submit(ids, lambda lo, hi, worker: slots.step(own, ids, lo, hi, worker))
+
+    def async_reset(self) -> None:
+        self.prepare_reset(None, None)
+        slots, ids = self.slots, self._everyone
+        self._submit(ids, lambda lo, hi, worker: slots.reset(ids[lo:hi], worker))
+
+    def recv(self) -> VecObs:
+        self._check_open()
+        if self._waiting + len(self._finished) < self._batch_size:
+            raise ValueError(
+                f"recv returns batch_size={self._batch_size} environments, and "
+                f"{self._waiting + len(self._finished)} are under way: send them actions, or call async_reset"
+            )
+        while len(self._finished) < self._batch_size:
+            error = self._await_next()
+            if error is not None:
+                raise error
+        ids = np.array(sorted(self._finished.popleft() for _ in range(self._batch_size)), dtype=np.int64)
+        self._mark(ids, _LOST)
+        return self._collect(ids)
+
+    # ---- the rest
+
+    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        self._check_open()
+        ids = [int(check_env_id([i], len(self))[0]) for i in env_ids]
+        if self._waiting and (self._statuses.of[ids] == Status.UNDER_WAY).any():
+            error = self._settle()
+            if error is not None:
+                raise error
+        return [self.slots.render(i) for i in ids]
+
+    @property
+    def can_save(self) -> bool:
+        return self.slots.can_save
+
+    def state(self) -> dict[str, Any]:
+        self._settle_for("state")
+        return self.slots.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> VecObs:
+        self._check_open()
+        self._settle()
+        self._finished.clear()
+        self._statuses.of[:] = Status.LOST
+        self.slots.load_state(state)
+        return self._collect(self._everyone)
+
+    def clone(self) -> Self:
+        self._settle_for("clone")
+        twin = copy.copy(self)
+        twin.slots = self.slots.clone()
+        twin._workers = self._workers.clone()
+        twin._statuses = Statuses(len(self), twin.slots.where)
+        twin._statuses.of[:] = self._statuses.of
+        twin._everyone = twin._statuses.everyone
+        twin._finished = self._finished.copy()
+        return twin
+
+    def close(self) -> None:
+        self._closed = True
+        if self._workers.close():
+            self.slots.close()
+        else:
+            warnings.warn(
+                f"environments are still taking a step after {PATIENCE:g} seconds; they are left behind, and not closed",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    # ---- how it is done
+
+    def prepare_reset(self, seed: int | None, env_info: EnvInfo | None) -> None:
+        """Everything of `reset` but to start episodes."""
+        self._check_open()
+        infos = None if env_info is None else check_env_info(env_info, len(self))
+        self._settle()
+        self._finished.clear()
+        self._statuses.of[:] = Status.NEW
+        if seed is not None:
+            self.slots.seed(seed)
+        if infos is not None:
+            self.slots.configure(self._everyone, infos)
+
+    def _do_and_collect(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> VecObs:
+        """Call do(lo, hi, worker) so that ids[lo:hi] together are `ids`, and return what these environments show then."""
+        n = len(ids)
+        parts = min(n, self._workers.num_workers)
+        self._mark(ids, _LOST)  # unless all goes well
+        self._workers.run(lambda worker: do(n * worker // parts, n * (worker + 1) // parts, worker), parts)
+        return self._collect(ids)
+
+    def _collect(self, ids: EnvIds) -> VecObs:
+        """What environments that are marked as lost show; they are not lost if that succeeds."""
+        run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
+        obs = self.slots.collect(ids, run)
+        self._mark(ids, _READY)
+        return obs
+
+    def _mark(self, ids: EnvIds, status: int) -> None:
+        if ids is self._everyone:
+            self._statuses.of.fill(status)
+        else:
+            self._statuses.of[ids] = status
+
+    def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
+        """As `_do_and_collect`, without waiting."""
+        n, num_workers = len(ids), self._workers.num_workers
+        self._statuses.of[ids] = Status.UNDER_WAY
+        self._waiting += n
+        if self.slots.one_by_one:  # an environment is always stepped by the same worker
+            for k, i in enumerate(ids.tolist()):
+                self._workers.submit(_part(ids, do, k, k + 1), i * num_workers // len(self))
+            return
+        parts = min(n, num_workers)
+        for worker in range(parts):
+            self._workers.submit(_part(ids, do, n * worker // parts, n * (worker + 1) // parts), worker)
+
+    def _await_next(self) -> BaseException | None:
+        """Wait until something under way is done. Returns what it raised."""
+        ids, error = self._workers.next()
+        self._waiting -= len(ids)
+        if error is None:
+            self._finished.extend(ids.tolist())
+        else:
+            self._statuses.of[ids] = Status.LOST
+        return error
+
+    def _settle(self) -> BaseException | None:
+        """Wait until everything under way is done. Returns the first thing that was raised."""
+        first = None
+        while self._waiting:
+            error = self._await_next()
+            first = error if first is None else first
+        return first
+
+    def _settle_for(self, method: str) -> None:
+        self._check_open()
+        error = self._settle()
+        if error is not None:
+            raise error
+        self._statuses.check_all_shown(method)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the pool is closed")
+
+
+def _part(ids: EnvIds, do: Callable[[int, int, int], None], lo: int, hi: int) -> Task:
+    return Task(ids[lo:hi], lambda worker: do(lo, hi, worker))
+
+
+class ListEnv(SlotVecEnv):
+    """Steps environments in the calling thread.
+
+    Args:
+        env: what the environments are made from, of any kind; see `EnvSource`.
+        num_envs: at least 1.
+        seed: see `VecEnv.reset`.
+        final_observations: the last observations to keep in `VecObs.final`.
+        first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
+        batch_size: how many environments `recv` returns. None: all.
+        compile: false runs a compiled environment's source as ordinary Python, for debugging.
+        boundscheck: check a compiled environment's array indices while it runs.
+        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+
+    Raises:
+        ValueError: for an argument that is not allowed.
+    """
+
+    def __init__(
+        self,
+        env: EnvSource,
+        num_envs: int,
+        seed: int = 0,
+        final_observations: FinalObservations = "truncated",
+        first_env: int = 0,
+        batch_size: int | None = None,
+        compile: bool = True,
+        boundscheck: bool = False,
+        entity_ids: bool = False,
+    ) -> None:
+        slots = make_slots(
+            env,
+            num_envs,
+            first_env=first_env,
+            final_observations=final_observations,
+            compile=compile,
+            boundscheck=boundscheck,
+            entity_ids=entity_ids,
+        )
+        super().__init__(slots, batch_size=batch_size, seed=seed)
+
+    @property
+    def envs(self) -> list[Environment]:
+        """The environments, where they are Python objects."""
+        if not isinstance(self.slots, PythonSlots):
+            raise AttributeError(f"environments of {type(self.slots).__name__} are no Python objects")
+        return self.slots.envs
+
+
+class BatchVecEnv(SlotVecEnv):
+    """Steps a `BatchEnvironment` in the calling thread.
+
+    The other pools take the class of a `BatchEnvironment`, too; this one also takes a function.
+
+    Args:
+        create_env: makes one of `num_envs` environments: its class, or a function of that number.
+        num_envs, seed, final_observations, batch_size, first_env: as in `ListEnv`.
+    """
+
+    def __init__(
+        self,
+        create_env: CreateBatch,
+        num_envs: int,
+        seed: int = 0,
+        final_observations: FinalObservations = "truncated",
+        batch_size: int | None = None,
+        first_env: int = 0,
+    ) -> None:
+        slots = BatchSlots(create_env, num_envs, first_env=first_env, final_observations=final_observations)
+        super().__init__(slots, batch_size=batch_size, seed=seed)
+
+    @property
+    def env(self) -> BatchEnvironment:
+        """The world."""
+        assert isinstance(self.slots, BatchSlots)
+        return self.slots.env
+
+
+class ThreadedVecEnv(SlotVecEnv):
+    """Steps environments in fixed threads, each with a slice of them.
+
+    Compiled environments run at the same time, since they need no GIL. Python environments run at the same time only where
+    they release it: waiting for a simulator, another process or the network, or in compiled libraries. Pure Python gains
+    nothing here, see `ProcessVecEnv`. A second thread costs 40 to 100 microseconds a step for waking it, so it pays only
+    if a step of all environments together takes several times that. One thread is the default, and is the calling thread.
+
+    Trajectories do not depend on the number of threads. Together, environments are divided into slices of equal size, and the
+    calling thread takes the first. Asynchronously (`send`, `recv`), all work is done by threads, with a queue each:
+    Python environments one by one, so that the first to be done is returned first, and compiled ones in chunks. With one
+    thread, `recv` itself takes the steps that were sent.
+
+    Args:
+        env: what the environments are made from, of any kind; see `EnvSource`.
+        num_envs: at least 1.
+        num_threads: at least 1, the calling thread included. "auto": one, or one for each core if that turns out to be
+            clearly faster: some random steps are timed, and undone.
+        batch_size: how many environments `recv` returns. None: all.
+        seed: see `VecEnv.reset`.
+        final_observations: the last observations to keep in `VecObs.final`.
+        compile: false runs a compiled environment's source as ordinary Python, for debugging.
+        boundscheck: check a compiled environment's array indices while it runs.
+        first_env: the number of environment 0 in seeds and messages, where this pool is a part of a larger one.
+        thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
+            calling thread, which has slice 0 of steps together, is never bound. Linux only.
+        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+
+    Attributes:
+        num_threads: the number of threads in use.
+        threads_report: one line that gives the reason for that number.
+
+    Raises:
+        ValueError: for an argument that is not allowed.
+    """
+
+    def __init__(
+        self,
+        env: EnvSource,
+        num_envs: int,
+        num_threads: int | Literal["auto"] = 1,
+        batch_size: int | None = None,
+        seed: int = 0,
+        final_observations: FinalObservations = "truncated",
+        compile: bool = True,
+        boundscheck: bool = False,
+        first_env: int = 0,
+        thread_affinity_offset: int = -1,
+        entity_ids: bool = False,
+    ) -> None:
+        check_num_envs(num_envs)
+        check_affinity(thread_affinity_offset)
+        asked = len(usable_cores()) if num_threads == "auto" else check_num_threads(num_threads)
+        most = min(asked, num_envs)
+        slots = make_slots(
+            env,
+            num_envs,
+            first_env=first_env,
+            final_observations=final_observations,
+            num_workers=numbers_of_workers(most),
+            compile=compile,
+            boundscheck=boundscheck,
+            entity_ids=entity_ids,
+        )
+        self.num_threads, self.threads_report = most, f"num_threads={num_threads}"
+        if num_threads == "auto":
+            self.num_threads, reason = choose_num_threads(slots, most, seed)
+            self.threads_report += f": {reason}"
+        elif num_threads > most:
+            self.threads_report += f": {most} are used, one for each environment"
+        super().__init__(
+            slots, make_workers(self.num_threads, thread_affinity_offset), batch_size=batch_size, seed=seed
+        )
+
+
+def make_workers(num_threads: int, thread_affinity_offset: int = -1) -> Workers:
+    """Workers of a pool with so many threads; one is the calling thread."""
+    return SerialWorkers() if num_threads == 1 else ThreadWorkers(num_threads, thread_affinity_offset)
+
+
+def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]:
+    """Choose one thread or `most`, whichever steps these environments faster.
+
+    Where the environments can be saved, some random steps are played in them, and undone.
+
+    Args:
+        slots: the environments, not yet reset.
+        most: the other number of threads.
+        seed: of the episodes to play.
+
+    Returns:
+        The number of threads, and a sentence with the reason.
+    """
+    if most == 1:
+        return 1, "1 thread, since there is only one core or environment"
+    if not slots.can_save:
+        return 1, "1 thread, since environments that cannot be saved cannot be tried out"
+    try:
+        before = slots.state()
+    except Exception as error:  # before its first reset an environment may have no state yet
+        return 1, f"1 thread, since the environments have no state before they are reset: {error!r}"
+    threads = ThreadWorkers(most)
+    try:
+        one, many = _seconds_per_step(slots, threads, seed)
+    finally:
+        threads.close()
+        slots.load_state(before)
+    faster = one / many
+    figures = (
+        f"a step of {len(slots)} environments takes {one * 1e6:,.0f} µs with 1 and {many * 1e6:,.0f} µs with {most}"
+    )
+    if faster >= WORTHWHILE:
+        return most, f"{most} threads, {faster:.2f} times as fast as one: {figures}"
+    return 1, f"1 thread, since {most} are {faster:.2f} times as fast, less than {WORTHWHILE}: {figures}"
+
+
+def _seconds_per_step(slots: EnvSlots, threads: ThreadWorkers, seed: int) -> tuple[float, float]:
+    """Measure a step of all environments with one thread, and with `threads`; choosing the actions is left out."""
+    rng = np.random.default_rng(seed)
+
+    def play(pool: SlotVecEnv, steps: int) -> float:
+        obs = pool.reset(seed)  # the other pool has played with the same slots
+        seconds = 0.0
+        for _ in range(steps):
+            actions = random_actions(obs, rng, pool.action_space())
+            started = time.perf_counter()
+            obs = pool.act(actions)
+            seconds += time.perf_counter() - started
+        return seconds / steps
+
+    pools = [SlotVecEnv(slots, workers, seed=seed) for workers in (SerialWorkers(), threads)]
+    steps = []
+    for pool in pools:
+        play(pool, 1)  # compiles, and warms up
+        steps.append(max(1, min(200, round(_SECONDS_PER_ROUND / max(play(pool, 1), 1e-6)))))
+    rounds: list[list[float]] = [[], []]
+    deadline = time.perf_counter() + _SECONDS
+    # In turn, so that other programs disturb both alike.
+    while len(rounds[0]) < _ROUNDS and (not rounds[0] or time.perf_counter() < deadline):
+        for pool, count, seconds in zip(pools, steps, rounds, strict=True):
+            seconds.append(play(pool, count))
+    return median(rounds[0]), median(rounds[1])

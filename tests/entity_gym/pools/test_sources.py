@@ -1,0 +1,351 @@
+"""Every pool takes every kind of environment; what is wrong with a world is said in a sentence."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
+from entity_gym.envs.minesweeper import MineSweeper
+from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
+from entity_gym.pools.processes.env import merge_states
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import make
+from tests.entity_gym.pools.test_batch_env import Orchard, play, walk
+from tests.entity_gym.pools.test_slots_factory import counting
+from tests.worlds import choose
+
+POOLS: dict[str, Callable[..., VecEnv]] = {
+    "list": ListEnv,
+    "thread": ThreadedVecEnv,
+    "make": make,
+    "make list": lambda env, n: make(env, n, executor="list"),
+}
+
+
+@pytest.fixture(params=POOLS)
+def pool(request: pytest.FixtureRequest) -> Callable[..., VecEnv]:
+    return POOLS[request.param]
+
+
+# --- Every pool takes every kind of environment
+
+
+def test_slots_of_a_factory_are_asked_for(pool: Callable[..., VecEnv]) -> None:
+    with pool(counting, 3) as env:
+        assert env.reset(seed=5).features["Thing"].values.tolist() == [[0, 5], [10, 6], [20, 7]]
+
+
+def test_a_world_over_arrays_is_made_once(pool: Callable[..., VecEnv]) -> None:
+    with pool(Orchard, 4) as env, BatchVecEnv(Orchard, 4) as expected:
+        assert play(env) == play(expected)
+
+
+def test_a_world_over_arrays_may_have_parameters() -> None:
+    class Small(Orchard):
+        def __init__(self, num_envs: int, size: int = 1) -> None:
+            super().__init__(num_envs)
+            self.size = size
+
+    for env in (ListEnv(functools.partial(Small, size=3), 2), make(Small, 2, size=3)):
+        assert isinstance(env.slots.env, Small) and env.slots.env.size == 3
+        assert len(env.reset()) == 2
+
+
+def test_gymnasium_objects_are_stepped_once_each(pool: Callable[..., VecEnv]) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from entity_gym.bridges.gymnasium.incoming import gymnasium_worlds
+
+    class Steps(gymnasium.Env):  # type: ignore[misc, name-defined]
+        observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.steps = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            return np.array([self.steps], np.float32), 0.0, False, False, {}
+
+    with pool(gymnasium_worlds([Steps(), Steps()]), 2) as env:
+        obs = env.reset()
+        for _ in range(3):
+            obs = env.act(choose(next(iter(obs.action_masks)), [[0], [0]]))
+        assert [rows.values.ravel().tolist() for rows in obs.features.values()] == [[3, 3]]
+
+
+def test_a_list_plays_a_compiled_world_compiled() -> None:
+    assert ListEnv(MineSweeper, 1).slots.__class__.__name__ == "CompiledSlots"
+    with make(MineSweeper, 2, executor="list") as listed, make(MineSweeper, 2) as threaded:
+        assert type(listed.slots) is type(threaded.slots)
+
+
+# --- Copies
+
+
+def test_a_copy_shows_its_own_environments() -> None:
+    original = ListEnv(Walker, 2)
+    original.reset()
+    twin = original.clone()
+    assert all(mine is not its for mine, its in zip(original.envs, twin.envs, strict=True))
+    batch = BatchVecEnv(Orchard, 2)
+    batch.reset()
+    assert batch.clone().env is not batch.env
+
+
+# --- States of batch worlds have one entry for each environment
+
+
+class Rare(Orchard):
+    """Reports a metric of its first environment only."""
+
+    def step(self, ids: np.ndarray, actions: Any, rng: Any) -> BatchStep:
+        step = super().step(ids, actions, rng)
+        if 0 in ids:
+            return step._replace(metrics={**step.metrics, "rare": np.where(ids == 0, 7.0, np.nan)})
+        return step
+
+
+def test_states_of_parts_of_a_batch_world_can_be_joined_whatever_they_report() -> None:
+    pools = [BatchVecEnv(world, 2, seed=1) for world in (Orchard, Rare, Orchard)]
+    for env in pools:
+        env.reset()
+        env.act(walk(1, 1))
+    joined = merge_states([env.state() for env in pools])
+    other = BatchVecEnv(Orchard, 6)
+    shown = other.load_state(joined)
+    assert (shown.metrics["rare"].count, shown.metrics["rare"].sum) == (1, 7)
+    infos = {2 * k + i: info for k, env in enumerate(pools) for i, info in env.slots._infos.items()}  # type: ignore[attr-defined]
+    assert other.slots._infos == infos  # type: ignore[attr-defined]
+
+
+# --- A last observation in which everything is closed
+
+
+class Walker(Environment):
+    """Takes one step, after which there is nothing left to choose; `last` replaces fields of that observation."""
+
+    def __init__(self, last: Mapping[str, Any] | None = None, weight: float = 1.0) -> None:
+        self.last, self.weight = last or {}, weight
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Walker": Entity(["weight"])})
+
+    def action_space(self) -> Mapping[str, CategoricalActionSpace]:  # type: ignore[override]
+        return {"walk": CategoricalActionSpace(["left", "right"])}
+
+    def reset(self) -> Observation:
+        return Observation(
+            features={"Walker": [[self.weight]]}, ids={"Walker": [0]}, actions={"walk": CategoricalActionMask()}
+        )
+
+    def act(self, actions: Any) -> Observation:
+        closed = CategoricalActionMask(mask=np.zeros((1, 2), np.bool_))
+        last = replace(self.reset(), actions={"walk": closed}, done=True, truncated=True)
+        for name, value in self.last.items():
+            object.__setattr__(last, name, value)
+        return last
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class BatchWalker(BatchEnvironment):
+    """The same over arrays."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.over = np.zeros(num_envs, np.bool_)
+
+    def obs_space(self) -> ObsSpace:
+        return Walker().obs_space()
+
+    def action_space(self) -> Mapping[str, Any]:
+        return Walker().action_space()
+
+    def reset(self, ids: np.ndarray, rng: BatchRandom) -> None:
+        self.over[ids] = False
+
+    def step(self, ids: np.ndarray, actions: Any, rng: BatchRandom) -> BatchStep:
+        self.over[ids] = True
+        ended = np.ones(len(ids), np.bool_)
+        return BatchStep(np.ones(len(ids)), ~ended, ended)
+
+    def observe(self, ids: np.ndarray) -> BatchObservation:
+        open_ = np.repeat(~self.over[ids], 2).reshape(-1, 1, 2)
+        walks = BatchActors(actors="Walker", mask=open_)
+        return BatchObservation(features={"Walker": np.ones((len(ids), 1, 1))}, actions={"walk": walks})
+
+
+@pytest.mark.parametrize("final", ["all", "truncated", "none"])
+@pytest.mark.parametrize("world", [Walker, BatchWalker])
+def test_nobody_acts_in_a_last_observation_so_its_masks_are_not_checked(world: Any, final: Any) -> None:
+    env = ListEnv(world, 2, final_observations=final)
+    env.reset()
+    obs = env.act(choose("walk", [[0], [1]]))
+    assert obs.done.all()
+    if obs.final is not None:
+        assert obs.final.action_masks["walk"].actors.items() == 0
+    episodes = EpisodeVecEnv(world, 2)
+    episodes.reset()
+    (_, was), (_, running) = episodes.step(choose("walk", [[0], [1]]))
+    assert (was.tolist(), running.tolist()) == ([0, 1], [])
+
+
+# --- Worlds that are wrong
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("features", None, "features is None; it must be a mapping"),
+        ("ids", None, "ids is None; it must be a mapping"),
+        ("metrics", None, "metrics is None; it must be a mapping"),
+        ("end_of_episode_info", [1], r"end_of_episode_info is \[1\]; it must be a mapping from name to value, or None"),
+        ("done", "yes", "done is 'yes'; it must be a bool"),
+        ("done", None, "done is None; it must be a bool"),
+        ("truncated", "yes", "truncated is 'yes'; it must be a bool"),
+        ("metrics", {"speed": float("nan")}, r"metrics\['speed'\] is nan; it must be a finite number"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(field: str, value: Any, message: str) -> None:
+    for autoreset in (True, False):
+        make_env: Any = EpisodeVecEnv if not autoreset else functools.partial(ListEnv, final_observations="all")
+        env = make_env(lambda: Walker({field: value}), 1)
+        env.reset()
+        take = env.act if autoreset else env.step
+        with pytest.raises(ValueError, match=rf"Walker \(environment 0\): {message}"):
+            take(choose("walk", [[0]]))
+
+
+def test_actions_that_are_no_mapping_are_named() -> None:
+    class Wrong(Walker):
+        def reset(self) -> Observation:
+            return replace(super().reset(), actions=None)  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match=r"Wrong \(environment 0\): actions is None; it must be a mapping"):
+        ListEnv(Wrong, 1).reset()
+
+
+def test_players_are_always_as_many() -> None:
+    rewards = iter([(1.0, 2.0), (1.0,)])
+    env = ListEnv(lambda: Walker({"player_rewards": next(rewards)}), 2)
+    env.reset()
+    with pytest.raises(ValueError, match=r"environment 1\): player_rewards has 1 numbers, .* another environment 2"):
+        env.act(choose("walk", [[0], [0]]))
+
+
+@pytest.mark.parametrize("method", ["obs_space", "action_space"])
+def test_spaces_that_are_none_or_differ_are_refused(method: str) -> None:
+    class Wrong(Walker):
+        pass
+
+    setattr(Wrong, method, lambda self: None)
+    with pytest.raises(ValueError, match=rf"Wrong: {method}\(\) returned None; expected"):
+        ListEnv(Wrong, 1)
+    made = iter([Walker(), Walker()])
+    other: Any = {
+        "obs_space": ObsSpace({"Walker": Entity(["height"])}),
+        "action_space": {"walk": CategoricalActionSpace(["up"])},
+    }
+
+    def differing() -> Walker:
+        env = next(made)
+        if next(counted):
+            setattr(env, method, lambda: other[method])
+        return env
+
+    counted = iter([False, True])
+    with pytest.raises(ValueError, match=rf"environment 1\): {method}\(\) returned .* must have the same spaces"):
+        ListEnv(differing, 2)
+
+
+def test_an_iterator_that_ends_inside_a_world_ends_no_loop_outside() -> None:
+    class Ends(Walker):
+        def act(self, actions: Any) -> Observation:
+            raise StopIteration("no more levels")
+
+    env = ListEnv(Ends, 1)
+    env.reset()
+    with pytest.raises(RuntimeError, match=r"Ends \(environment 0\) raised StopIteration\('no more levels'\) in act"):
+        env.act(choose("walk", [[0]]))
+
+
+# --- Parameters without a configure() of one's own
+
+
+def test_by_default_parameters_are_arguments_of_the_constructor() -> None:
+    env = ListEnv(Walker, 2)
+    env.reset()
+    with pytest.raises(ValueError, match=r"Walker has no parameter 'wieght'; allowed: .*did you mean 'weight'"):
+        env.configure([{}, {"wieght": 2.0}])
+    env.configure({"weight": [2.0, 3.0]})
+    obs = env.act(choose("walk", [[0], [0]]))
+    assert obs.features["Walker"].values.tolist() == [[2], [3]]
+
+
+def test_such_parameters_are_saved() -> None:
+    env, other = ListEnv(Walker, 2), ListEnv(Walker, 2)
+    env.reset()
+    before = env.state()
+    env.reset(env_info={"weight": [2.0, 3.0]})
+    after = env.state()
+    for target in (env, other):
+        target.load_state(before)
+        assert target.act(choose("walk", [[0], [0]])).features["Walker"].values.tolist() == [[1], [1]]
+        target.load_state(after)
+        assert target.act(choose("walk", [[0], [0]])).features["Walker"].values.tolist() == [[2], [3]]
+
+
+def test_numbers_of_entities_last_as_long_as_the_episode_and_are_saved() -> None:
+    class Herd(Walker):
+        """Shows one more entity with each step, the newest first."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = 0
+
+        def reset(self) -> Observation:
+            self.steps = 0
+            return self.show()
+
+        def act(self, actions: Any) -> Observation:
+            self.steps += 1
+            return replace(self.show(), done=self.steps == 3)
+
+        def show(self) -> Observation:
+            names = [f"w{k}" for k in range(self.steps, -1, -1)]
+            return Observation(
+                features={"Walker": [[1.0]] * len(names)},
+                ids={"Walker": names},
+                actions={"walk": CategoricalActionMask(actor_ids=["w0"])},
+            )
+
+        def state(self) -> dict[str, Any]:
+            return {"steps": self.steps}
+
+        def load_state(self, state: Mapping[str, Any]) -> None:
+            self.steps = state["steps"]
+
+    env, other = (ListEnv(Herd, 1, final_observations="all", entity_ids=True) for _ in range(2))
+    assert env.reset().ids["Walker"].values.ravel().tolist() == [0]
+    assert env.act(choose("walk", [[0]])).ids["Walker"].values.ravel().tolist() == [1, 0]
+    other.load_state(env.state())
+    for each in (env, other):
+        assert each.act(choose("walk", [[0]])).ids["Walker"].values.ravel().tolist() == [2, 1, 0]
+        obs = each.act(choose("walk", [[0]]))
+        assert obs.final is not None
+        assert obs.final.ids["Walker"].values.ravel().tolist() == [3, 2, 1, 0]
+        assert obs.ids["Walker"].values.ravel().tolist() == [0]
+    assert not ListEnv(Herd, 1).reset().ids
