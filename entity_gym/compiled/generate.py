@@ -116,11 +116,12 @@ def _call(before: str, arguments: Iterable[str], after: str = ")") -> Iterator[s
     """A call in one line, or with an argument in each."""
     arguments = list(arguments)
     line = f"{before}{', '.join(arguments)}{after}"
-    if len(line) <= _WIDTH:
+    if len(line) <= _WIDTH and "\n" not in line:
         yield line
         return
     yield before
-    yield from (f"    {argument}," for argument in arguments)
+    for argument in arguments:
+        yield from _indented(f"{argument},".split("\n"))
     yield after
 
 
@@ -189,8 +190,8 @@ def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
     ):
         slots = layout.of_kind(kind)
         if slots:  # a single number is an array of one: written as obs.arrays.name[0]
-            rows = ", ".join(f"a.{slot.name}[i]" if slot.shape else f"a.{slot.name}[i : i + 1]" for slot in slots)
-            fields.append((attribute, f"{name}({rows})"))
+            rows = [f"a.{slot.name}[i]" if slot.shape else f"a.{slot.name}[i : i + 1]" for slot in slots]
+            fields.append((attribute, "\n".join(_call(f"{name}(", rows))))
     return fields
 
 

@@ -77,12 +77,13 @@ def prefetch(array: Any, i: int, offset: int) -> None:
 @intrinsic
 def _prefetch(typing_context: Any, array: Any, i: Any, offset: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        utils: Any = cgutils
         form = context.make_array(array)(context, builder, args[0])
-        stride = cgutils.unpack_tuple(builder, form.strides, array.ndim)[0]
+        stride = utils.unpack_tuple(builder, form.strides, array.ndim)[0]
         place = builder.add(builder.mul(args[1], stride), args[2])
-        pointer = cgutils.pointer_add(builder, form.data, place, cgutils.voidptr_t)
+        pointer = utils.pointer_add(builder, form.data, place, cgutils.voidptr_t)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *[ir.IntType(32)] * 3])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        function = utils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         builder.call(function, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
         return context.get_dummy_value()
 
@@ -91,7 +92,7 @@ def _prefetch(typing_context: Any, array: Any, i: Any, offset: Any) -> Any:
 
 @overload(prefetch, jit_options={"forceinline": True})
 def _compiled_prefetch(array, i, offset):  # type: ignore[no-untyped-def]  # Numba compares the two signatures
-    return lambda array, i, offset: _prefetch(array, i, offset)
+    return lambda array, i, offset: _prefetch(array, i, offset)  # type: ignore[call-arg]
 
 
 @inlined

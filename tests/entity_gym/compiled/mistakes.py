@@ -321,6 +321,33 @@ class ListedTwice(Sound):
         obs.Move.actors[1] = 0
 
 
+class ForgetsNobody(Sound):
+    """Marks the enemy that was selected, and the last one where nobody was."""
+
+    actions = {"Shoot Enemy": SelectEntity(actors="Foot Soldier", actees="Enemy", nobody=True)}
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        s.grid[act.Shoot_Enemy[0]] = 1
+        return 1.0, False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Foot_Soldier = 1
+        obs.Foot_Soldier[0, 0] = s.pos
+        obs.n.Enemy = 2
+        obs.Enemy[0, 0] = 0.0
+        obs.Enemy[1, 0] = 1.0
+        obs.global_features[0] = s.steps
+
+
+class AsksForNobody(ForgetsNobody):
+    """Indexes only with what is there."""
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        if act.Shoot_Enemy[0] >= 0:
+            s.grid[act.Shoot_Enemy[0]] = 1
+        return 1.0, False, False
+
+
 class Raises(Sound):
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
         if s.steps == 7:

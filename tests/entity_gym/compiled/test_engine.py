@@ -12,7 +12,7 @@ import pytest
 
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.compiled import CompiledEnvironment
+from entity_gym.compiled import Categorical, CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import FinalObservations
@@ -239,6 +239,29 @@ def test_last_observations_are_kept_as_asked_and_offer_nothing(final_observation
         assert obs.final.done.all() and obs.final.truncated.tolist() == obs.truncated[wanted].tolist()
         assert (obs.final.elapsed_step > 0).all() and obs.final.elapsed_step.max() <= 9
         assert all(mask.actors.items() == 0 for mask in obs.final.action_masks.values())
+
+
+class Closing(Watching):
+    """Closes every choice in its last observation."""
+
+    actions = {"look": Categorical(["up", "down"], actors="Star", masked=True)}
+    max_steps = 3
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Star = 1
+        obs.Star[0, 0] = s.t
+        obs.look.mask[0, 0] = s.t < 3
+        obs.look.mask[0, 1] = s.t < 3
+
+
+@pytest.mark.parametrize("autoreset", [True, False])
+def test_masks_of_last_observations_are_not_checked_since_nobody_acts_there(autoreset: bool) -> None:
+    playing = Playing(ordinary(Closing, 2, autoreset=autoreset, final_observations="all"))
+    obs = [playing.step() for _ in range(3)][-1]
+    assert obs.done.all()
+    last = obs.final if autoreset else obs
+    assert last is not None and last.action_masks["look"].actors.size1().tolist() == [0, 0]
+    assert last.features["Star"].values.tolist() == [[3.0], [3.0]]
 
 
 def test_without_autoreset_the_last_observation_stays_until_reset() -> None:

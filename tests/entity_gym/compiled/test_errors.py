@@ -346,6 +346,7 @@ PLAYED = {
     mistakes.HalfShown: (ValueError, r"observe\(\) .*feature 'x' of entity 1 of type 'Foot Soldier'"),
     mistakes.TimeNotShown: (ValueError, r"observe\(\) .*global feature 'time'"),
     mistakes.ListedTwice: (ValueError, r"action 'Move': actor_ids .* lists an entity twice"),
+    mistakes.ForgetsNobody: (IndexError, r"the index -1 is negative; -1 stands for nobody in action 'Shoot Enemy'"),
     mistakes.Raises: (ZeroDivisionError, "seven"),
 }
 
@@ -359,7 +360,7 @@ def test_before_its_first_use_a_source_is_played_and_refused_for_what_it_does(wo
         assert f"found by the check of {world.__name__} before its first use" in caught.value.__notes__[-1]
 
 
-@pytest.mark.parametrize("world", [mistakes.Sound, Everything, worlds.Bare, Watching, Ledge])
+@pytest.mark.parametrize("world", [mistakes.Sound, mistakes.AsksForNobody, Everything, worlds.Bare, Watching, Ledge])
 def test_sound_worlds_pass(world: type[CompiledEnvironment], unjitted: Path) -> None:
     world().make_slots(1)
 
