@@ -183,9 +183,11 @@ class EnvSlots(ABC):
 
 @runtime_checkable
 class SlotsFactory(Protocol):
-    """What makes environments that bring slots of their own: they must be stepped together, or are read in another way.
+    """A factory of environments that bring slots of their own: they must be stepped together, or are read in another way.
 
-    Pools take it wherever they take what makes a Python environment; called, it makes one.
+    Pools take it wherever they take what makes a Python environment; called, it makes one. A `CompiledEnvironment` has the
+    same `make_slots`, and takes there also `num_workers`, the threads that may call `reset` and `step` at the same time,
+    `compile` and `boundscheck`; a pool makes an object of its class first.
     """
 
     def __call__(self) -> Environment:
