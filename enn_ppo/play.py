@@ -4,7 +4,7 @@
     python -m enn_ppo.play checkpoint=outputs/my_run --greedy --seed 3
     python -m enn_ppo.play outputs/my_run --temperature 0.5 --set width=8
 
-Exit codes: 0 you stopped, 1 the environment raised something, 2 a mistake in the command, 130 Ctrl-C.
+Exit codes: 0 you quit, 1 the environment raised an exception, 2 a mistake in the command, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,14 +32,14 @@ from rogue_net.adaptor import ObsAdaptor
 
 
 class NetPolicy:
-    """A network as it is watched.
+    """A policy for `play` that asks a network.
 
     Args:
         net: the network.
         temperature: below 1 the likeliest choices are taken more often, above 1 less often; see `RogueNet.act`.
-        greedy: the likeliest choice is always taken.
-        seed: of the sampling.
-        adaptor: what shows it the environment's observations as it knows them; None: it knows them as they are.
+        greedy: take the likeliest choice instead of sampling.
+        seed: seed of the sampling.
+        adaptor: turns the environment's observations into those that the network was trained with. None: they are the same.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class NetPolicy:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, obs: VecObs) -> Advice:
-        """What to do in the one frame of `obs`, and the value of that frame."""
+        """Return decisions and value of the one frame of `obs`."""
         batch = ObsBatch.from_vec_obs(obs)
         if self.adaptor is not None:
             batch = self.adaptor(batch)
@@ -69,14 +68,11 @@ class NetPolicy:
 
 
 def decide(values: Tensor, logits: Tensor) -> list[Decision]:
-    """The decisions of an action's actors, all in one frame.
+    """Return the decisions of an action's actors in one frame; of numbers one for each of them, actor by actor.
 
     Args:
-        values: (A, 1) int64 what they chose, or (A, n) float32 numbers.
-        logits: of every choice, (A, C) or (A * C, 1); not looked at for numbers.
-
-    Returns:
-        One for each actor, actor by actor; of numbers one for each of them.
+        values: (A, 1) int64 choices, or (A, n) float32 numbers.
+        logits: (A, C) or (A * C, 1), normalized; not used for numbers.
     """
     if values.is_floating_point():
         return [Decision(value, []) for value in values.flatten().tolist()]
@@ -86,7 +82,7 @@ def decide(values: Tensor, logits: Tensor) -> list[Decision]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Watch what the command line names, and return the exit code."""
+    """Run the command, and return the exit code."""
     options = _parser().parse_args(argv)
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
@@ -101,16 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(found, options.seed, style_of(options), policy)
 
 
-class _Found(NamedTuple):
-    env: Loaded
-    policy: FittedPolicy
-
-
-def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> _Found:
-    """The environment that the checkpoint was trained in, with other settings where they are given.
+def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy]:
+    """Load the environment that the checkpoint was trained in, with `settings` in place of its own, and the policy.
 
     Raises:
-        ValueError: if it is not there, lacks actions, or does not show what the policy needs.
+        ValueError: the environment does not exist, or lacks actions or observations that the policy needs.
     """
     config = saved_config(checkpoint).env
     kwargs = {**config.kwargs, **parse_settings(settings)}
@@ -121,7 +112,7 @@ def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> _Found:
     env = make_python(found.source, found.parameters)
     obs_space, action_space = env.obs_space(), env.action_space()
     env.close()
-    return _Found(found, fit_policy(checkpoint, obs_space, action_space, torch.device("cpu"), config.id))
+    return found, fit_policy(checkpoint, obs_space, action_space, torch.device("cpu"), config.id)
 
 
 def _parser() -> argparse.ArgumentParser:

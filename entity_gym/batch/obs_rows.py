@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import VecActionMask, VecObs
 
 Rows = NDArray[np.int64]
 
@@ -67,15 +67,6 @@ class Shown:
         if self._latest is not None:
             self._rows = [(self._latest, row) for row in range(len(self._rows))]
             self._latest = None
-
-
-def sequences(buffer: VecAction, rows: Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Values and offsets of `buffer[rows]`, for rows that increase; several times as fast where they follow one another."""
-    if len(rows) == 0 or rows[-1] - rows[0] + 1 != len(rows):
-        chosen = buffer[rows]
-        return chosen.values, chosen.offsets
-    offsets = buffer.offsets[rows[0] : rows[-1] + 2]
-    return buffer.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0]
 
 
 def crashed(first: VecObs, last: VecObs | None) -> VecObs:

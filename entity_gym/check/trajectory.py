@@ -6,7 +6,7 @@ Shapes: T steps of N environments.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -52,9 +52,7 @@ class Trajectory:
         """Extract the trajectory of environment `i`."""
         row = np.array([i], dtype=np.int64)
         observations = [obs.gather(row) for obs in self.observations]
-        actions: list[Mapping[str, VecAction]] = [
-            {name: buffer[row] for name, buffer in each.items()} for each in self.actions
-        ]
+        actions: list[Mapping[str, VecAction]] = [{name: each[name][row] for name in each} for each in self.actions]
         return Trajectory(self.obs_space, self.action_space, self.seed, observations, actions, is_part=True)
 
     def record(self, env: VecEnv, steps: int, seconds: float | None = None) -> Trajectory:
@@ -133,33 +131,67 @@ def difference(expected: VecObs, found: VecObs, obs_space: ObsSpace, *, metrics:
 
     Final observations are not compared.
     """
+    for path, was, now in _pairs(expected, found):
+        if isinstance(was, RaggedBuffer) and np.array_equal(was.offsets, now.offsets):
+            if np.array_equal(was.values, now.values):
+                continue
+        for row in range(len(found)):
+            before, after = _rows(was, row), _rows(now, row)
+            if not np.array_equal(before, after, equal_nan=path[0] == "arrays" and after.dtype.kind == "f"):
+                return row, _describe(path, before, after, obs_space)
+    for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
+        info, other = expected.end_of_episode_info.get(i), found.end_of_episode_info.get(j)
+        if not equal(info, other):
+            return row, f"end_of_episode_info is {other!r:.200} and was {info!r:.200}"
+    if metrics and not equal(expected.metrics, found.metrics):
+        return 0, f"metrics are {found.metrics!r:.200} and were {expected.metrics!r:.200}"
+    return None
+
+
+def _pairs(expected: VecObs, found: VecObs) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield the names of each column to compare, and the column of both batches."""
     for name in ("done", "truncated", "reward"):
         was, now = getattr(expected, name), getattr(found, name)
-        for row in np.flatnonzero(was != now).tolist():
-            return row, f"{name} is {now[row]} and was {was[row]}"
-    ragged: list[tuple[RaggedBuffer[Any], RaggedBuffer[Any], _Describe]] = [
-        (buffer, found.features[name], _describe_features(name, obs_space))
-        for name, buffer in expected.features.items()
-    ]
+        if not np.array_equal(was, now):
+            yield (name,), was, now
+    for name, buffer in expected.features.items():
+        yield ("features", name), buffer, found.features[name]
     for name, mask in expected.action_masks.items():
         other = found.action_masks[name]
-        ragged.append((mask.actors, other.actors, _describe(f"action {name!r}: actors")))
-        if mask.actees is not None and other.actees is not None:
-            ragged.append((mask.actees, other.actees, _describe(f"action {name!r}: actees")))
+        yield ("action", name, "actors"), mask.actors, other.actors
+        if mask.actees is not None:
+            yield ("action", name, "actees"), mask.actees, other.actees
         given = mask.mask if mask.mask is not None else other.mask
         if given is not None:
             width = given.size2()
-            ragged.append((mask.spelled_out(width), other.spelled_out(width), _describe(f"action {name!r}: mask")))
+            yield ("action", name, "mask"), mask.spelled_out(width), other.spelled_out(width)
     for name in expected.visible.keys() | found.visible.keys():
-        ragged.append((_visible(expected, name), _visible(found, name), _describe(f"visible[{name!r}]")))
-    for before, after, describe in ragged:
-        if np.array_equal(before.offsets, after.offsets) and np.array_equal(before.values, after.values):
-            continue
-        for row in range(len(before)):
-            rows, other_rows = _rows(before, row), _rows(after, row)
-            if not np.array_equal(rows, other_rows):
-                return row, describe(rows, other_rows)
-    return _info_difference(expected, found, metrics) or _array_difference(expected, found)
+        yield ("visible", name), _visible(expected, name), _visible(found, name)
+    # A compiled environment that runs as ordinary Python has no arrays, so only those that both have are compared.
+    for name in expected.arrays.keys() & found.arrays.keys():
+        yield ("arrays", name), expected.arrays[name], found.arrays[name]
+
+
+def _describe(path: tuple[str, ...], was: NDArray[Any], now: NDArray[Any], obs_space: ObsSpace) -> str:
+    """Describe the difference of one frame's part of a column."""
+    branch, name = path[0], path[-1]
+    if branch == "arrays":
+        return f"the array {name!r} differs"
+    if was.ndim == 0:
+        return f"{name} is {now} and was {was}"
+    if branch != "features":
+        label = f"action {path[1]!r}: {name}" if branch == "action" else f"visible[{name!r}]"
+        before, after = (
+            np.array2string(rows[:, 0] if rows.shape[1] == 1 else rows, threshold=20) for rows in (was, now)
+        )
+        return f"{label}: {after} where {before} was".replace("\n", "")
+    if len(was) != len(now):
+        return f"{len(now)} entities of type {name!r} are shown, and {len(was)} were"
+    entity = obs_space.entities.get(name)
+    features = obs_space.global_features if entity is None else entity.features
+    k, column = (int(place) for place in np.argwhere(was != now)[0])
+    owner = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
+    return f"{owner} {features[column]!r} is {now[k, column]} and was {was[k, column]}"
 
 
 def _final_difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> tuple[int, str] | None:
@@ -176,34 +208,6 @@ def _final_difference(expected: VecObs, found: VecObs, obs_space: ObsSpace) -> t
     return int(np.flatnonzero(found.env_id == env_id)[0]), f"in the last observation of the episode, {text}"
 
 
-#: Describes how the rows of one frame were, and are.
-_Describe = Callable[[NDArray[Any], NDArray[Any]], str]
-
-
-def _describe_features(name: str, obs_space: ObsSpace) -> _Describe:
-    entity = obs_space.entities.get(name)
-    features = obs_space.global_features if entity is None else entity.features
-
-    def describe(was: NDArray[Any], now: NDArray[Any]) -> str:
-        if len(was) != len(now):
-            return f"{len(now)} entities of type {name!r} are shown, and {len(was)} were"
-        k, column = (int(place) for place in np.argwhere(was != now)[0])
-        owner = "global feature" if name == GLOBAL_ENTITY else f"entity {k} of type {name!r}: feature"
-        return f"{owner} {features[column]!r} is {now[k, column]} and was {was[k, column]}"
-
-    return describe
-
-
-def _describe(label: str) -> _Describe:
-    def describe(was: NDArray[Any], now: NDArray[Any]) -> str:
-        before, after = (
-            np.array2string(rows[:, 0] if rows.shape[1] == 1 else rows, threshold=20) for rows in (was, now)
-        )
-        return f"{label}: {after} where {before} was".replace("\n", "")
-
-    return describe
-
-
 def _visible(obs: VecObs, name: str) -> RaggedBufferBool:
     features = obs.features[name]
     everything = np.ones((len(features.values), 1), np.bool_)
@@ -211,31 +215,10 @@ def _visible(obs: VecObs, name: str) -> RaggedBufferBool:
 
 
 def _rows(column: Any, row: int) -> NDArray[Any]:
-    """The part of one frame in a column of a batch."""
-    rows: NDArray[Any] = (
-        column.values[column.offsets[row] : column.offsets[row + 1]] if hasattr(column, "offsets") else column[row]
-    )
-    return rows
-
-
-def _info_difference(expected: VecObs, found: VecObs, metrics: bool) -> tuple[int, str] | None:
-    for row, (i, j) in enumerate(zip(expected.env_id.tolist(), found.env_id.tolist(), strict=True)):
-        was, now = expected.end_of_episode_info.get(i), found.end_of_episode_info.get(j)
-        if not equal(was, now):
-            return row, f"end_of_episode_info is {now!r:.200} and was {was!r:.200}"
-    if metrics and not equal(expected.metrics, found.metrics):
-        return 0, f"metrics are {found.metrics!r:.200} and were {expected.metrics!r:.200}"
-    return None
-
-
-def _array_difference(expected: VecObs, found: VecObs) -> tuple[int, str] | None:
-    """Compare the arrays that both have: a compiled environment that runs as ordinary Python shows none."""
-    for name in expected.arrays.keys() & found.arrays.keys():
-        for row in range(len(found)):
-            was, now = _rows(expected.arrays[name], row), _rows(found.arrays[name], row)
-            if not np.array_equal(was, now, equal_nan=now.dtype.kind == "f"):
-                return row, f"the array {name!r} differs"
-    return None
+    """The part of one frame in a column."""
+    if hasattr(column, "offsets"):
+        return np.asarray(column.values[column.offsets[row] : column.offsets[row + 1]])
+    return np.asarray(column[row])
 
 
 def equal(a: Any, b: Any) -> bool:

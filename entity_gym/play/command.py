@@ -3,9 +3,9 @@
     python -m entity_gym.play MineSweeper --set width=8 --seed 1
     python -m entity_gym.play my_pkg.my_env:MyEnv
 
-To watch a trained policy play: python -m enn_ppo.play RUN. For policies of your own: `playing.loop.play` takes any.
+To watch a trained policy play: python -m enn_ppo.play RUN. For policies of your own: `entity_gym.play.loop.play` takes any.
 
-Exit codes: 0 you stopped, 1 the environment raised something, 2 there is no such environment or option, 130 Ctrl-C.
+Exit codes: 0 you quit, 1 the environment raised an exception, 2 there is no such environment or option, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from entity_gym.play.loop import INTERRUPTED, Policy, play
 from entity_gym.play.screen import Style
 from entity_gym.play.session import Session
 
-LARGEST_SEED = 1_000_000  # that is drawn where none is given; short enough to be typed again
+LARGEST_SEED = 1_000_000  # of random seeds: short enough to be typed again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play what the command line names, and return the exit code."""
+    """Run the command, and return the exit code."""
     options = _parser().parse_args(argv)
     if options.checkpoint is not None:
         return usage_error(f"to watch a checkpoint play, run: python -m enn_ppo.play {options.checkpoint}")
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = None) -> int:
-    """Play, and return the exit code. What the environment raises is printed in one line."""
+    """Play, and return the exit code. Exceptions of the environment are printed in one line."""
     if seed is None:
         seed = random.SystemRandom().randrange(LARGEST_SEED)
     create: Callable[[], Any] = lambda: make_python(found.source, found.parameters)  # noqa: E731
@@ -55,28 +55,28 @@ def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = N
 
 
 def broken(error: Exception) -> int:
-    """Print what somebody's code raised, where, and return the exit code."""
+    """Print an exception of the environment's code with its place, and return the exit code."""
     print(f"error: {describe_error(error)}", file=sys.stderr)
     return 1
 
 
 def usage_error(message: object) -> int:
-    """Print what was wrong with the command, and return the exit code."""
+    """Print a mistake in the command, and return the exit code."""
     print(f"error: {message}", file=sys.stderr)
     return 2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of everything that is played."""
+    """Add the options that play and watch share."""
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter; may be repeated")
-    parser.add_argument("--seed", type=_seed, help="of the environment; otherwise one is drawn, and said")
+    parser.add_argument("--seed", type=_seed, help="seed of the environment; random if it is left out")
     parser.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="and draw the board (auto)"
+        "--color", choices=("auto", "always", "never"), default="auto", help="use colours and draw images (auto)"
     )
 
 
 def style_of(options: argparse.Namespace) -> Style:
-    """How to print, from these options."""
+    """Return the style that these options ask for."""
     return Style.of_terminal({"auto": None, "always": True, "never": False}[options.color])
 
 
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m entity_gym.play", description="Play an environment yourself.")
     parser.add_argument("env", nargs="?", default="MineSweeper", help="a name, or my_pkg.my_env:MyEnv (MineSweeper)")
     add_options(parser)
-    parser.add_argument("--checkpoint", metavar="RUN", help="says how to watch a trained policy instead")
+    parser.add_argument("--checkpoint", metavar="RUN", help="tells how to watch a trained policy instead")
     return parser
 
 

@@ -1,16 +1,14 @@
-"""The game: show, ask, act; for people, and for policies that are watched."""
+"""The loop of the game: show the step, ask a person or a policy, act."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from entity_gym.actions.kind import Choice
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.errors import nearest
 from entity_gym.play.screen import Style, show_end, show_moment, show_probabilities, show_turn
-from entity_gym.play.session import CannotGoBackError, Session
-from entity_gym.play.turns import NOBODY, Turn, read_choice, turns
+from entity_gym.play.session import NOBODY, CannotGoBackError, Session, Turn, read_choice, turns
 
 INTERRUPTED = 130
 
@@ -33,17 +31,17 @@ WATCH_HELP = """\
 Bars show how likely each choice is, and > the one that is taken."""
 COMMANDS = ("u", "r", "q", "?")
 
-#: Asks for a line, as `input` does.
+#: Prompts for a line, as `input` does.
 Ask = Callable[[str], str]
 
 
 class Decision(NamedTuple):
-    """What a policy does with one actor's turn.
+    """A policy's decision for one actor.
 
     Attributes:
-        value: the choice, the entity index, -1 for nobody, or a number.
-        probabilities: of each choice that the turn lists, closed ones included, and "nobody" last where that is a choice at
-            all times. Not looked at where nothing is open, and for numbers.
+        value: a choice, an entity index, -1 for nobody, or a number.
+        probabilities: one for each choice of the turn, closed ones included, and "nobody" last if the space allows it. Not
+            used for numbers, and for actors to whom nothing is open.
     """
 
     value: float
@@ -51,34 +49,34 @@ class Decision(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What a policy does in one frame.
+    """A policy's decisions in one frame.
 
     Attributes:
-        decisions: action -> one for each actor, in the order of the frame; of a continuous action one for each of its n
-            numbers.
-        value: the return it expects from here on; None where it does not say.
+        decisions: action -> one for each actor, in the order of the frame; for a continuous action one for each of the n
+            numbers of each actor.
+        value: the expected return; None if the policy does not estimate it.
     """
 
     decisions: Mapping[str, Sequence[Decision]]
     value: float | None = None
 
 
-#: Decides for a batch of one frame.
+#: Decides in a batch of one frame.
 Policy = Callable[[VecObs], Advice]
 
 
 class Quit(Exception):  # noqa: N818 - no error
-    """The player wants to stop."""
+    """Raised by the command `q`."""
 
 
 def play(session: Session, style: Style, policy: Policy | None = None, ask: Ask | None = None) -> int:
     """Play until the player quits. Returns the exit code: 0, or 130 after Ctrl-C.
 
     Args:
-        session: what to play.
-        style: how to show it.
-        policy: who plays. None: whoever types.
-        ask: where lines come from. None: `input`.
+        session: the environment.
+        style: the style of the output.
+        policy: the player. None: the person at the keyboard.
+        ask: prompts for a line. None: `input`.
     """
     game = _Game(session, style, input if ask is None else ask)
     try:
@@ -87,7 +85,7 @@ def play(session: Session, style: Style, policy: Policy | None = None, ask: Ask 
     except Quit:
         return 0
     except EOFError:
-        print()  # the shell's prompt is to stand in a line of its own
+        print()  # so that the shell's prompt begins a line
         return 0
     except KeyboardInterrupt:
         print()
@@ -104,7 +102,7 @@ class _Game:
         self._runs_on = False
 
     def take_turn(self) -> None:
-        """One step of a person, or whatever they want instead."""
+        """Let a person take a step, or give another command."""
         print(show_moment(self.session, self.style))
         if self.session.ended:
             self._after_the_end()
@@ -114,8 +112,8 @@ class _Game:
         while len(values) < len(pending):
             turn = pending[len(values)]
             choice = self._decide(turn)
-            if isinstance(choice, Choice):
-                values.append(choice.value)
+            if not isinstance(choice, str):
+                values.append(choice)
                 continue
             asked = [k for k in range(len(values)) if pending[k].is_open]
             if choice == "u" and asked:
@@ -127,7 +125,7 @@ class _Game:
         self.session.act(_by_action(pending, values))
 
     def watch(self, policy: Policy) -> None:
-        """One step of a policy."""
+        """Let the policy take a step."""
         if self.session.ended:
             print(show_moment(self.session, self.style))
             self._runs_on = False
@@ -146,11 +144,11 @@ class _Game:
             self._runs_on = line == "a"
         self.session.act(_by_action(pending, [decision.value for decision in decisions]))
 
-    def _decide(self, turn: Turn) -> Choice | str:
-        """What the player chooses for `turn`, or a command."""
+    def _decide(self, turn: Turn) -> float | str:
+        """Ask for the choice of a turn, or a command."""
         if not turn.is_open:
             print(f"{turn.action}: {turn.actor} has nobody to select")
-            return NOBODY
+            return NOBODY.value
         print(show_turn(turn, self.style))
         while True:
             line = self._line("> ")
@@ -160,10 +158,10 @@ class _Game:
                 choice_of = f"{'the number or ' if turn.is_numbered else ''}the name of a choice"
                 print(f"type {choice_of if turn.bounds is None else 'a number'}, or ? for help")
                 continue
-            choice = read_choice(line, turn)
-            if isinstance(choice, Choice):
-                return choice
-            print(choice.reason)
+            try:
+                return read_choice(line, turn)
+            except ValueError as error:
+                print(error)
 
     def _after_the_end(self) -> None:
         print(show_end(self.session.now))
@@ -171,7 +169,7 @@ class _Game:
             self.session.begin_episode()
 
     def _enter(self, prompt: str, help_text: str | None = None, also: Sequence[str] = ()) -> str | None:
-        """Wait for Enter, or a line of `also`; None where a command has changed what there is to see instead."""
+        """Wait for Enter, or a line of `also`. Return None after a command that changed the step."""
         while True:
             line = self._line(prompt, help_text)
             if not line or line in also:
@@ -180,7 +178,7 @@ class _Game:
                 return None
 
     def _line(self, prompt: str, help_text: str | None = None) -> str:
-        """A line that is not "?"."""
+        """Ask for a line, and show the help for each "?"."""
         while True:
             line = self._ask(prompt).strip()
             if line != "?":
@@ -189,7 +187,7 @@ class _Game:
             print(help_text or HELP.format(closed=closed))
 
     def _command(self, line: str) -> bool:
-        """Do what `line` says. Returns whether anything has changed; otherwise says why not."""
+        """Execute a command. Returns true if the step has changed; otherwise prints the reason."""
         if line == "q":
             raise Quit
         try:

@@ -1,4 +1,4 @@
-"""What is printed: the board, a table of entities, choices, and how sure a policy is of each."""
+"""The output of the game: the image, a table of entities, choices, and the probabilities of a policy."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.kind import Choice
-from entity_gym.play.session import Moment, Session
-from entity_gym.play.turns import Turn, describe_features, entity_rows
+from entity_gym.play.session import Moment, Session, Turn, describe_features, entity_rows
 
-BAR = 20  # columns of a full one
+BAR = 20  # columns of a probability of 1
 _GREY, _BOLD, _RESET = "\x1b[90m", "\x1b[1m", "\x1b[0m"
 _LEVELS = np.array([0, 95, 135, 175, 215, 255])  # of the 6 x 6 x 6 colours that every terminal has
 
 
 @dataclass(frozen=True)
 class Style:
-    """How to print.
+    """The style of the output.
 
     Attributes:
-        colour: ANSI colours, and the board drawn with them.
-        all_colours: 24 bits of colour instead of 256.
-        columns: of the terminal.
-        lines: of the terminal.
+        colour: use ANSI colours, and draw images with them.
+        all_colours: use 24 bits of colour instead of 256 colours.
+        columns: width of the terminal.
+        lines: height of the terminal.
     """
 
     colour: bool = False
@@ -39,23 +38,23 @@ class Style:
 
     @staticmethod
     def of_terminal(colour: bool | None = None) -> Style:
-        """What this terminal can do; `colour` is a wish that it is not asked about."""
+        """Return the style for this terminal; `colour`, if given, overrides what the terminal supports."""
         if colour is None:
             colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         size = shutil.get_terminal_size()
         return Style(colour, os.environ.get("COLORTERM") in ("truecolor", "24bit"), size.columns, size.lines)
 
     def grey(self, text: str) -> str:
-        """Less visible."""
+        """Make text less visible."""
         return f"{_GREY}{text}{_RESET}" if self.colour else text
 
     def bold(self, text: str) -> str:
-        """More visible."""
+        """Make text more visible."""
         return f"{_BOLD}{text}{_RESET}" if self.colour else text
 
 
 def show_moment(session: Session, style: Style, value: float | None = None) -> str:
-    """Everything that there is to see at this step."""
+    """Describe this step: image, rewards, and the table of entities."""
     now = session.now
     head = f"{session.reader.environment}, episode {now.episode}, step {now.step}"
     if now.step:
@@ -70,12 +69,12 @@ def show_moment(session: Session, style: Style, value: float | None = None) -> s
 
 
 def show_end(now: Moment) -> str:
-    """How an episode ended."""
+    """Describe the end of an episode."""
     how = " (truncated)" if now.obs.truncated else ""
     info = now.obs.end_of_episode_info or {}
-    said = "".join(f", {name} {value}" for name, value in info.items())
+    details = "".join(f", {name} {value}" for name, value in info.items())
     steps = "1 step" if now.step == 1 else f"{now.step} steps"
-    return f"The episode ended after {steps}{how}: total {_number(now.total)}{said}"
+    return f"The episode ended after {steps}{how}: total {_number(now.total)}{details}"
 
 
 def _table(session: Session, style: Style) -> list[str]:
@@ -93,7 +92,7 @@ def _table(session: Session, style: Style) -> list[str]:
 
 
 def show_turn(turn: Turn, style: Style) -> str:
-    """Who decides what, and the choices that there are."""
+    """Describe a turn and its choices."""
     if turn.bounds is not None:
         low, high = turn.bounds
         return f"{style.bold(_head(turn))}\n  a number from {low:.9g} to {high:.9g}"
@@ -104,7 +103,7 @@ def show_turn(turn: Turn, style: Style) -> str:
 
 
 def show_probabilities(turn: Turn, probabilities: Sequence[float], chosen: float, style: Style) -> str:
-    """A turn with a bar for each choice; what is chosen is pointed at. Of a number there is only what it becomes."""
+    """Describe a turn with a bar for each choice and ">" before the chosen one, or with the chosen number."""
     if turn.bounds is not None:
         return f"{style.bold(_head(turn))}\n> {chosen:.4g}"
     lines = [style.bold(_head(turn))]
@@ -135,11 +134,11 @@ def _number(value: float) -> str:
 
 
 def draw(image: NDArray[np.uint8], style: Style) -> str:
-    """An image as lines of text: two pixels in each character, one above the other.
+    """Draw an image as lines of text, with two pixels in each character, one above the other.
 
     Args:
         image: (height, width, 3).
-        style: the picture fits into the terminal's width and half of its height.
+        style: the image is made to fit into the terminal's width and half of its height.
     """
     height, width = image.shape[:2]
     most_rows = max(style.lines // 2, 8) * 2
@@ -149,7 +148,7 @@ def draw(image: NDArray[np.uint8], style: Style) -> str:
 
 
 def _pixel_line(upper: NDArray[np.uint8], lower: NDArray[np.uint8], style: Style) -> str:
-    """Two rows of pixels; colours are said where they change."""
+    """Draw two rows of pixels, with colour codes where the colour changes."""
     parts, before = [], ""
     for above, below in zip(upper, lower, strict=True):
         code = f"\x1b[38;{_code(above, style)};48;{_code(below, style)}m"
@@ -159,7 +158,7 @@ def _pixel_line(upper: NDArray[np.uint8], lower: NDArray[np.uint8], style: Style
 
 
 def _resize(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Every new pixel is the mean of the old ones under it."""
+    """Resize an image; every new pixel is the mean of the old ones under it."""
     rows = np.linspace(0, image.shape[0], height + 1).astype(int)
     columns = np.linspace(0, image.shape[1], width + 1).astype(int)
     # Where the image is enlarged, an old pixel stands in several new ones.

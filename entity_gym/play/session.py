@@ -1,4 +1,4 @@
-"""One environment that is played step by step, and back."""
+"""An environment that is played step by step, and back, and the decisions of a step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions, frame_actions
+from entity_gym.actions.kind import Choice
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
@@ -17,47 +18,49 @@ from entity_gym.batch.saving import observation_to_state
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import equal
 from entity_gym.environment import Environment, Observation
+from entity_gym.errors import nearest
+from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
-#: Action -> a value for each actor of the frame, in order: a choice, an entity index, or -1 for nobody; for a continuous
+#: Action -> the values of its actors in the order of the frame: choices, entity indices, or -1 for nobody. Of a continuous
 #: action the n numbers of each actor, one after another.
 Values = Mapping[str, Sequence[float]]
 
 
 class CannotGoBackError(Exception):
-    """An environment that cannot be saved does not repeat itself from its seed."""
+    """Raised on the way back in an environment that cannot be saved and does not repeat itself from its seed."""
 
 
 class Moment(NamedTuple):
-    """Everything about one step of the session."""
+    """One step of the session."""
 
     obs: Observation
     frame: Frame
     episode: int  # from 1
     step: int  # of the episode, from 0
     total: float  # reward of the episode so far
-    values: Values | None  # what led here; None for a reset
+    values: Values | None  # the actions that led here; None for a reset
     state: Mapping[str, Any] | None  # of the environment, where it can be saved
-    random: Mapping[str, Any]  # of its random numbers
+    random: Mapping[str, Any]  # state of its random numbers
 
 
 class Session:
     """Plays an environment from a seed, and remembers every step.
 
     Args:
-        create_env: makes one; called again to go back in environments that cannot be saved.
-        seed: of the environment: it does what environment 0 of a pool with this seed does.
-        name: what to call it, where it has no other name for messages.
+        create_env: makes the environment; called again to go back if it cannot be saved.
+        seed: the environment does what environment 0 of a pool with this seed does.
+        name: the environment's name, unless it has one of its own for messages.
 
     Attributes:
         env: the environment.
-        reader: of its observations.
+        reader: reads its observations.
     """
 
     def __init__(self, create_env: Callable[[], Environment], seed: int, name: str) -> None:
         self._create_env = create_env
         self._seed = seed
         self.env = self._new()
-        name = self.env.display_name or name
+        name = getattr(self.env, "_called", name)
         self.reader = FrameReader(self.env.obs_space(), self.env.action_space(), name)
         self._moments: list[Moment] = []
         self.begin_episode()
@@ -69,7 +72,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether the episode is over: nobody acts, and `begin_episode` goes on."""
+        """True at the end of an episode: nobody acts, and `begin_episode` goes on."""
         return self.now.obs.done
 
     def begin_episode(self) -> None:
@@ -85,7 +88,7 @@ class Session:
         """Take a step.
 
         Raises:
-            ValueError: for values that are not offered.
+            ValueError: the values are not offered.
         """
         before = self.now
         obs = self.env.act(self._actions(values, before))
@@ -94,26 +97,26 @@ class Session:
         self._remember(obs, before.episode, before.step + 1, before.total, values)
 
     def vec_obs(self) -> VecObs:
-        """The present frame as a batch of one, as a policy takes it."""
+        """Return the present frame as a batch of one, for a policy."""
         return self._batch(self.now)
 
     def image(self) -> NDArray[np.uint8] | None:
-        """The present step as a (height, width, 3) image; None where the environment draws nothing."""
+        """Return a (height, width, 3) image of the present step; None if the environment draws nothing."""
         try:
             return self.env.render()
         except NotImplementedError:
             return None
 
     def undo(self) -> bool:
-        """Take the last step back, or the last reset. Returns whether there was one.
+        """Undo the last step, or the last reset. Returns false if there is none.
 
         Raises:
-            CannotGoBackError: see there; nothing has changed then.
+            CannotGoBackError: the environment cannot go back; nothing has changed.
         """
         return self._go_back_to(len(self._moments) - 2)
 
     def restart(self) -> bool:
-        """Go back to the first observation of this episode. Returns whether there is anything to take back."""
+        """Go back to the first observation of this episode. Returns false if this is it."""
         first = len(self._moments) - 1 - self.now.step
         return self.now.step > 0 and self._go_back_to(first)
 
@@ -165,7 +168,7 @@ class Session:
         return True
 
     def _replayed(self, index: int) -> Environment:
-        """A new environment, played up to that moment."""
+        """Make a new environment, and play it up to that moment."""
         env = self._new()
         for k, moment in enumerate(self._moments[: index + 1]):
             obs = env.reset() if moment.values is None else env.act(self._actions(moment.values, self._moments[k - 1]))
@@ -175,3 +178,131 @@ class Session:
                     f"{self.reader.environment} cannot be saved, and does not repeat itself from its seed: there is no way back"
                 )
         return env
+
+
+# --- Decisions
+
+
+class EntityRow(NamedTuple):
+    """An entity of a frame, described for the table."""
+
+    number: int  # entity index inside the frame
+    type_name: str
+    features: str  # such as "x=3 y=2"
+    is_visible: bool
+
+    @property
+    def described(self) -> str:
+        """The type, and the features if there are any."""
+        return f"{self.type_name} ({self.features})" if self.features else self.type_name
+
+
+#: The choice of an actor to whom no entity is open.
+NOBODY = Choice(-1, "nobody", is_open=True)
+
+
+class Turn(NamedTuple):
+    """One decision of one actor.
+
+    Attributes:
+        action: name of the action.
+        actor: description of the actor; "" for a global action.
+        choices: empty for an actor to whom no entity is offered, and for a number.
+        is_numbered: choices may be typed by number. False if names are numbers, since 3 would mean two things.
+        bounds: smallest and largest value of a number. None: the actor takes one of `choices`.
+    """
+
+    action: str
+    actor: str
+    choices: list[Choice]
+    is_numbered: bool = True
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is anything to decide; otherwise the actor selects nobody."""
+        return self.bounds is not None or any(choice.is_open for choice in self.choices)
+
+
+def entity_rows(frame: Frame, obs_space: ObsSpace) -> list[EntityRow]:
+    """Describe every entity, in the order of the frame, without `__global__`."""
+    rows: list[EntityRow] = []
+    for name, entity in obs_space.entities.items():
+        visible = frame.visible.get(name)
+        for i, values in enumerate(frame.features[name]):
+            features = describe_features(entity.features, values, entity.kinds)
+            rows.append(EntityRow(len(rows), name, features, visible is None or bool(visible[i])))
+    return rows
+
+
+def describe_features(
+    names: Sequence[str], values: Sequence[float] | NDArray[Any], kinds: Mapping[str, FeatureKind]
+) -> str:
+    """Describe features, such as "x=3.25 card=10412"."""
+    shown = []
+    for name, value in zip(names, values, strict=True):
+        is_whole = num_values(kinds.get(name)) is not None
+        shown.append(f"{name}={int(value) if is_whole else format(float(value), '.4g')}")
+    return " ".join(shown)
+
+
+def turns(session: Session) -> list[Turn]:
+    """List the decisions of the present step, by action and actor."""
+    frame, reader = session.now.frame, session.reader
+    entities = [row.described for row in entity_rows(frame, reader.obs_space)]
+    found = []
+    for name, offer in frame.actions.items():
+        space = reader.action_space[name]
+        for row, index in enumerate(offer.actors.tolist()):
+            actor = "" if space.is_global else f"{index} {entities[index]}"
+            choices = space.list_choices(offer, row, entities)
+            is_numbered = space.selects or not any(is_number(choice.name) for choice in choices)
+            if not space.numbers:
+                found.append(Turn(name, actor, choices, is_numbered))
+            for label, bounds in space.numbers.items():
+                found.append(Turn(name, f"{actor}, {label}", [], bounds=bounds))
+    return found
+
+
+def is_number(text: str) -> bool:
+    """Return true for a whole number."""
+    return text.removeprefix("-").removeprefix("+").isdecimal()
+
+
+def read_choice(text: str, turn: Turn) -> float:
+    """Parse a typed choice: a number, a name, or the beginning of exactly one name.
+
+    Raises:
+        ValueError: there is no such choice, there are several, or it is closed.
+    """
+    if turn.bounds is not None:
+        return _read_number(text, *turn.bounds)
+    choices = turn.choices
+    if turn.is_numbered and is_number(text):
+        numbers = [choice.value for choice in choices]
+        found = [choice for choice in choices if choice.value == int(text)]
+        if not found:
+            raise ValueError(f"there is no {text} here; allowed: {', '.join(map(str, numbers))}")
+    else:
+        folded = text.casefold()
+        exact = [choice for choice in choices if choice.name.casefold() == folded]
+        found = exact or [choice for choice in choices if choice.name.casefold().startswith(folded)]
+        if not found:
+            raise ValueError(f"nothing begins with {text!r}; {nearest(text, dict.fromkeys(c.name for c in choices))}")
+        if len(found) > 1:
+            meant = (f"{choice.value} {choice.name}" if turn.is_numbered else choice.name for choice in found)
+            raise ValueError(f"{text!r} can mean {', '.join(meant)}")
+    (choice,) = found
+    if not choice.is_open:
+        raise ValueError(f"{choice.name} is closed now")
+    return choice.value
+
+
+def _read_number(text: str, low: float, high: float) -> float:
+    try:
+        value = np.float32(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None
+    if not (np.isfinite(value) and np.float32(low) <= value <= np.float32(high)):
+        raise ValueError(f"{text} is not allowed; it must be a finite number from {low:.9g} to {high:.9g}")
+    return float(value)

@@ -31,7 +31,7 @@ from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_
 from entity_gym.check import check_environment
 from entity_gym.check.report import Status
 from entity_gym.check.subject import Effort
-from entity_gym.play.turns import describe_features
+from entity_gym.play.session import describe_features
 from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep, Rows
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv

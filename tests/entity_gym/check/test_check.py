@@ -1,5 +1,7 @@
 """The test kit for environments: it finds nothing where there is nothing, and each mistake where there is one."""
 
+import importlib
+import os
 import random
 import re
 import signal
@@ -25,6 +27,21 @@ LITTLE = Effort(steps=25, seconds=None, longest_episode=300, timed_seconds=0.01)
 def check(env, **options) -> dict[str, Result]:
     report = check_environment(env, effort=LITTLE, **options)
     return {result.name: result for result in report.results}
+
+
+def first_failure(env, effort: Effort = LITTLE) -> Result:
+    """Check only as far as the first failure."""
+
+    class Failed(BaseException):
+        pass
+
+    def stop(result: Result) -> None:
+        if result.status is Status.FAILED:
+            raise Failed(result)
+
+    with pytest.raises(Failed) as caught:
+        check_environment(env, effort=effort, on_result=stop)
+    return caught.value.args[0]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -133,11 +150,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("env", "name", "reason"), MISTAKES, ids=lambda value: getattr(value, "__name__", None))
 def test_each_mistake_is_found_where_it_is(env, name: str, reason: str) -> None:
-    report = check_environment(env, effort=LITTLE)
-    assert [result.name for result in report.failed][:1] == [name]
-    text = report.failed[0].text
-    assert re.search(reason, text), text
-    assert "Traceback" not in str(report) and "\n" not in text
+    failed = first_failure(env)
+    assert failed.name == name
+    assert re.search(reason, failed.text), failed.text
+    assert "Traceback" not in failed.text and "\n" not in failed.text
 
 
 @pytest.mark.parametrize(
@@ -160,13 +176,12 @@ def test_what_may_be_meant_is_a_warning(env, name: str, reason: str) -> None:
 
 def test_nobody_is_selected_on_purpose() -> None:
     """Random play of few steps among many entities may never select nobody; the check does."""
-    found = check(broken.ForgetsNobody)
-    assert found["observations"].status is Status.OK
-    assert found["rare actions"].status is Status.FAILED
+    failed = first_failure(broken.ForgetsNobody)
+    assert failed.name == "rare actions"
     assert re.fullmatch(
         r"step 1, action 'look at': nobody is selected, which is allowed: KeyError: None \(tests/entity_gym/check/broken\.py, "
         r"line \d+, in act: `self.looks\[.*`\)",
-        found["rare actions"].text,
+        failed.text,
     )
 
 
@@ -197,9 +212,9 @@ def test_a_mistake_in_a_compiled_world_is_found_before_anything_is_compiled(
     env, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
-    report = check_environment(env, effort=LITTLE)
-    assert [result.name for result in report.failed] == [name]
-    assert re.search(reason, report.failed[0].text), report.failed[0].text
+    failed = first_failure(env)
+    assert failed.name == name
+    assert re.search(reason, failed.text), failed.text
 
 
 @pytest.mark.slow
@@ -211,6 +226,7 @@ def test_a_compiled_world_shows_what_it_shows_as_ordinary_python() -> None:
     assert re.fullmatch(r"compiled or loaded in [\d.]+ s; 25 steps are identical", found["compiled"].text)
     assert found["bounds"].status is Status.OK
     assert found["threads"].text == "1, 2 and 3 threads are identical"
+    assert found["processes"].text == "2 processes are identical"
     assert "steps/s with 1,024 environments in one thread" in found["speed"].text
 
 
@@ -234,6 +250,19 @@ def test_an_end_that_a_feature_announces_is_no_step_limit() -> None:
     )
 
 
+def test_nothing_is_found_in_the_world_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    assert world is not None
+    (tmp_path / "market_of_the_tutorial.py").write_text(world[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    report = check_environment(importlib.import_module("market_of_the_tutorial").Market, effort=LITTLE)
+    assert {result.status for result in report.results} == {Status.OK, Status.SKIPPED}, str(report)
+    assert {r.name: r.text for r in report.results}["end of episode"].endswith(
+        "which feature 'round' of Trader tells, 0 truncated"
+    )
+
+
 # --- On the command line
 
 
@@ -247,13 +276,15 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
     assert re.fullmatch(r"Walk\(size=4\): 22 checks in \d+ s: 18 ok, 4 skipped", lines[-1])
 
 
-def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line() -> None:
-    done = run("tests.entity_gym.check.broken:RaisesInReset", "--quick")
-    assert done.returncode == 1
-    assert done.stderr == ""
-    *_, failed, others, summary = done.stdout.splitlines()
+def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line(capsys) -> None:
+    assert main(["tests.entity_gym.check.broken:RaisesInReset", "--quick"]) == 1
+    done = capsys.readouterr()
+    assert done.err == ""
+    *_, failed, others, summary = done.out.splitlines()
     assert re.match(r"FAILED   reset  +AttributeError: .*broken\.py, line \d+, in reset", failed)
-    assert others.startswith("skipped  19 others        because 'reset' failed: observations, end of episode, ")
+    assert others.startswith(
+        "skipped  19 others        because 'reset' failed: observations, rare actions, end of episode, "
+    )
     assert summary.endswith("2 ok, 19 skipped, 1 FAILED: reset")
 
 
@@ -315,7 +346,7 @@ def test_a_world_that_hangs_is_interrupted_and_the_line_named(capsys) -> None:
         r"`time.sleep\(0.01\)`",
         failed,
     )
-    assert "because 'observations' hangs: end of episode, " in others
+    assert "because 'observations' hangs: rare actions, end of episode, " in others
 
 
 def test_a_world_that_cannot_be_interrupted_is_ended_and_the_line_named(capsys) -> None:
@@ -348,16 +379,12 @@ def test_an_interrupt_ends_it_without_a_traceback() -> None:
 
 
 @pytest.mark.slow
-def test_worker_processes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BROKEN_WORLDS_HOME")  # which importing them here has set
-    found = {
-        result.name: result for result in check_environment(broken.Walk, effort=replace(LITTLE, full=True)).results
-    }
-    assert found["processes"].text == "2 processes are identical"
-    assert found["threads"].text == "1, 2 and 3 threads are identical"
-    done = run("tests.entity_gym.check.broken:OtherInAnotherProcess", "--steps", "30", "--full")
-    assert done.returncode == 1, done.stdout
-    assert "FAILED   processes        in 2 processes it is not the same: the first observation of" in done.stdout
+def test_a_world_that_depends_on_its_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broken.OtherInAnotherProcess, "home", str(os.getpid()))
+    monkeypatch.setenv("BROKEN_WORLDS_HOME", str(os.getpid()))  # for the worker processes
+    failed = first_failure(broken.OtherInAnotherProcess, replace(LITTLE, full=True))
+    assert failed.name == "processes"
+    assert failed.text.startswith("in 2 processes it is not the same: the first observation of environment 0: ")
 
 
 # --- Reports

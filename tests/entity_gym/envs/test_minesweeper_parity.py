@@ -37,7 +37,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, Any], list[Cell], list[Cell], int
 
 
 @given(world=worlds(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_both_forms_show_the_same_after_every_step(
     world: tuple[dict[str, Any], list[Cell], list[Cell], int], seed: int
 ) -> None:
@@ -63,7 +63,7 @@ def test_both_forms_agree_over_whole_episodes_of_the_default_board() -> None:
     under_test.rng = np.random.default_rng(0)
     policy = np.random.default_rng(1)
     rewards = []
-    for _ in range(60):
+    for _ in range(20):
         other = under_test.reset()
         python.reset()
         put(python, mines_of(under_test), robots_of(under_test))
