@@ -53,9 +53,11 @@ if TYPE_CHECKING:  # it imports the compiler, which other environments need not 
     from entity_gym.compiled import CompiledEnvironment
 
 #: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
-#: environment or a function that makes one, a `BatchEnvironment` class, or a `SlotsFactory`.
+#: environment or a function that makes one, a `BatchEnvironment` class (with parameters as a `functools.partial`), or a
+#: `SlotsFactory`.
 EnvSource: TypeAlias = (
     "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[BatchEnvironment]"
+    " | functools.partial[BatchEnvironment]"
 )
 
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.

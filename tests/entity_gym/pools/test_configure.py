@@ -253,7 +253,7 @@ def test_a_worker_that_takes_the_place_of_a_dead_one_knows_them() -> None:
     with ProcessVecEnv(PythonLaps, 2, 2, on_crash="restart") as env:
         env.reset(env_info={"weight": [2.0, 2.0]})
         env.configure({"laps": [3, 4]})
-        env._pool.workers[1].process.kill()
+        env._workers[1].process.kill()
         assert shown(run(env)) == [[1, 2, 2], [0, 4, 2]]
 
 
