@@ -68,6 +68,37 @@ def test_importing_a_lower_package_loads_nothing_from_above(package: str) -> Non
     assert done.stdout.split() == []
 
 
+def imported_modules(file: Path, modules: set[str]) -> set[str]:
+    """The modules among `modules` that a file imports, at its top or late, but for those that only type checkers see."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & modules or {node.module}
+    return found & modules
+
+
+def test_no_module_of_entity_gym_imports_itself_over_others() -> None:
+    files = {}
+    for file in (ROOT / "entity_gym").rglob("*.py"):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        files[name] = file
+    imports = {name: imported_modules(file, set(files)) for name, file in files.items()}
+    assert imports["entity_gym.batch.vec_obs"] >= {"entity_gym.batch.columns", "entity_gym.batch.ragged"}
+    # A module whose imports are all gone is in no circle; whoever is left at the end is.
+    left = dict(imports)
+    while free := [name for name, needed in left.items() if not (needed - {name}) & left.keys()]:
+        for name in free:
+            del left[name]
+    assert sorted(left) == []
+
+
 def test_every_folder_with_python_files_is_listed_in_pyproject() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
     folders = {file.parent for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
