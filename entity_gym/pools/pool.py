@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # it imports the compiler, which other environments need not 
 #: `SlotsFactory`.
 EnvSource: TypeAlias = (
     "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[BatchEnvironment]"
-    " | functools.partial[BatchEnvironment]"
+    " | functools.partial[Any]"
 )
 
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
