@@ -1,4 +1,4 @@
-"""From an environment's class to something that runs: compiled and cached, or as ordinary Python."""
+"""Builds the program of an environment's class: compiled and cached, or as ordinary Python."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numba
-import numpy as np
-from numpy.typing import NDArray
 
-from entity_gym.compiled.codegen import Buffer, buffers, generate
-from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.compiled.description import Description
 from entity_gym.compiled.explain import explain
+from entity_gym.compiled.generate import Bound, bound_arrays, generate
 from entity_gym.compiled.layout import Layout, layout_of
 from entity_gym.compiled.reach import source_key
-from entity_gym.compiled.record import Records
 from entity_gym.compiled.source_check import check_source
 
 CACHE_VARIABLE = "ENTITY_GYM_CACHE_DIR"
@@ -30,27 +26,26 @@ CACHE_VARIABLE = "ENTITY_GYM_CACHE_DIR"
 
 @dataclass(frozen=True)
 class Program:
-    """An environment's loops, ready to run.
+    """The loops of one environment, ready to run.
 
     Attributes:
-        layout: of the environment.
-        buffers: the arrays that `run` works on.
-        run: `run(address of a pointer table, mode, lo, hi)`, without the GIL; None when it runs as ordinary Python.
-        module: the generated one; `module.work(buffers, mode, lo, hi)` is the ordinary Python form.
-        folder: where the compiled code is kept.
+        arrays: the arrays that `run` works on.
+        run: `run(address of the table, todo, lo, hi)`, without the GIL; None when it runs as ordinary Python.
+        module: the generated module; `module.work(arrays, todo, lo, hi)` is the ordinary Python form.
+        folder: the folder of the compiled code.
     """
 
     layout: Layout
-    buffers: list[Buffer]
+    arrays: list[Bound]
     run: Callable[[int, int, int, int], None] | None
     module: ModuleType
     folder: Path
 
 
-_programs: dict[tuple[type[CompiledEnvironment], bool, bool], Program] = {}
+_programs: dict[tuple[type[Description], bool, bool], Program] = {}
 
 
-def build(env: type[CompiledEnvironment], *, compile: bool = True, boundscheck: bool = False) -> Program:
+def build(env: type[Description], *, compile: bool = True, boundscheck: bool = False) -> Program:
     """Compile `env`, or load it from the cache; or make it ready to run as ordinary Python.
 
     Args:
@@ -78,8 +73,8 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entity_gym" / "compiled"
 
 
-def _build(env: type[CompiledEnvironment], jit: bool, boundscheck: bool) -> Program:
-    layout = layout_of(env)  # type: ignore[arg-type]  # mypy takes the hash of instances for the class's
+def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
+    layout = layout_of(env)
     check_source(env, layout)
     source = generate(layout)
     key = source_key(env, source, str(layout.record), str(jit), str(boundscheck))
@@ -92,7 +87,7 @@ def _build(env: type[CompiledEnvironment], jit: bool, boundscheck: bool) -> Prog
         raise
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
         raise explain(error, env, layout) from None
-    return Program(layout, buffers(layout), getattr(module, "run", None), module, folder)
+    return Program(layout, bound_arrays(layout), getattr(module, "run", None), module, folder)
 
 
 def _write(name: str, source: str) -> Path:
@@ -119,7 +114,7 @@ def _write(name: str, source: str) -> Path:
     raise OSError(f"neither {cache_dir()} nor {tempfile.gettempdir()} can be written; set {CACHE_VARIABLE}")
 
 
-def _load(path: Path, env: type[CompiledEnvironment], layout: Layout, jit: bool, boundscheck: bool) -> ModuleType:
+def _load(path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"entity_gym_{path.parent.name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -135,69 +130,3 @@ def _load(path: Path, env: type[CompiledEnvironment], layout: Layout, jit: bool,
         del sys.modules[spec.name]
         raise
     return module
-
-
-class Table:
-    """The arrays of one caller of a program: bound by name, then worked on.
-
-    Args:
-        program: what runs.
-        num_slots: N.
-        arrays: those that stay, by name.
-    """
-
-    def __init__(self, program: Program, num_slots: int, arrays: dict[str, NDArray[Any]]) -> None:
-        self._program = program
-        self._places = {buffer.name: place for place, buffer in enumerate(program.buffers, 2)}
-        self._pointers = np.zeros(len(program.buffers) + 2, dtype=np.int64)
-        self._pointers[0] = num_slots
-        self._address = self._pointers.ctypes.data
-        self._address_of = getattr(program.module, "address_of", _address)  # ten times faster than asking NumPy
-        self.arrays: dict[str, NDArray[Any]] = {}  # keeps them alive, too
-        for name, array in arrays.items():
-            self.bind_at(name, array, _address(array))
-
-    def bind(self, name: str, array: NDArray[Any]) -> None:
-        """Use `array`, which has the buffer's dtype, under `name` from now on."""
-        if self.arrays.get(name) is array:
-            return
-        try:
-            address = self._address_of(array)
-        except TypeError:  # read-only, or not in one piece, as it may come from elsewhere
-            array = np.array(array, order="C")
-            address = self._address_of(array)
-        self.bind_at(name, array, address)
-        if name == "ids":
-            self._pointers[1] = len(array)
-
-    def bind_at(self, name: str, array: NDArray[Any], address: int) -> None:
-        """The same for an array whose address is known: asking for it takes as long as a hundred steps."""
-        self.arrays[name] = array
-        self._pointers[self._places[name]] = address
-
-    def bind_rows(self, rows: Mapping[str, NDArray[Any]], addresses: list[int]) -> None:
-        """Use `rows`, one array for each stream of the layout, as where to copy to."""
-        if self._program.run is None:
-            self.arrays.update({f"out_{slot}": array for slot, array in rows.items()})
-        else:
-            self._pointers[len(self._pointers) - len(addresses) :] = addresses  # they come last
-
-    def run(self, mode: int, lo: int, hi: int) -> None:
-        """Do `mode` to `ids[lo:hi]`; faults are left in the array `err`."""
-        if self._program.run is not None:
-            self._program.run(self._address, mode, lo, hi)
-            return
-        module = self._program.module
-        arrays: dict[str, Any] = {
-            name: Records(array) if array.dtype.names else array for name, array in self.arrays.items()
-        }
-        for action in self._program.layout.actions:  # the compiled form, too, sees one choice for each actor
-            values = arrays.get(f"a_{action.attribute}")
-            if values is not None and not action.bounds:
-                arrays[f"a_{action.attribute}"] = values[:, 0]
-        with np.errstate(over="ignore"):  # random numbers wrap around on purpose
-            module.work(module.Buffers(*(arrays.get(b.name) for b in self._program.buffers)), mode, lo, hi)
-
-
-def _address(array: NDArray[Any]) -> int:
-    return array.ctypes.data

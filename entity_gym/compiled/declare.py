@@ -1,15 +1,19 @@
-"""What a compiled environment declares: its entities, actions and arrays, each with the most that one environment can have."""
+"""Entities and arrays that a compiled environment declares, and the slots that hold them.
+
+Shapes: N slots, one for each environment. Every slot has room for the most that its environment can show.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from entity_gym import actions, spaces
+from entity_gym import spaces
 
 
 def safe_name(name: str) -> str:
@@ -28,6 +32,56 @@ def at_least_one(owner: str, name: str, value: Any) -> None:
         raise ValueError(f"{owner}: {name} is {value!r}; it must be a whole number of at least 1")
 
 
+class Kind(Enum):
+    """The kinds of arrays with a row for each slot; the value is the first part of their names in generated code."""
+
+    FEATURES = "features"  # of an entity type
+    VISIBLE = "visible"
+    IDS = "ids"
+    GLOBAL_FEATURES = "global"
+    ACTORS = "actors"  # of an action: entity indices
+    ACTEES = "actees"
+    MASK = "mask"
+    NUMBERS = "numbers"  # of a continuous action, as `step` sees them
+    ARRAY = "array"  # declared in `arrays`
+    OUTCOME = ""  # of the last step; every environment has the same
+    INFO = "info"
+    METRIC = "metric"
+    PENDING = "pending"  # parameters of the next episode
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An array with a row for each slot.
+
+    Attributes:
+        kind: of the array.
+        owner: attribute of the entity type, action, array, parameter... that it belongs to.
+        dtype, shape: of one slot.
+        rows: for packed arrays the count that tells how many rows leave, a pair of counts whose product tells it, or "" for
+            exactly one. None: the array is not packed by compiled code.
+        row: shape of a row as it leaves.
+        copy: the function of `runtime` that copies the rows.
+        options: further arguments of that function.
+        whole: (first column, last + 1, number of values) of neighbouring features that must be whole numbers.
+    """
+
+    kind: Kind
+    owner: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    rows: str | tuple[str, str] | None = None
+    row: tuple[int, ...] = ()
+    copy: str = "copy_numbers"
+    options: tuple[str, ...] = ()
+    whole: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The array's name in generated code."""
+        return self.owner if self.kind is Kind.OUTCOME else f"{self.kind.value}_{self.owner}"
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class Entity:
     """A type of entity.
@@ -37,12 +91,15 @@ class Entity:
             `entity_gym.Entity`.
         max: the most that one environment can show at once; sizes memory, and is never seen outside.
         hideable: whether `obs.visible.<Type>[i] = False` can hide entities from the policy.
+        ids: whether `observe` writes `obs.ids.<Type>[i]`, an integer that stays with the entity for the whole episode;
+            `new_id(s)` gives out fresh ones.
         kinds: name -> `Category`, `Angle` or `Flag`, for the features that are not plain numbers.
     """
 
     features: tuple[str, ...]
     max: int
     hideable: bool
+    ids: bool
     kinds: Mapping[str, spaces.FeatureKind] = field(hash=False)
 
     def __init__(
@@ -51,136 +108,19 @@ class Entity:
         max: int,
         hideable: bool = False,
         kinds: Mapping[str, spaces.FeatureKind] = spaces.NO_KINDS,
+        *,
+        ids: bool = False,
     ) -> None:
         shown = spaces.Entity(features, kinds)  # checks the names
         at_least_one("Entity", "max", max)
-        values = {"features": shown.features, "max": max, "hideable": hideable, "kinds": shown.kinds}
-        for name, value in values.items():
+        for name, value in (("features", shown.features), ("max", max), ("hideable", hideable), ("ids", ids)):
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "kinds", shown.kinds)
 
     def __repr__(self) -> str:
         features = spaces.with_kinds(self.features, self.kinds)
-        return f"Entity(features={features}, max={self.max}, hideable={self.hideable})"
-
-
-def _types(types: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if types is None else (types,) if isinstance(types, str) else tuple(types)
-
-
-def _check_declared(owner: str, role: str, types: Any, capacity: int | None) -> None:
-    if (types is None) == (capacity is None):
-        raise ValueError(
-            f"{owner}: {role}={types!r} and max_{role}={capacity!r}; give one of them: the entity types that are the {role}, "
-            f"or the most {role} that `observe` will write"
-        )
-    if capacity is not None:
-        at_least_one(owner, f"max_{role}", capacity)
-
-
-@dataclass(frozen=True)
-class Categorical:
-    """Every actor picks one of `choices`.
-
-    Attributes:
-        choices: their names.
-        actors: entity types whose every entity acts; the engine fills them in.
-        max_actors: instead of `actors`: the most that `observe` writes into `obs.<Action>.actors`.
-        masked: whether `obs.<Action>.mask[j, c]` can close choices.
-    """
-
-    choices: Sequence[str]
-    actors: str | Sequence[str] | None = None
-    max_actors: int | None = None
-    masked: bool = False
-
-    def __post_init__(self) -> None:
-        self.space()
-        _check_declared("Categorical", "actors", self.actors, self.max_actors)
-        object.__setattr__(self, "actors", _types(self.actors))
-
-    def space(self) -> actions.ActionSpace:
-        """The same without capacities."""
-        return actions.CategoricalActionSpace(self.choices)
-
-
-@dataclass(frozen=True)
-class GlobalCategorical:
-    """The environment as a whole picks one of `choices`; `masked` gives `obs.<Action>.mask[0, c]`."""
-
-    choices: Sequence[str]
-    masked: bool = False
-
-    def __post_init__(self) -> None:
-        self.space()
-
-    def space(self) -> actions.ActionSpace:
-        """The same without capacities."""
-        return actions.GlobalCategoricalActionSpace(self.choices)
-
-
-@dataclass(frozen=True)
-class SelectEntity:
-    """Every actor picks an entity.
-
-    Attributes:
-        actors, max_actors: as in `Categorical`.
-        actees: entity types whose every entity may be picked; the engine fills them in.
-        max_actees: instead of `actees`: the most that `observe` writes into `obs.<Action>.actees`.
-        masked: whether `obs.<Action>.mask[actor, actee]` (positions in the two lists) can close pairs.
-        exclude_self: an actor may not pick itself, whatever the mask says.
-        nobody: every actor may pick nobody at all times. In `step`, `act.<Action>[j]` is then -1, as it is for an actor to
-            whom no entity is open.
-    """
-
-    actors: str | Sequence[str] | None = None
-    max_actors: int | None = None
-    actees: str | Sequence[str] | None = None
-    max_actees: int | None = None
-    masked: bool = False
-    exclude_self: bool = False
-    nobody: bool = False
-
-    def __post_init__(self) -> None:
-        self.space()
-        _check_declared("SelectEntity", "actors", self.actors, self.max_actors)
-        _check_declared("SelectEntity", "actees", self.actees, self.max_actees)
-        object.__setattr__(self, "actors", _types(self.actors))
-        object.__setattr__(self, "actees", _types(self.actees))
-
-    def space(self) -> actions.ActionSpace:
-        """The same without capacities."""
-        return actions.SelectEntityActionSpace(self.exclude_self, self.nobody)
-
-
-@dataclass(frozen=True)
-class Continuous:
-    """Every actor picks n real numbers: in `step`, `act.<Action>[j, k]` is number `k` of actor `j`.
-
-    They come as float32, and `act.<Action>` is an array of float64, so that rules reckon alike in compiled code and in
-    ordinary Python, which differ in how they mix float32 with other numbers.
-
-    Attributes:
-        low, high, names: as in `entity_gym.ContinuousActionSpace`.
-        actors, max_actors: as in `Categorical`.
-    """
-
-    low: Sequence[float]
-    high: Sequence[float]
-    names: Sequence[str] | None = None
-    actors: str | Sequence[str] | None = None
-    max_actors: int | None = None
-
-    def __post_init__(self) -> None:
-        self.space()
-        _check_declared("Continuous", "actors", self.actors, self.max_actors)
-        object.__setattr__(self, "actors", _types(self.actors))
-
-    def space(self) -> actions.ContinuousActionSpace:
-        """The same without capacities."""
-        return actions.ContinuousActionSpace(self.low, self.high, self.names)
-
-
-Action = Categorical | GlobalCategorical | SelectEntity | Continuous
+        ids = ", ids=True" if self.ids else ""
+        return f"Entity(features={features}, max={self.max}, hideable={self.hideable}{ids})"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from numba.core.ir import Loc
 
-from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.compiled.description import Description
 from entity_gym.compiled.layout import Layout
 from entity_gym.errors import nearest
 
@@ -86,7 +86,7 @@ _CAUSES = [
 ]
 
 
-def explain(error: Exception, env: type[CompiledEnvironment], layout: Layout) -> CompileError:
+def explain(error: Exception, env: type[Description], layout: Layout) -> CompileError:
     """The error to raise in place of Numba's."""
     text = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
     if os.environ.get(FULL_VARIABLE):
@@ -130,7 +130,7 @@ def _location(error: BaseException) -> str:
     return found
 
 
-def _place(text: str, env: type[CompiledEnvironment]) -> str:
+def _place(text: str, env: type[Description]) -> str:
     """The last line that the compiler names in the environment's own files, with its text."""
     functions = {name: getattr(env, name).__code__ for name in ("reset", "step", "observe")}
     files = sorted({code.co_filename for code in functions.values()})

@@ -1,98 +1,84 @@
-"""What a compiled call found wrong, in words."""
+"""Faults that a compiled call has found, as errors in words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.compiled.codegen import Fault
-from entity_gym.compiled.layout import Layout, Stream
+from entity_gym.compiled.actions import ActionPlan
+from entity_gym.compiled.declare import Kind, Slot
+from entity_gym.compiled.layout import Layout
+from entity_gym.compiled.runtime import BAD_COUNT, BAD_INDEX, BAD_REWARD, FAULT, SLOT, VALUE, WHAT
 from entity_gym.spaces import refusal, wrong_values
 
+Slots = Mapping[str, NDArray[Any]]
 
-def raise_fault(err: NDArray[np.int64], layout: Layout, arrays: Mapping[str, NDArray[Any]], where: str) -> NoReturn:
-    """Raise the ValueError that belongs to `err`.
 
-    Args:
-        err: (4,) the fault, the slot, and two numbers that say more.
-        layout: of the environment.
-        arrays: its slots, to name values.
-        where: the environment.
-    """
-    fault, i, what, value = (int(number) for number in err)
-    if fault == Fault.COUNT:
-        raise ValueError(f"{where}: {_count(layout, (layout.counts.names or ())[what], value)}")
-    if fault == Fault.REWARD:
-        raise ValueError(f"{where}: step() returned the reward {arrays['reward'][i]}; it must be a finite number")
-    assert fault == Fault.INDEX, f"unknown fault {fault}"
-    raise ValueError(
+def fault_error(report: list[int], layout: Layout, slots: Slots, where: str) -> ValueError:
+    """The error for a fault of `reset`, `step` or `observe` in the environment called `where`."""
+    fault, i, what, value = (report[place] for place in (FAULT, SLOT, WHAT, VALUE))
+    if fault == BAD_COUNT:
+        return ValueError(f"{where}: {_bad_count(layout, (layout.counts.names or ())[what], value)}")
+    if fault == BAD_REWARD:
+        return ValueError(f"{where}: step() returned the reward {slots['reward'][i]}; it must be a finite number")
+    assert fault == BAD_INDEX, f"unknown fault {fault}"
+    total = sum(int(slots["counts"][i][name]) for name in layout.entities)
+    return ValueError(
         f"{where}: action {layout.actions[what].name!r} names entity {value} as an actor or actee; the frame has "
-        f"{sum(int(arrays['N'][i][name]) for name in layout.entities)} entities"
+        f"{total} entities"
     )
 
 
-def raise_packing_fault(
-    stream: Stream,
-    layout: Layout,
-    arrays: Mapping[str, NDArray[Any]],
-    ids: NDArray[np.int64],
-    where: Callable[[int], str],
-) -> NoReturn:
-    """Raise the ValueError for the first of the slots `ids` with a feature that may not be so, or an actor without a choice."""
+def row_error(
+    slot: Slot, layout: Layout, slots: Slots, ids: NDArray[np.int64], where: Callable[[int], str]
+) -> ValueError:
+    """The error for the first of the slots `ids` with a bad feature, or an actor without a choice, in the array `slot`."""
     for i in ids.tolist():
-        if stream.slot == "g":
-            _check_features(None, layout, arrays["g"][i : i + 1], where(i))
-        elif stream.slot.startswith("f_"):
-            shown = arrays[stream.slot][i][: int(arrays["N"][i][stream.rows])]
-            _check_features(stream.rows, layout, shown, where(i))
+        rows = slots[slot.name][i]
+        counts = slots["counts"][i]
+        if slot.kind is Kind.GLOBAL_FEATURES:
+            message = _bad_feature("global feature", "", layout.global_features, layout.global_kinds, rows[None])
+        elif slot.kind is Kind.FEATURES:
+            entity, shown = layout.entities[slot.owner], rows[: int(counts[slot.owner])]
+            of = " of entity {} of type " + repr(layout.entity_names[slot.owner])
+            message = _bad_feature("feature", of, entity.features, entity.kinds, shown)
         else:
-            _check_mask(stream.slot[2:], layout, arrays, i, where(i))
-    raise AssertionError(f"nothing is wrong with {stream}")
+            action = next(action for action in layout.actions if action.attribute == slot.owner)
+            message = _closed_actor(action, rows, counts)
+        if message:
+            return ValueError(f"{where(i)}: {message}")
+    raise AssertionError(f"nothing is wrong with {slot.name}")
 
 
-def _check_mask(attribute: str, layout: Layout, arrays: Mapping[str, NDArray[Any]], i: int, where: str) -> None:
-    action = next(action for action in layout.actions if action.attribute == attribute)
-    counts = arrays["N"][i]
-    columns = action.num_choices or int(counts[f"{attribute}_actees"])
-    shown = arrays[f"m_{attribute}"][i][: int(counts[attribute]), :columns]
-    closed = ~shown.any(axis=1)
-    if columns and closed.any():
-        raise ValueError(
-            f"{where}: every one of the {columns} choices of actor {int(closed.argmax())} of action {action.name!r} is masked; "
-            "leave one open, or leave the actor out"
-        )
-
-
-def _count(layout: Layout, name: str, value: int) -> str:
+def _bad_count(layout: Layout, name: str, value: int) -> str:
     if name in layout.entities:
         most = layout.entities[name].max
         return f"observe() shows {value} entities of type {layout.entity_names[name]!r}; allowed: 0 to max={most}"
     for action in layout.actions:
-        if name in (action.attribute, f"{action.attribute}_actees"):
-            role, types, most = (
-                ("actors", action.actor_types, action.max_actors)
-                if name == action.attribute
-                else ("actees", action.actee_types, action.max_actees)
-            )
-            if action.is_global or types is not None:
-                return (
-                    f"obs.n.{name} is {value}; the {role} of {action.name!r} are declared, so it can only be set to 0"
-                )
-            return f"obs.n.{name} is {value}; allowed: 0 to max_{role}={most}"
+        for listed in action.lists:
+            if listed.count == name:
+                return listed.refusal(action.name, value)
     return f"obs.n.{name} is {value}; allowed: 0 to max_num_players={layout.max_num_players}"
 
 
-def _check_features(attribute: str | None, layout: Layout, shown: NDArray[np.float32], where: str) -> None:
-    """Look through the rows `shown` of an entity type; None: through the one of global features."""
-    names = layout.global_features if attribute is None else layout.entities[attribute].features
-    kinds = layout.global_kinds if attribute is None else layout.entities[attribute].kinds
+def _closed_actor(action: ActionPlan, mask: NDArray[np.bool_], counts: Any) -> str:
+    columns = action.num_columns(int(counts[action.actees.count]) if action.actees is not None else 0)
+    closed = ~mask[: int(counts[action.actors.count]), :columns].any(axis=1)
+    if not columns or not closed.any():
+        return ""
+    return (
+        f"every one of the {columns} choices of actor {int(closed.argmax())} of action {action.name!r} is masked; "
+        "leave one open, or leave the actor out"
+    )
+
+
+def _bad_feature(what: str, of: str, names: Any, kinds: Any, shown: NDArray[np.float32]) -> str:
     wrong = wrong_values(shown, names, kinds)
-    if wrong.any():
-        row, column = (int(place) for place in np.argwhere(wrong)[0])
-        what = "global feature" if attribute is None else "feature"
-        whose = "" if attribute is None else f" of entity {row} of type {layout.entity_names[attribute]!r}"
-        name = names[column]
-        raise ValueError(f"{where}: {what} {name!r}{whose} is {refusal(shown[row, column], kinds.get(name))}")
+    if not wrong.any():
+        return ""
+    row, column = (int(place) for place in np.argwhere(wrong)[0])
+    name = names[column]
+    return f"{what} {name!r}{of.format(row)} is {refusal(shown[row, column], kinds.get(name))}"

@@ -1,6 +1,6 @@
-"""From a declaration to the arrays that hold many environments: one slot each, sized by the capacities.
+"""The layout of a compiled environment: its record, its counts, and the arrays that hold what N of them show.
 
-Shapes: N slots. Copies leave as `Stream`s; a slot's own arrays never do.
+Environments share arrays, with a slot each, sized by the declared capacities. What leaves is copied and packed.
 """
 
 from __future__ import annotations
@@ -8,125 +8,94 @@ from __future__ import annotations
 import functools
 import itertools
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from entity_gym.compiled.declare import (
-    Array,
-    Categorical,
-    Continuous,
-    Entity,
-    GlobalCategorical,
-    SelectEntity,
-    at_least_one,
-    is_compilable,
-    safe_name,
-)
-from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.compiled.actions import ActionDeclaration, ActionPlan, GlobalCategorical
+from entity_gym.compiled.declare import Array, Entity, Kind, Slot, at_least_one, is_compilable, safe_name
+from entity_gym.compiled.description import Description
 from entity_gym.errors import nearest
 from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
-ENGINE_FIELDS = ("rng", "steps", "max_steps")
+ENGINE_FIELDS = ("rng", "steps", "max_steps", "next_id")
 ENGINE_COUNTS = ("players",)
-RESERVED = (*ENGINE_COUNTS, "n", "global_features", "visible", "arrays", "first")
-
-
-class SlotArray(NamedTuple):
-    """An array with one row a slot, an attribute of `b` in the generated code."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]  # of one slot
-
-
-class WholeNumbers(NamedTuple):
-    """Neighbouring columns that hold whole numbers from 0 to `num` - 1: categories and flags."""
-
-    first: int
-    end: int  # of the columns; the last is the one before
-    num: int
-
-
-class Stream(NamedTuple):
-    """Rows that compiled code packs: the first so many of each slot's, or one of each."""
-
-    slot: str  # name of the `SlotArray`
-    rows: str  # the count that says how many rows, or "<Action>_pairs"; "": exactly one
-    dtype: np.dtype[Any]
-    row: tuple[int, ...]  # shape of a row as it leaves
-    whole: tuple[WholeNumbers, ...] = ()  # of features: those that are not just any finite numbers
-
-
-@dataclass(frozen=True)
-class ActionPlan:
-    """One action. `attribute` is its name in the code; capacities are in rows."""
-
-    name: str
-    attribute: str
-    max_actors: int
-    num_choices: int = 0  # 0: select-entity or continuous
-    max_actees: int = 0
-    is_global: bool = False
-    masked: bool = False  # whether `observe` writes the mask
-    actor_types: tuple[str, ...] | None = None  # attributes of types; None: `observe` writes the actors
-    actee_types: tuple[str, ...] | None = None
-    exclude_self: bool = False
-    nobody: bool = False
-    bounds: tuple[tuple[float, float], ...] = ()  # of the numbers of a continuous action, as float32 has them
-
-    @property
-    def selects(self) -> bool:
-        """Whether it is select-entity."""
-        return self.num_choices == 0 and not self.bounds
-
-    @property
-    def has_mask(self) -> bool:
-        """Whether there is a mask, which `observe` writes or the engine."""
-        return self.masked or self.exclude_self
-
-    @property
-    def can_close(self) -> bool:
-        """Whether it is in order that everything is closed to an actor."""
-        return self.exclude_self or self.nobody
+RESERVED = (*ENGINE_COUNTS, "n", "global_features", "visible", "ids", "arrays", "first")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything about a compiled environment that its code and its memory depend on."""
+    """Everything about a compiled environment that its code and its memory depend on.
+
+    Attributes:
+        record: dtype of `s`.
+        counts: dtype of `obs.n`; all int64.
+        columns: names of the numbers of rows: the counts, and pairs of counts whose product they are.
+        entities: attribute -> declaration.
+        entity_names: attribute -> name.
+        global_kinds: the kinds of the global features that are not plain numbers.
+        info, metrics: reported name -> field.
+        player_rewards: fields, by player.
+        slots: the arrays with a row for each slot.
+        arrays: name of a declared array -> its slot.
+        max_num_players: 0 where no array has players.
+    """
 
     name: str
-    record: np.dtype[Any]  # of `s`
+    record: np.dtype[Any]
     parameters: tuple[str, ...]
-    counts: np.dtype[Any]  # of `obs.n`; all int64
-    entities: Mapping[str, Entity]  # attribute -> declaration
-    entity_names: Mapping[str, str]  # attribute -> name
+    counts: np.dtype[Any]
+    columns: tuple[str | tuple[str, str], ...]
+    entities: Mapping[str, Entity]
+    entity_names: Mapping[str, str]
     global_features: tuple[str, ...]
-    global_kinds: Mapping[str, FeatureKind]  # of those that are not plain numbers
+    global_kinds: Mapping[str, FeatureKind]
     actions: tuple[ActionPlan, ...]
-    info: Mapping[str, str]  # reported name -> field
+    info: Mapping[str, str]
     metrics: Mapping[str, str]
-    player_rewards: tuple[str, ...]  # fields, by player
-    slots: tuple[SlotArray, ...]
-    streams: tuple[Stream, ...]
-    array_slots: Mapping[str, str]  # declared array -> its slot
-    max_num_players: int  # 0 where no array has players
+    player_rewards: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    arrays: Mapping[str, Slot]
+    max_num_players: int
+    has_global_entity: bool
 
-    @property
-    def has_global(self) -> bool:
-        """Whether frames end with the `__global__` entity."""
-        return bool(self.global_features) or any(action.is_global for action in self.actions)
+    @functools.cached_property
+    def packed(self) -> tuple[Slot, ...]:
+        """The slots that compiled code packs."""
+        return tuple(slot for slot in self.slots if slot.rows is not None)
+
+    @functools.cached_property
+    def reason_for_guards(self) -> str:
+        """Why arrays refuse negative indices as ordinary Python; "" where no action selects entities."""
+        names = ", ".join(repr(action.name) for action in self.actions if action.actees is not None)
+        return names and f"-1 stands for nobody in action {names}, and is no index: ask for it first"
+
+    def of_kind(self, *kinds: Kind) -> list[Slot]:
+        """The slots of some kinds."""
+        return [slot for slot in self.slots if slot.kind in kinds]
+
+    def slot(self, kind: Kind, owner: str) -> Slot | None:
+        """The slot of one kind that belongs to `owner`."""
+        return next((slot for slot in self.slots if slot.kind is kind and slot.owner == owner), None)
 
 
-@functools.cache
-def layout_of(env: type[CompiledEnvironment]) -> Layout:
-    """Check what `env` declares and lay it out.
+_layouts: dict[type[Description], Layout] = {}
+
+
+def layout_of(env: type[Description]) -> Layout:
+    """Check the declaration of `env` and lay it out, once for each class.
 
     Raises:
         ValueError: naming the class, and what in its declaration is wrong.
     """
+    if env not in _layouts:
+        _layouts[env] = _layout_of(env)
+    return _layouts[env]
+
+
+def _layout_of(env: type[Description]) -> Layout:
     name = env.__name__
     for function in ("reset", "step", "observe"):
         if not callable(getattr(env, function, None)):
@@ -137,8 +106,8 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
         name,
         "actions",
         env.actions,
-        Categorical | SelectEntity | GlobalCategorical | Continuous,
-        "Categorical, SelectEntity, Continuous",
+        ActionDeclaration,
+        "Categorical, GlobalCategorical, SelectEntity or Continuous",
     )
     entity_names = _attributes(env.entities, name, "entities")
     action_names = _attributes(env.actions, name, "actions")
@@ -148,25 +117,40 @@ def layout_of(env: type[CompiledEnvironment]) -> Layout:
     at_least_one(name, "max_num_players", env.max_num_players)
     obs_space, _ = env.obs_space(), env.action_space()  # check names and choices
     entities = {attribute: env.entities[original] for attribute, original in entity_names.items()}
-    actions = tuple(_plan(name, env, attribute, original) for attribute, original in action_names.items())
-    record = _record(env)
+    actions = tuple(
+        env.actions[original].plan(f"{name}: action {original!r}", original, env.entities)
+        for original in action_names.values()
+    )
+    array_names = _attributes(env.arrays, name, "arrays")
+    record, counts = _record(env), _counts(name, entities, actions)
+    info, metrics = _reported(env.info, "info", record, name), _reported(env.metrics, "metrics", record, name)
+    player_rewards = tuple(_reported(env.player_rewards, "player_rewards", record, name).values())
+    arrays = {original: _array_slot(env, safe, original) for safe, original in array_names.items()}
+    slots = [
+        *_shown_slots(obs_space, entities, actions),
+        *arrays.values(),
+        *_outcome_slots(record, info, metrics, player_rewards, tuple(env.parameters)),
+    ]
+    pairs = [slot.rows for slot in slots if isinstance(slot.rows, tuple)]
     return Layout(
         name=name,
         record=record,
         parameters=tuple(env.parameters),
-        counts=_counts(name, entities, actions),
+        counts=counts,
+        columns=(*(counts.names or ()), *pairs),
         entities=entities,
         entity_names=entity_names,
         global_features=obs_space.global_features,
         global_kinds=obs_space.global_kinds,
         actions=actions,
-        info=_reported(env.info, "info", record, name),
-        metrics=_reported(env.metrics, "metrics", record, name),
-        player_rewards=tuple(_reported(env.player_rewards, "player_rewards", record, name).values()),
-        slots=tuple(_slots(env, entities, actions)),
-        streams=tuple(_streams(env, obs_space, entities, actions)),
-        array_slots={original: f"x_{safe}" for safe, original in _attributes(env.arrays, name, "arrays").items()},
+        info=info,
+        metrics=metrics,
+        player_rewards=player_rewards,
+        slots=tuple(slots),
+        arrays=arrays,
         max_num_players=env.max_num_players if any(array.per_player for array in env.arrays.values()) else 0,
+        has_global_entity=bool(obs_space.global_features)
+        or any(isinstance(declared, GlobalCategorical) for declared in env.actions.values()),
     )
 
 
@@ -196,48 +180,7 @@ def _attributes(names: Iterable[str], owner: str, what: str) -> dict[str, str]:
     return attributes
 
 
-def _plan(owner: str, env: type[CompiledEnvironment], attribute: str, name: str) -> ActionPlan:
-    action = env.actions[name]
-    if isinstance(action, GlobalCategorical):
-        return ActionPlan(name, attribute, 1, len(action.choices), is_global=True, masked=action.masked)
-    assert isinstance(action, Categorical | SelectEntity | Continuous)
-    where = f"{owner}: action {name!r}"
-    actor_types, max_actors = _capacity(where, "actors", action.actors, action.max_actors, env.entities)
-    if isinstance(action, Categorical):
-        return ActionPlan(name, attribute, max_actors, len(action.choices), 0, False, action.masked, actor_types)
-    if isinstance(action, Continuous):
-        low, high = (tuple(bound.tolist()) for bound in action.space().bounds())
-        return ActionPlan(
-            name, attribute, max_actors, actor_types=actor_types, bounds=tuple(zip(low, high, strict=True))
-        )
-    actee_types, max_actees = _capacity(where, "actees", action.actees, action.max_actees, env.entities)
-    return ActionPlan(
-        name,
-        attribute,
-        max_actors,
-        0,
-        max_actees,
-        False,
-        action.masked,
-        actor_types,
-        actee_types,
-        action.exclude_self,
-        action.nobody,
-    )
-
-
-def _capacity(
-    where: str, role: str, types: Any, capacity: int | None, entities: Mapping[str, Entity]
-) -> tuple[tuple[str, ...] | None, int]:
-    if capacity is not None:
-        return None, capacity
-    for type_ in types:
-        if type_ not in entities:
-            raise ValueError(f"{where}: {role} names the unknown entity type {type_!r}; {nearest(type_, entities)}")
-    return tuple(safe_name(type_) for type_ in types), sum(entities[type_].max for type_ in types)
-
-
-def _record(env: type[CompiledEnvironment]) -> np.dtype[Any]:
+def _record(env: type[Description]) -> np.dtype[Any]:
     kinds = {bool: np.bool_, int: np.int64, float: np.float64}
     fields: list[tuple[Any, ...]] = [("rng", np.uint64), ("steps", np.int64), ("max_steps", np.int64)]
     for parameter, default in env.parameters.items():
@@ -246,6 +189,8 @@ def _record(env: type[CompiledEnvironment]) -> np.dtype[Any]:
                 f"{env.__name__}: parameter {parameter!r} has the default {default!r}; it must be int, float or bool"
             )
         fields.append((parameter, kinds[type(default)]))
+    if any(entity.ids for entity in env.entities.values()):
+        fields.append(("next_id", np.int64))
     fields += [_storable(env.__name__, field) for field in env.state]
     names = [field[0] for field in fields]
     for name in names:
@@ -297,8 +242,8 @@ def _reported(given: Sequence[str] | Mapping[str, str], what: str, record: np.dt
 def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> np.dtype[Any]:
     names = [*entities, *ENGINE_COUNTS, *(action.attribute for action in actions)]
     for action in actions:
-        if action.selects:
-            actees = f"{action.attribute}_actees"
+        if action.actees is not None:
+            actees = action.actees.count
             if actees in names:
                 raise ValueError(
                     f"{owner}: obs.n.{actees} would be the number of {actees!r} and of those that {action.name!r} selects from; "
@@ -308,64 +253,66 @@ def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[Action
     return np.dtype([(name, np.int64) for name in names])
 
 
-def _slots(
-    env: type[CompiledEnvironment], entities: Mapping[str, Entity], actions: Sequence[ActionPlan]
-) -> list[SlotArray]:
-    f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
-    slots = [SlotArray(f"f_{name}", f32, (e.max, len(e.features))) for name, e in entities.items() if e.features]
-    slots += [SlotArray(f"v_{name}", flag, (e.max,)) for name, e in entities.items() if e.hideable]
-    if env.global_features:
-        slots.append(SlotArray("g", f32, (len(env.global_features),)))
-    for action in actions:
-        slots.append(SlotArray(f"w_{action.attribute}", i64, (action.max_actors,)))
-        if action.bounds:
-            # What `step` sees: float64, with which ordinary Python and compiled code reckon in the same way.
-            shape = (action.max_actors, len(action.bounds))
-            slots.append(SlotArray(f"d_{action.attribute}", np.dtype(np.float64), shape))
-        if action.selects:
-            slots.append(SlotArray(f"t_{action.attribute}", i64, (action.max_actees,)))
-        if action.has_mask:
-            slots.append(
-                SlotArray(f"m_{action.attribute}", flag, (action.max_actors, action.num_choices or action.max_actees))
-            )
-    for name, array in env.arrays.items():
-        players = (env.max_num_players,) if array.per_player else ()
-        slots.append(SlotArray(f"x_{safe_name(name)}", array.dtype, (*players, *array.item_shape)))
-    return slots
+F32, I64, F64, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_)
 
 
-def _streams(
-    env: type[CompiledEnvironment], obs_space: ObsSpace, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]
-) -> list[Stream]:
-    f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
-    streams = [
-        Stream(f"f_{name}", name, f32, (len(e.features),), _whole_numbers(e.features, e.kinds))
-        for name, e in entities.items()
-        if e.features
-    ]
-    streams += [Stream(f"v_{name}", name, flag, (1,)) for name, e in entities.items() if e.hideable]
+def _shown_slots(obs_space: ObsSpace, entities: Mapping[str, Entity], actions: Sequence[ActionPlan]) -> Iterator[Slot]:
+    for type_, entity in entities.items():
+        num = len(entity.features)
+        if num:
+            whole = _whole_numbers(entity.features, entity.kinds)
+            yield Slot(Kind.FEATURES, type_, F32, (entity.max, num), type_, (num,), "copy_features", (str(num),), whole)
+        if entity.hideable:
+            yield Slot(Kind.VISIBLE, type_, BOOL, (entity.max,), type_, (1,))
+        if entity.ids:
+            yield Slot(Kind.IDS, type_, I64, (entity.max,), type_, (1,))
     for action in actions:
-        name = action.attribute
-        streams.append(Stream(f"w_{name}", name, i64, (1,)))
-        if action.selects:
-            streams.append(Stream(f"t_{name}", f"{name}_actees", i64, (1,)))
-        if action.has_mask:
-            rows, width = (name, action.num_choices) if action.num_choices else (f"{name}_pairs", 1)
-            streams.append(Stream(f"m_{name}", rows, flag, (width,)))
-    for name, array in env.arrays.items():
-        if array.per_player:
-            streams.append(Stream(f"x_{safe_name(name)}", "players", array.dtype, array.item_shape))
+        yield from action.slots()
     names = obs_space.global_features
     if names:
-        streams.append(Stream("g", "", f32, (len(names),), _whole_numbers(names, obs_space.global_kinds)))
-    return streams
+        whole = _whole_numbers(names, obs_space.global_kinds)
+        shape = (len(names),)
+        yield Slot(
+            Kind.GLOBAL_FEATURES, "features", F32, shape, "", shape, "copy_global_features", (str(len(names)),), whole
+        )
 
 
-def _whole_numbers(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[WholeNumbers, ...]:
+def _array_slot(env: type[Description], attribute: str, name: str) -> Slot:
+    array = env.arrays[name]
+    if array.per_player:
+        shape = (env.max_num_players, *array.item_shape)
+        return Slot(Kind.ARRAY, attribute, array.dtype, shape, "players", array.item_shape, "copy_player_rows")
+    return Slot(Kind.ARRAY, attribute, array.dtype, array.item_shape)
+
+
+def _outcome_slots(
+    record: np.dtype[Any],
+    info: Mapping[str, str],
+    metrics: Mapping[str, str],
+    player_rewards: Sequence[str],
+    parameters: Sequence[str],
+) -> Iterator[Slot]:
+    yield Slot(Kind.OUTCOME, "reward", F32)
+    # kept: the last record of the episode is in `final_record`; pending: the next episode has new parameters
+    for flag in ("done", "truncated", "kept", "pending"):
+        yield Slot(Kind.OUTCOME, flag, BOOL)
+    yield Slot(Kind.OUTCOME, "elapsed", I64)
+    if player_rewards:
+        yield Slot(Kind.OUTCOME, "player_rewards", F32, (len(player_rewards),))
+    for name, field in info.items():
+        yield Slot(Kind.INFO, safe_name(name), record[field])
+    for name in metrics:
+        yield Slot(Kind.METRIC, safe_name(name), F64)  # NaN, whatever the field
+    for name in ("max_steps", *parameters):
+        yield Slot(Kind.PENDING, name, record[name])
+
+
+def _whole_numbers(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[tuple[int, int, int], ...]:
+    """(first, end, num) of neighbouring categories and flags with the same number of values."""
     columns = [(num_values(kinds.get(name)), column) for column, name in enumerate(names)]
     found = []
     for num, neighbours in itertools.groupby(columns, key=lambda pair: pair[0]):
         places = [column for _, column in neighbours]
         if num is not None:
-            found.append(WholeNumbers(places[0], places[-1] + 1, num))
+            found.append((places[0], places[-1] + 1, num))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Memory for results, given out again once nobody holds on to it.
+"""Memory for results, used again once nobody holds it any more.
 
 What a pool returns must stay as it is for as long as somebody has it. Fresh memory every time would do, but the operating
 system hands it out page by page, which costs more than the steps themselves.
@@ -33,19 +33,19 @@ _UNUSED = sys.getrefcount(_sample.memory)
 
 
 class Recycler:
-    """Keeps the blocks of earlier results; one is free again when every array made from it is gone."""
+    """Keeps the blocks of earlier results. A block is free again when every array over its memory is gone."""
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
 
     def take(self, size: int) -> Block:
-        """A block of at least `size` bytes that nothing else uses. Arrays over its memory keep it from being given out again."""
+        """A block of at least `size` bytes that nothing else uses."""
         for index, block in enumerate(self._blocks):
             if sys.getrefcount(block.memory) == _UNUSED:
                 if len(block.memory) < size:
-                    self._blocks[index] = block = _new_block(size + size // 4)
+                    self._blocks[index] = block = _new_block(size)
                 return block
-        block = _new_block(size + size // 4)
+        block = _new_block(size)
         if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many results: then each has its own memory
             self._blocks.append(block)
         return block

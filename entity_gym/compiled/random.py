@@ -51,6 +51,13 @@ def rand_normal(s: Any) -> float:
     return radius * math.cos(_TWO_PI * rand_float(s))
 
 
+@kernel
+def new_id(s: Any) -> int:
+    """An id that no entity of this episode has had: 0, 1, 2... In worlds with `Entity(..., ids=True)`."""
+    s.next_id += 1
+    return s.next_id - 1  # type: ignore[no-any-return]
+
+
 def first_random_states(seed: int, num_envs: int, first_env: int = 0) -> NDArray[np.uint64]:
     """(num_envs,) initial values of `s.rng`: environment i draws from `SeedSequence((seed, first_env + i))`."""
     states = [random_state(np.random.SeedSequence((seed, first_env + i))) for i in range(num_envs)]

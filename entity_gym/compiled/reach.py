@@ -16,17 +16,17 @@ from typing import Any
 import numba
 import numpy as np
 
-from entity_gym.compiled import pointer
-from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.compiled import runtime
+from entity_gym.compiled.description import Description
 
 #: Libraries whose code stays as it is as long as their version does, which is part of the hash.
 _VERSIONED = ("numpy", "numba", "llvmlite")
 
 
-def source_key(env: type[CompiledEnvironment], *parts: str) -> str:
+def source_key(env: type[Description], *parts: str) -> str:
     """A hash of `parts`, of every source file that the functions of `env` reach, and of the constants that they use."""
     seen = _Reached()
-    seen.file(pointer.__file__, pointer)
+    seen.file(runtime.__file__, runtime)
     for function in (env.reset, env.step, env.observe):
         seen.visit(function)
     digest = hashlib.sha256()

@@ -1,29 +1,35 @@
-"""Compiled environments side by side.
+"""Compiled environments side by side: what a pool steps, and how their observations become a batch.
 
-Every environment owns a row of preallocated arrays; `collect` packs the rows that are asked for into fresh ones.
+The observation of every environment lies in its slot of preallocated arrays. A call of the compiled loops steps some
+environments and copies what they show, packed, into one block of memory; the batch is made of arrays over that block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
-from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.compiled.build import Table, build
-from entity_gym.compiled.codegen import Fault, Mode, control_index, pending_parameters
-from entity_gym.compiled.declare import safe_name
-from entity_gym.compiled.environment import CompiledEnvironment, describe
-from entity_gym.compiled.faults import raise_fault
-from entity_gym.compiled.first_use import check_first_use
-from entity_gym.compiled.packing import Packer
+from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
+from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecAction, VecActionMask, VecObs
+from entity_gym.compiled import runtime
+from entity_gym.compiled.build import Program, build
+from entity_gym.compiled.declare import Kind, Slot, safe_name
+from entity_gym.compiled.description import Description
+from entity_gym.compiled.faults import fault_error, row_error
+from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_IDS, NUM_SLOTS, STRIDE
+from entity_gym.compiled.layout import Layout
+from entity_gym.compiled.memory import Block, Recycler
 from entity_gym.compiled.random import first_random_states
-from entity_gym.compiled.record import Record
+from entity_gym.compiled.record import Record, Records, guarded
+from entity_gym.compiled.runtime import CHECK, COPY, OBSERVE, PLAN, RESET, STEP
 from entity_gym.pools.slots import (
     EnvIds,
     EnvSlots,
@@ -34,32 +40,126 @@ from entity_gym.pools.slots import (
     check_seed,
     check_state,
 )
+from entity_gym.spaces import GLOBAL_ENTITY
+
+_ALIGNMENT = 64  # bytes, a cache line
+_WORTH_SPLITTING = 4096  # slots; copying fewer takes less time than waking a thread
+
+#: Slots that a saved state holds: everything but scratch, and what belongs to a step.
+_SAVED = (*(kind for kind in Kind if kind is not Kind.NUMBERS),)
+#: Slots that `observe` writes; the last observations of episodes have their own.
+_SHOWN = tuple(kind for kind in Kind if kind not in (Kind.OUTCOME, Kind.INFO, Kind.METRIC, Kind.PENDING))
+
+
+class _Caller:
+    """One thread's table of addresses, from which a call of the compiled loops knows its arrays.
+
+    Attributes:
+        report: (8,) int64, what the last call left behind; see `runtime`.
+        held: the bound arrays in the order of the table; they must stay alive.
+    """
+
+    def __init__(self, program: Program, num_slots: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._program = program
+        self._run = program.run
+        self.table = np.zeros(FIRST_ARRAY + len(program.arrays), dtype=np.int64)
+        self.address = self.table.ctypes.data
+        self.table[NUM_SLOTS] = num_slots
+        self._act = getattr(program.module, "act", None)  # asks for addresses ten times as fast as NumPy
+        self.ids: EnvIds | None = None
+        self._actions: Sequence[NDArray[Any]] = ()
+        self.report = np.zeros(8, dtype=np.int64)
+        self.held: list[NDArray[Any] | None] = [None] * len(program.arrays)
+        self.places = {array.name: place for place, array in enumerate(program.arrays)}
+        self._first = self.places["ids"]
+        for name, array in {**arrays, "report": self.report}.items():
+            self.held[self.places[name]] = array
+            self.table[FIRST_ARRAY + self.places[name]] = _address(array)
+
+    def act(self, todo: int, ids: EnvIds, actions: Sequence[NDArray[Any]], last: int = 0) -> None:
+        """Use `ids` and `actions`, choices and starts of each action in turn, from now on, and do `todo` to all `ids`.
+
+        `last` is the address of the table with which to show last observations; 0: do not.
+        """
+        self.report.fill(0)
+        if self._act is None:
+            self.held[self._first : self._first + 1 + len(actions)] = [ids, *actions]
+            self.ids = ids
+            self.run(todo, 0, len(ids))
+            return
+        try:
+            self._act(self.address, last, todo, ids, *actions)
+        except TypeError:  # read-only, or not in one piece, as arrays may come from elsewhere
+            ids, *actions = (np.array(array, order="C") for array in (ids, *actions))
+            self._act(self.address, last, todo, ids, *actions)
+        finally:
+            self.ids, self._actions = ids, actions  # they must stay alive
+
+    def bind_ids(self, ids: EnvIds) -> None:
+        """Use `ids` from now on, and the actions as they are."""
+        if self.ids is not ids:
+            own = ids if ids.flags.c_contiguous else ids.copy()
+            self.held[self._first] = own
+            self.table[FIRST_ARRAY + self._first] = _address(own)
+            self.table[NUM_IDS] = len(own)
+            self.ids = ids
+
+    def run(self, todo: int, lo: int, hi: int) -> None:
+        """Do `todo` to `ids[lo:hi]`; see `runtime`."""
+        if self._run is not None:
+            self._run(self.address, todo, lo, hi)
+            return
+        reason = self._program.layout.reason_for_guards
+        arrays: list[Any] = []
+        for bound, array in zip(self._program.arrays, self.held, strict=True):
+            if array is None:
+                arrays.append(None)
+            elif array.dtype.names:
+                arrays.append(Records(array, reason))
+            else:
+                arrays.append(guarded(array[:, 0] if bound.column else array, reason))
+        with np.errstate(over="ignore"):  # random numbers wrap around on purpose
+            self._program.module.work(self._program.module.Arrays(*arrays), todo, lo, hi)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return array.ctypes.data
+
+
+class _Packed(NamedTuple):
+    """A packed array: `place` in the table, `column` of its number of rows (-1: one for each environment)."""
+
+    place: int
+    column: int
+    dtype: np.dtype[Any]
+    row: tuple[int, ...]
+    row_bytes: int
+    empty: NDArray[Any]  # many are empty in many worlds
 
 
 class CompiledSlots(EnvSlots):
     """N environments of a `CompiledEnvironment`, stepped without the GIL.
 
     Args:
-        env: the class with its parameters.
+        env: the environment with its parameters, or its class.
         num_envs: N.
         first_env: number of the first environment, where these are part of a larger pool.
         autoreset, final_observations: see `EnvSlots`.
         compile: false runs the source as ordinary Python, with checks of array bounds.
         boundscheck: compile these checks in.
         num_workers: threads that may call `reset` and `step` at the same time.
-        check: before a source is used for the first time, play it for 1,000 steps as ordinary Python.
+        entity_ids: whether batches have `VecObs.ids`.
         numbered: whether messages number the environments; otherwise somebody else does.
 
     Raises:
-        CompileError: if the source cannot be compiled.
-        ValueError: if its first steps break a rule.
+        CompileError: the source cannot be compiled.
     """
 
     one_by_one: ClassVar[bool] = False
 
     def __init__(
         self,
-        env: CompiledEnvironment | type[CompiledEnvironment],
+        env: Description | type[Description],
         num_envs: int,
         *,
         first_env: int = 0,
@@ -68,56 +168,103 @@ class CompiledSlots(EnvSlots):
         compile: bool = True,
         boundscheck: bool = False,
         num_workers: int = 1,
-        check: bool = True,
+        entity_ids: bool = False,
         numbered: bool = True,
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
-        self.env = describe(env)
+        self.env = env() if isinstance(env, type) else env
         self.autoreset, self.final_observations = autoreset, final_observations
         self._arguments: dict[str, Any] = {
+            "first_env": first_env,
+            "autoreset": autoreset,
+            "final_observations": final_observations,
             "compile": compile,
             "boundscheck": boundscheck,
             "num_workers": num_workers,
+            "entity_ids": entity_ids,
             "numbered": numbered,
         }
-        self._first_env, self._num_envs = first_env, num_envs
+        self._first_env, self._num_envs, self._num_workers = first_env, num_envs, num_workers
         self.program = build(type(self.env), compile=compile, boundscheck=boundscheck)
         self.layout = self.program.layout
-        if check and compile:
-            check_first_use(self.env, self.program)
         self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), self.layout.name, first_env)
-        arrays = self._new_slots()
-        self.slots = arrays
-        arrays["cfg"][control_index("autoreset")] = autoreset
-        arrays["cfg"][control_index("keep_truncated")] = final_observations == "truncated"
-        arrays["cfg"][control_index("keep_all")] = final_observations == "all"
-        self._tables = [self._new_table(arrays) for _ in range(num_workers)]
-        self._packer = Packer(self.layout, self._tables[0], arrays, arrays, self.where, max(1, num_workers - 1))
-        self._final: tuple[Table, Packer] | None = None
-        self._keeps_finals = autoreset and final_observations != "none"
-        self._checked: Mapping[str, VecAction] | None = None
+        self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
+        settings = self.slots["settings"]
+        settings[runtime.AUTORESET] = autoreset
+        settings[runtime.KEEP_TRUNCATED] = final_observations == "truncated"
+        settings[runtime.KEEP_ALL] = final_observations == "all"
+        self._last: CompiledSlots | None = None  # shows last observations
+        self._keeps_last = autoreset and final_observations != "none"
+        self._block: Block | None = None  # memory for the next batch
+        self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
+        for name in self.layout.metrics:
+            self.slots[f"metric_{safe_name(name)}"].fill(np.nan)
         for name, value in self.env.values.items():
-            self.slots["S"][name] = value
+            self.slots["record"][name] = value
+        self._prepare()
         self.seed(0)
+
+    def _prepare(self) -> None:
+        """Set up the callers, and what packing needs to know of the layout."""
+        layout, slots = self.layout, self.slots
+        self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
+        self._kept_ids = np.zeros(
+            self._num_envs, dtype=np.int64
+        )  # environments whose last record was kept by this step
+        arrays = {**slots, "rooms": self._rooms, "kept_ids": self._kept_ids}
+        self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
+        places = self._callers[0].places
+        self._choices = [(action.name, action.buffer, action.width or 1) for action in layout.actions]
+        columns = list(layout.columns)
+        self._packed = []
+        for slot in layout.packed:
+            column = columns.index(slot.rows) if slot.rows else -1
+            row_bytes = slot.dtype.itemsize * math.prod(slot.row)
+            empty = np.empty((0, *slot.row), slot.dtype)
+            self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes, empty))
+        number = {slot.name: k for k, slot in enumerate(layout.packed)}
+
+        def packed(slot: Slot | None) -> int:
+            return -1 if slot is None else number[slot.name]
+
+        self._features = [
+            (name, packed(layout.slot(Kind.FEATURES, type_)), columns.index(type_))
+            for type_, name in layout.entity_names.items()
+        ]
+        self._visible = [(layout.entity_names[s.owner], packed(s)) for s in layout.of_kind(Kind.VISIBLE)]
+        self._ids = [
+            (name, packed(layout.slot(Kind.IDS, type_)), columns.index(type_))
+            for type_, name in layout.entity_names.items()
+        ]
+        self._masks = [
+            (a, packed(a.actors.slot), packed(a.actees.slot) if a.actees else -1, packed(a.mask))
+            for a in layout.actions
+        ]
+        self._global = packed(next(iter(layout.of_kind(Kind.GLOBAL_FEATURES)), None))
+        self._arrays = [(name, number.get(slot.name, -1), slots[slot.name]) for name, slot in layout.arrays.items()]
+        self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
+        self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
+        self._make_room(0, [0] * len(columns))
 
     def __len__(self) -> int:
         return self._num_envs
 
-    def where(self, i: int) -> str:  # noqa: D102 - see EnvSlots
+    def where(self, i: int) -> str:
         return super().where(i) if self._arguments["numbered"] else self.layout.name
 
-    def seed(self, seed: int) -> None:  # noqa: D102
+    def seed(self, seed: int) -> None:
         check_seed(seed)
-        self.slots["S"]["rng"] = first_random_states(seed, len(self), self._first_env)
+        self.slots["record"]["rng"] = first_random_states(seed, len(self), self._first_env)
 
-    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:  # noqa: D102
+    def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         slots = self.slots
         checked = []  # all before any is set
         for i, info in zip(ids.tolist(), env_info, strict=True):
             waiting = slots["pending"][i]
             current = {
-                name: (slots[f"p_{name}"] if waiting else slots["S"][name])[i].item() for name in self.env.values
+                name: (slots[f"pending_{name}"] if waiting else slots["record"][name])[i].item()
+                for name in self.env.values
             }
             current["max_steps"] = current["max_steps"] or None
             try:
@@ -126,191 +273,379 @@ class CompiledSlots(EnvSlots):
                 error.add_note(f"in env_info of {self.where(i)}")
                 raise
         for name in self.env.values:
-            slots[f"p_{name}"][ids] = [values[name] for values in checked]
+            slots[f"pending_{name}"][ids] = [values[name] for values in checked]
         slots["pending"][ids] = True
 
-    def reset(self, ids: EnvIds, worker: int = 0) -> None:  # noqa: D102
-        self._run(self._tables[worker], Mode.RESET, ids, 0, len(ids))
+    def reset(self, ids: EnvIds, worker: int = 0) -> None:
+        self._callers[worker].bind_ids(ids)
+        self._run(self._callers[worker], RESET, 0, len(ids))
 
     def observe(self, ids: EnvIds) -> None:
         """Show the states of `ids` again, for example after they were written to."""
-        self._run(self._tables[0], Mode.OBSERVE, ids, 0, len(ids))
+        self._callers[0].bind_ids(ids)
+        self._run(self._callers[0], OBSERVE, 0, len(ids))
 
-    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:  # noqa: D102
-        table = self._tables[0]
-        self._checked = None  # whatever comes of this, others are no longer bound
-        if self._bind_actions(table, actions, len(ids)):
-            table.bind("ids", ids)
-            table.arrays["err"][0] = Fault.NONE
-            table.run(Mode.CHECK, 0, len(ids))
-            if table.arrays["err"][0] == Fault.NONE:
-                self._checked = actions
+    def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        caller = self._callers[0]
+        arrays = self._arrays_of(actions, len(ids))
+        if arrays is not None:
+            caller.act(CHECK, ids, arrays)
+            if caller.report[runtime.FAULT] == runtime.NO_FAULT:
                 return
-        shown = self._packer.pack(ids, _serial)
-        where = lambda position: self._reader.where(int(ids[position]))  # noqa: E731
-        check_actions(actions, shown.action_masks, self._reader.action_space, where)  # says what is wrong
-        raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
+        self._refuse(actions, ids)
 
-    def step(  # noqa: D102
-        self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0
-    ) -> None:
-        table = self._tables[worker]
-        if worker or self._checked is not actions:  # else they are bound already
-            self._bind_actions(table, actions, len(ids))
-        self._run(table, Mode.STEP, ids, lo, hi)
+    def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
+        caller = self._callers[worker]
+        arrays = self._arrays_of(actions, len(ids))
+        assert arrays is not None, "the actions have not been checked"
+        caller.act(0, ids, arrays)
+        self._run(caller, STEP, lo, hi)
 
-    def collect(self, ids: EnvIds, run: Run) -> VecObs:  # noqa: D102
-        obs = self._packer.pack(ids, run)
-        if self._keeps_finals and np.count_nonzero(obs.done):
-            ended = ids[self.slots["fin"][ids]]
-            if len(ended):
-                obs.final = self._collect_final(ended)
+    def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
+        caller, last = self._callers[0], self._last_slots() if self._keeps_last else None
+        arrays = self._arrays_of(actions, len(ids))
+        if arrays is None:
+            untouched()
+            self._refuse(actions, ids)
+        assert arrays is not None
+        block = self._take_block(len(ids))
+        last_block = None if last is None else last._take_block(0)
+        try:
+            caller.act(CHECK | STEP | PLAN | COPY, ids, arrays, 0 if last is None else last._callers[0].address)
+        except Exception as error:
+            self._add_place(error, caller, STEP)
+            raise
+        report: list[int] = caller.report.tolist()
+        if report[runtime.FAULT] == runtime.BAD_ACTION:
+            untouched()
+            self._refuse(actions, ids)
+        self._raise_fault(report)
+        obs = self._batch(ids, block, report[runtime.ENDED] > 0) if report[runtime.COPIED] else self._collect(ids)
+        if last is not None and report[runtime.KEPT]:
+            assert last_block is not None
+            obs.final = self._last_observations(self._kept_ids[: report[runtime.KEPT]].copy(), last_block)
         return obs
 
-    def render(self, i: int) -> NDArray[np.uint8]:  # noqa: D102
+    def collect(self, ids: EnvIds, run: Run) -> VecObs:
+        obs = self._collect(ids, run)
+        if self._keeps_last and obs.done.any():
+            ended = ids[self.slots["kept"][ids]]
+            if len(ended):
+                obs.final = self._last_observations(ended, None)
+        return obs
+
+    def render(self, i: int) -> NDArray[np.uint8]:
         draw = type(self.env).render
         if draw is None:
             raise NotImplementedError(f"{self.layout.name} does not implement render(s)")
-        return draw(Record(self.slots["S"][i]))
+        return draw(Record(self.slots["record"][i]))
 
     @property
-    def can_save(self) -> bool:  # noqa: D102
+    def can_save(self) -> bool:
         return True
 
-    def state(self) -> dict[str, Any]:  # noqa: D102
-        records = self.slots["S"]
-        fields = {name: records[name].copy() for name in self.layout.record.names or ()}
-        shown = {name: self.slots[name].copy() for name in self._saved()}
-        pending = {name: array.copy() for name, array in self._pending().items()}
-        return {"num_envs": len(self), "fields": fields, "shown": shown, "pending": pending}
+    def state(self) -> dict[str, Any]:
+        saved = self._saved()
+        return {"num_envs": len(self)} | {
+            part: {name: array.copy() for name, array in arrays.items()} for part, arrays in saved.items()
+        }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
-        check_state(state, "num_envs", "fields", "shown")
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        own = self._saved()
+        check_state(state, "num_envs", *own)
         if state["num_envs"] != len(self):
             raise ValueError(f"the saved state has {state['num_envs']} environments; this pool has {len(self)}")
-        records = self.slots["S"]
-        fields = {name: records[name] for name in self.layout.record.names or ()}
-        shown = {name: self.slots[name] for name in self._saved()}
-        parts = [(fields, state["fields"]), (shown, state["shown"])]
-        if "pending" in state:
-            parts.append((self._pending(), state["pending"]))
-        else:  # it was saved before parameters could wait
-            self.slots["pending"][:] = False
         other = f"the saved state is of another version of {self.layout.name}"
-        for own, saved in parts:
-            if saved.keys() != own.keys():
-                raise ValueError(f"{other}: fields {sorted(saved.keys() ^ own.keys())} differ")
-            for name, values in own.items():
-                if saved[name].shape != values.shape:
-                    raise ValueError(f"{other}: {name} was {saved[name].shape[1:]} and is {values.shape[1:]}")
-        for own, saved in parts:
-            for name, values in own.items():
-                values[...] = saved[name]
-        self.slots["fin"][:] = False
+        for part, arrays in own.items():
+            if state[part].keys() != arrays.keys():
+                raise ValueError(f"{other}: fields {sorted(state[part].keys() ^ arrays.keys())} differ")
+            for name, values in arrays.items():
+                saved = state[part][name]
+                if saved.shape != values.shape:
+                    raise ValueError(f"{other}: {name} was {saved.shape[1:]} and is {values.shape[1:]}")
+        for part, arrays in own.items():
+            for name, values in arrays.items():
+                values[...] = state[part][name]
+        self.slots["kept"][:] = False
 
-    def clone(self) -> Self:  # noqa: D102
-        copy = type(self)(
-            self.env,
-            len(self),
-            first_env=self._first_env,
-            autoreset=self.autoreset,
-            final_observations=self.final_observations,
-            check=False,
-            **self._arguments,
-        )
+    def clone(self) -> Self:
+        twin = type(self)(self.env, len(self), **self._arguments)
         for name, array in self.slots.items():
-            copy.slots[name][...] = array
-        return copy
+            twin.slots[name][...] = array
+        return twin
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         pass
 
-    def _pending(self) -> dict[str, NDArray[Any]]:
-        """The parameters that wait for the next episode, and where some do."""
-        names = ["pending", *(f"p_{name}" for name in pending_parameters(self.layout))]
-        return {name: self.slots[name] for name in names}
-
-    def _saved(self) -> list[str]:
-        """What a slot shows and how its episode ended; with the records, everything."""
-        apart = {"S", "FS", "N", "cfg", "fin", *self._pending(), *(f"d_{a.attribute}" for a in self.layout.actions)}
-        return [name for name in self.slots if name not in apart]
-
-    def _new_slots(self) -> dict[str, NDArray[Any]]:
-        layout, many = self.layout, self._num_envs
-        records = np.zeros(many, layout.record)
-        counts = np.zeros((many, len(layout.counts.names or ())), dtype=np.int64)
-        arrays: dict[str, NDArray[Any]] = {
-            "S": records,
-            "FS": np.zeros(many, layout.record),
-            "N": counts.view(layout.counts)[:, 0],
-            "L": counts,
-            "cfg": np.zeros(4, dtype=np.int64),
-            "reward": np.zeros(many, dtype=np.float32),
-            "done": np.zeros(many, dtype=np.bool_),
-            "truncated": np.zeros(many, dtype=np.bool_),
-            "elapsed": np.zeros(many, dtype=np.int64),
-            "fin": np.zeros(many, dtype=np.bool_),
+    def _saved(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """Everything that goes on in another pool: the records, and what each slot shows."""
+        records = self.slots["record"]
+        names = [slot.name for slot in self.layout.of_kind(*_SAVED) if slot.name != "kept"]
+        return {
+            "fields": {name: records[name] for name in self.layout.record.names or ()},
+            "slots": {name: self.slots[name] for name in ("lengths", *names)},
         }
-        for slot in layout.slots:
-            arrays[slot.name] = np.zeros((many, *slot.shape), slot.dtype)
-        for name, field in layout.info.items():
-            arrays[f"i_{safe_name(name)}"] = np.zeros(many, layout.record[field])
-        for name in layout.metrics:
-            arrays[f"q_{safe_name(name)}"] = np.full(many, np.nan)
-        if layout.player_rewards:
-            arrays["pr"] = np.zeros((many, len(layout.player_rewards)), dtype=np.float32)
-        arrays["pending"] = np.zeros(many, dtype=np.bool_)
-        for name in pending_parameters(layout):
-            arrays[f"p_{name}"] = np.zeros(many, dtype=layout.record[name])
+
+    # ---- calls of the compiled loops
+
+    def _arrays_of(self, actions: Mapping[str, VecAction], num_ids: int) -> list[NDArray[Any]] | None:
+        """Choices and starts of each action; None if they do not have the right form to be looked at."""
+        if len(actions) != len(self._choices):
+            return None
+        arrays, num_starts = [], num_ids + 1
+        for name, buffer, width in self._choices:
+            given = actions.get(name)
+            if not isinstance(given, buffer):
+                return None
+            values, starts = given.values, given.offsets
+            if len(starts) != num_starts or values.shape[1] != width:
+                return None
+            arrays += [values, starts]
         return arrays
 
-    def _new_table(self, arrays: dict[str, NDArray[Any]]) -> Table:
-        table = Table(self.program, self._num_envs, arrays)
-        table.bind("err", np.zeros(4, dtype=np.int64))
-        return table
+    def _refuse(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
+        """Raise the ValueError that says which action of which environment was not offered."""
+        masks = self._collect(ids).action_masks
+        check_actions(actions, masks, self._reader.action_space, lambda row: self.where(int(ids[row])))
+        raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
 
-    def _bind_actions(self, table: Table, actions: Mapping[str, VecAction], num_ids: int) -> bool:
-        """Hand the actions over as they are; false if they do not have the right form to be looked at."""
-        if actions.keys() != self._reader.action_space.keys():
-            return False
-        for action in self.layout.actions:
-            given = actions[action.name]
-            if (
-                not isinstance(given, RaggedBufferF32 if action.bounds else RaggedBufferI64)
-                or len(given.offsets) != num_ids + 1
-                or given.values.shape[1] != (len(action.bounds) or 1)
-            ):
-                return False
-            table.bind(f"a_{action.attribute}", given.values)
-            table.bind(f"o_{action.attribute}", given.offsets)
-        return True
-
-    def _run(self, table: Table, mode: int, ids: EnvIds, lo: int, hi: int) -> None:
-        table.bind("ids", ids)
-        err = table.arrays["err"]
-        err[0] = Fault.NONE
+    def _run(self, caller: _Caller, todo: int, lo: int, hi: int) -> list[int]:
+        """Do `todo` to the bound environments lo ... hi - 1; returns the report."""
+        caller.report.fill(0)
         try:
-            table.run(mode, lo, hi)
+            caller.run(todo, lo, hi)
         except Exception as error:
-            function = "reset" if mode == Mode.RESET else "act"
-            error.add_note(f"raised by {self.where(int(err[1]))} in {function}()")
+            self._add_place(error, caller, todo)
             raise
-        if err[0] != Fault.NONE:
-            raise_fault(err, self.layout, table.arrays, self.where(int(err[1])))
+        report: list[int] = caller.report.tolist()
+        self._raise_fault(report)
+        return report
 
-    def _collect_final(self, ids: EnvIds) -> VecObs:
-        """The last observations of episodes: the same code shows the records as they were before the reset."""
-        if self._final is None:
-            arrays = self._new_slots()
-            arrays["S"] = self.slots["FS"]
-            arrays["cfg"][control_index("drop_actions")] = 1
-            table = self._new_table(arrays)
-            self._final = table, Packer(self.layout, table, arrays, self.slots, self.where)
-        table, packer = self._final
-        self._run(table, Mode.OBSERVE, ids, 0, len(ids))
-        return packer.pack(ids, _serial)
+    def _add_place(self, error: Exception, caller: _Caller, todo: int) -> None:
+        """Add the environment in which the world's own code has raised `error`."""
+        function = "reset" if todo & RESET else "act"
+        error.add_note(f"raised by {self.where(int(caller.report[runtime.SLOT]))} in {function}()")
+
+    def _raise_fault(self, report: list[int]) -> None:
+        """Raise the error for a fault of `reset`, `step` or `observe`."""
+        if report[runtime.FAULT] not in (runtime.NO_FAULT, runtime.BAD_ROW, runtime.BAD_ACTION):
+            raise fault_error(report, self.layout, self.slots, self.where(report[runtime.SLOT]))
+
+    def _collect(self, ids: EnvIds, run: Run | None = None) -> VecObs:
+        """Pack what the slots `ids` show; `run` may split the copying.
+
+        Raises:
+            ValueError: for a bad feature, or an actor whose every choice is closed.
+        """
+        caller, num_ids = self._callers[0], len(ids)
+        caller.bind_ids(ids)
+        parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
+        block = self._take_block(num_ids)
+        self._run(caller, PLAN, 0, num_ids)
+        totals = self._offsets(block, num_ids)[:, num_ids]
+        if (totals > self._rooms).any():
+            self._make_room(num_ids, (totals + totals // 4).tolist())
+            block = self._take_block(num_ids)
+            self._run(caller, PLAN, 0, num_ids)
+        fault = runtime.NO_FAULT
+        if run is not None and parts > 1:
+            run(lambda part: caller.run(COPY, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
+            fault = int(caller.report[runtime.FAULT])
+        if parts == 1 or fault:  # several parts may have written a report at once: look again
+            report = self._run(caller, COPY, 0, num_ids)
+            if report[runtime.FAULT]:
+                slot = self.layout.packed[report[runtime.WHAT]]
+                raise row_error(slot, self.layout, self.slots, ids, self.where)
+        return self._batch(ids, block)
+
+    def _last_slots(self) -> CompiledSlots:
+        """Slots with which the same loops show last observations: the records of ended episodes as they were."""
+        if self._last is None:
+            self._last = last = copy.copy(self)
+            shown = _new_arrays(self.layout, len(self), self.layout.of_kind(*_SHOWN))
+            shown["elapsed"] = np.zeros_like(self.slots["elapsed"])
+            shown["settings"][runtime.DROP_ACTIONS] = True
+            last.slots = {**self.slots, **shown, "record": self.slots["final_record"]}
+            last._everyone = last._block = None
+            last._prepare()
+            last._callers[0].bind_ids(self._kept_ids)
+        return self._last
+
+    def _last_observations(self, ids: EnvIds, block: Block | None) -> VecObs:
+        """The last observations of the episodes that ended in `ids`; with a block, `_Caller.act` may have packed them."""
+        last = self._last_slots()
+        caller = last._callers[0]
+        if block is not None and caller.report[runtime.COPIED]:
+            caller.report.fill(0)  # read only once
+            return last._batch(ids, block)
+        caller.bind_ids(ids)
+        last._run(caller, OBSERVE, 0, len(ids))
+        obs = last._collect(ids)
+        caller.bind_ids(self._kept_ids)
+        caller.report.fill(0)
+        return obs
+
+    # ---- batches
+
+    def _take_block(self, num_ids: int) -> Block:
+        """Memory for the next batch: the block that was taken last until a batch is made of it."""
+        if num_ids >= self._stride:
+            self._make_room(num_ids, self._rooms.tolist())
+        if self._block is not None:
+            return self._block
+        self._block = block = self._blocks.take(self._size)
+        self._callers[0].table[BLOCK] = block.address
+        if self.program.run is None:
+            held = self._callers[0].held
+            held[self._callers[0].places["offsets"]] = np.ndarray(
+                (len(self._rooms), self._stride), np.int64, block.memory
+            )
+            for packed, start, rows in zip(self._packed, self._starts, self._num_rows, strict=True):
+                held[packed.place] = np.ndarray((rows, *packed.row), packed.dtype, block.memory, start)
+        return block
+
+    def _make_room(self, num_ids: int, rooms: list[int]) -> None:
+        """Divide blocks of memory anew: room for `num_ids` environments, and for `rooms` rows by column of the layout."""
+        self._stride = max(num_ids, min(self._num_envs, num_ids + num_ids // 4)) + 1
+        self._rooms[:] = rooms
+        self._num_rows = [self._stride - 1 if packed.column < 0 else rooms[packed.column] for packed in self._packed]
+        self._starts = []
+        size = _aligned(8 * len(rooms) * self._stride)
+        for packed, rows in zip(self._packed, self._num_rows, strict=True):
+            self._starts.append(size)
+            size += _aligned(rows * packed.row_bytes)
+        self._size = size
+        self._blocks, self._block = Recycler(), None
+        table = self._callers[0].table
+        table[STRIDE] = self._stride
+        for packed, start in zip(self._packed, self._starts, strict=True):
+            table[FIRST_ARRAY + packed.place] = start
+
+    def _offsets(self, block: Block, num_ids: int) -> NDArray[np.int64]:
+        """(columns, num_ids + 1) offsets in `block`."""
+        return np.ndarray((len(self._rooms), num_ids + 1), np.int64, block.memory, 0, (8 * self._stride, 8))
+
+    def _batch(self, ids: EnvIds, block: Block, ended: bool = True) -> VecObs:
+        """The batch over the rows that a call has left in `block`; `ended`: whether episodes may have ended."""
+        num_ids, memory, slots = len(ids), block.memory, self.slots
+        self._block = None  # it is used up
+        offsets = self._offsets(block, num_ids)
+        rows = list(offsets)
+        totals = offsets[:, num_ids].tolist()
+        totals.append(num_ids)
+        used = 0
+        values = []
+        for (_, column, dtype, row, row_bytes, empty), start in zip(self._packed, self._starts, strict=True):
+            total = totals[column]
+            used += total * row_bytes
+            values.append(np.ndarray((total, *row), dtype, memory, start) if total else empty)
+        if self._size > 4 * used + 65536 + 16 * num_ids * len(
+            rows
+        ):  # it was much more at some time: results that are kept should not be so large
+            self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
+
+        features = {}
+        for name, number, column in self._features:
+            shown = values[number] if number >= 0 else np.empty((totals[column], 0), dtype=np.float32)
+            features[name] = RaggedBufferF32.unchecked(shown, rows[column])
+        if self.layout.has_global_entity:
+            shown = values[self._global] if self._global >= 0 else np.empty((num_ids, 0), dtype=np.float32)
+            features[GLOBAL_ENTITY] = RaggedBufferF32.unchecked(shown, np.arange(num_ids + 1, dtype=np.int64))
+        masks: dict[str, VecActionMask] = {}
+        for action, actors, actees, mask in self._masks:
+            masks[action.name] = VecActionMask(
+                RaggedBufferI64.unchecked(values[actors], rows[self._packed[actors].column]),
+                RaggedBufferI64.unchecked(values[actees], rows[self._packed[actees].column]) if actees >= 0 else None,
+                RaggedBufferBool.unchecked(values[mask], rows[self._packed[mask].column])
+                if mask >= 0 and len(values[mask])
+                else None,
+            )
+        everyone = ids is self._everyone
+        if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
+            self._everyone, everyone = ids, True
+
+        def taken(array: NDArray[Any]) -> NDArray[Any]:
+            return array.copy() if everyone else array.take(ids, 0)
+
+        done = taken(slots["done"])
+        obs = VecObs(
+            features=features,
+            action_masks=masks,
+            reward=taken(slots["reward"]),
+            done=done,
+            truncated=taken(slots["truncated"]),
+            env_id=ids.copy(),
+            elapsed_step=taken(slots["elapsed"]),
+        )
+        for name, number in self._visible:
+            if not values[number].all():
+                obs.visible[name] = RaggedBufferBool.unchecked(values[number], rows[self._packed[number].column])
+        if self._arguments["entity_ids"]:
+            for name, number, column in self._ids:
+                written = np.full((totals[column], 1), -1) if number < 0 else values[number]
+                obs.ids[name] = RaggedBufferI64.unchecked(written, rows[column])
+        if ended and self._info and done.any():
+            obs.end_of_episode_info = _EpisodeInfo(self._info, ids[done])
+        if self._metrics:
+            obs.metrics = _metrics(self._metrics, ids)
+        for name, number, array in self._arrays:
+            obs.arrays[name] = (
+                RaggedBuffer(values[number], rows[self._packed[number].column]) if number >= 0 else taken(array)
+            )
+        if self.layout.player_rewards:
+            earned = taken(slots["player_rewards"])
+            obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
+        return obs
 
 
-def _serial(fn: Any, n: int) -> None:
-    for worker in range(n):
-        fn(worker)
+def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
+    """Records, counts and `slots` of so many environments."""
+    lengths = np.zeros((num_slots, len(layout.counts.names or ())), dtype=np.int64)
+    arrays: dict[str, NDArray[Any]] = {
+        "record": np.zeros(num_slots, layout.record),
+        "final_record": np.zeros(num_slots, layout.record),
+        "lengths": lengths,
+        "counts": lengths.view(layout.counts)[:, 0],
+        "settings": np.zeros(4, dtype=np.int64),
+    }
+    return arrays | {slot.name: np.zeros((num_slots, *slot.shape), slot.dtype) for slot in slots}
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _metrics(columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> dict[str, Metric]:
+    metrics = {}
+    for name, column in columns.items():
+        values = column[ids]
+        values = values[~np.isnan(values)]  # NaN: nothing to report
+        if len(values):
+            metrics[name] = Metric(len(values), float(values.sum()), float(values.min()), float(values.max()))
+    return metrics
+
+
+class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
+    """What finished episodes report; made into dictionaries only when somebody asks."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> None:
+        self._ids = ids
+        self._columns = {name: column[ids] for name, column in columns.items()}
+
+    @functools.cached_property
+    def _rows(self) -> dict[int, int]:
+        return {env_id: row for row, env_id in enumerate(self._ids.tolist())}
+
+    def __getitem__(self, env_id: int) -> Mapping[str, Any]:
+        row = self._rows[env_id]
+        info = {name: column[row].item() for name, column in self._columns.items()}
+        return {name: value for name, value in info.items() if value == value}  # NaN: nothing to report
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __repr__(self) -> str:
+        return repr({env_id: self[env_id] for env_id in self})

@@ -11,15 +11,16 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from entity_gym.compiled.environment import CompiledEnvironment
+from entity_gym.compiled.declare import Kind
+from entity_gym.compiled.description import Description
 from entity_gym.compiled.explain import CompileError
-from entity_gym.compiled.layout import Layout
+from entity_gym.compiled.layout import ENGINE_FIELDS, Layout
 from entity_gym.errors import nearest
 
 _ARGUMENTS = {"reset": ("s",), "step": ("s", "act"), "observe": ("s", "obs")}
 
 
-def check_source(env: type[CompiledEnvironment], layout: Layout) -> None:
+def check_source(env: type[Description], layout: Layout) -> None:
     """Look through `reset`, `step` and `observe`.
 
     Raises:
@@ -95,7 +96,7 @@ def _record_problems(
     if name not in record:
         yield node, f"there is no field {name!r}; {nearest(name, record)}"
     elif isinstance(node.ctx, ast.Store):
-        if name in layout.parameters or name in ("rng", "steps", "max_steps"):
+        if name in layout.parameters or name in ENGINE_FIELDS:
             yield node, f"{name!r} is read-only: it is a parameter, or the engine's; copy it to a field of `state`"
         elif function == "observe":
             yield node, f"observe must not change the state, and writes {name!r}; do that in reset or step"
@@ -113,9 +114,7 @@ def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Itera
             yield node, f"{path[1]!r} cannot be hidden: declare it with Entity(..., hideable=True)"
     elif len(path) == 2 and path[0] in actions:
         action, part = actions[path[0]], path[1]
-        declared = {"actors": action.actor_types is None}
-        if not action.bounds:
-            declared |= {"actees": action.actee_types is None, "mask": action.masked}
+        declared = {name: name in action.written() for name in action.parts()}
         if part not in declared:
             yield node, f"an action's observation has no {part!r}; {nearest(part, declared)}"
         elif not declared[part]:
@@ -125,12 +124,16 @@ def _obs_problems(node: ast.Attribute, path: list[str], layout: Layout) -> Itera
                 else f"the declared {part} are filled in for you"
             )
             yield node, f"{action.name!r} has no {part} to write: {hint}"
+    elif len(path) == 2 and path[0] == "ids":
+        with_ids = [slot.owner for slot in layout.of_kind(Kind.IDS)]
+        if path[1] not in with_ids:
+            yield node, f"{path[1]!r} has no ids to write: declare it with Entity(..., ids=True)"
     elif len(path) == 2 and path[0] == "arrays":
-        arrays = [slot.removeprefix("x_") for slot in layout.array_slots.values()]
+        arrays = [slot.owner for slot in layout.arrays.values()]
         if path[1] not in arrays:
             yield node, f"there is no array {path[1]!r}; {nearest(path[1], arrays)}"
     elif len(path) == 1:
-        known = ["n", "visible", "arrays", *layout.entities, *actions]
+        known = ["n", "visible", "ids", "arrays", *layout.entities, *actions]
         if path[0] == "global_features" and not layout.global_features:
             yield node, "there are no global features: declare `global_features`"
         elif path[0] not in (*known, "global_features"):

@@ -24,7 +24,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.environment import Environment
 from entity_gym.pools.batch_env import BatchEnvironment, BatchSlots, CreateBatch
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, SlotsFactory, check_num_envs
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, SlotsFactory, check_num_envs, run_serially
 from entity_gym.pools.vec_env import (
     EnvIdLike,
     EnvInfo,
@@ -44,7 +44,6 @@ from entity_gym.pools.workers import (
     check_affinity,
     check_num_threads,
     numbers_of_workers,
-    run_serially,
     usable_cores,
 )
 from entity_gym.spaces import ObsSpace
@@ -95,11 +94,11 @@ def make_slots(
     if entity_ids:
         common["entity_ids"] = True
     if is_compiled(given):
-        from entity_gym.compiled.slots import CompiledSlots
-
-        return CompiledSlots(
-            given, num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
+        world = given() if isinstance(given, type) else given
+        slots: EnvSlots = world.make_slots(
+            num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
         )
+        return slots
     if is_batch(given):
         return BatchSlots(given, num_envs, **common)
     if isinstance(given, SlotsFactory):
@@ -189,6 +188,11 @@ class SlotVecEnv(VecEnv):
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
         self._check_open()
         ids = self._statuses.ready(env_id, "act")
+        if self._workers.num_workers == 1:
+            self._mark(ids, _LOST)  # unless all goes well
+            obs = self.slots.act(actions, ids, lambda: self._mark(ids, _READY))
+            self._mark(ids, _READY)
+            return obs
         self.slots.check(actions, ids)
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
 

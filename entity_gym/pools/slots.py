@@ -30,6 +30,12 @@ Run = Callable[[Callable[[int], None], int], None]
 EnvIds = NDArray[np.int64]
 
 
+def run_serially(fn: Callable[[int], None], n: int) -> None:
+    """Call fn(0) ... fn(n - 1), one after the other."""
+    for k in range(n):
+        fn(k)
+
+
 class EnvSlots(ABC):
     """N environments of one kind, each with what it last showed.
 
@@ -106,6 +112,23 @@ class EnvSlots(ABC):
     @abstractmethod
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         """Step the environments `ids[lo:hi]`. `actions` are for all of `ids`, and have been checked."""
+
+    def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
+        """Check the actions, step the environments `ids` and pack what they show, all in the thread of worker 0.
+
+        Slots that can do this in one go override it. `untouched` is called before an error is raised if no environment has
+        been stepped.
+
+        Raises:
+            ValueError: see `check` and `collect`.
+        """
+        try:
+            self.check(actions, ids)
+        except BaseException:
+            untouched()
+            raise
+        self.step(actions, ids, 0, len(ids))
+        return self.collect(ids, run_serially)
 
     @abstractmethod
     def collect(self, ids: EnvIds, run: Run) -> VecObs:

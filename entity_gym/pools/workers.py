@@ -18,7 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, Self
 
-from entity_gym.pools.slots import EnvIds
+from entity_gym.pools.slots import EnvIds, run_serially
 
 #: How long `close` waits for steps that are being taken, in seconds.
 PATIENCE = 5.0
@@ -79,12 +79,6 @@ class Workers(ABC):
     @abstractmethod
     def close(self) -> bool:
         """Stop. Returns whether nothing is left behind; False after waiting `PATIENCE` seconds in vain."""
-
-
-def run_serially(fn: Callable[[int], None], n: int) -> None:
-    """Call fn(0) ... fn(n - 1), one after the other."""
-    for k in range(n):
-        fn(k)
 
 
 class SerialWorkers(Workers):

@@ -26,8 +26,7 @@ from entity_gym.pools.pool import make_slots
 from entity_gym.pools.processes.arena import Array, Channel
 from entity_gym.pools.processes.interpreter import exit_when_orphaned
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
-from entity_gym.pools.slots import EnvIds, EnvSlots
-from entity_gym.pools.workers import run_serially
+from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
 
 NOBODY: EnvIds = np.zeros(0, np.int64)
 ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone

@@ -14,7 +14,6 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.compiled import CompiledEnvironment, CompileError
 from entity_gym.compiled.build import build
-from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import exactly, ordinary
@@ -356,29 +355,29 @@ def test_before_its_first_use_a_source_is_played_and_refused_for_what_it_does(wo
     kind, message = PLAYED[world]
     for _ in range(2):  # a refusal is no use
         with pytest.raises(kind, match=message) as caught:
-            CompiledSlots(world, 2)
+            world().make_slots(2)
         assert f"found by the check of {world.__name__} before its first use" in caught.value.__notes__[-1]
 
 
 @pytest.mark.parametrize("world", [mistakes.Sound, Everything, worlds.Bare, Watching, Ledge])
 def test_sound_worlds_pass(world: type[CompiledEnvironment], unjitted: Path) -> None:
-    CompiledSlots(world, 1)
+    world().make_slots(1)
 
 
 def test_a_source_that_passed_is_not_played_again(unjitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = []
     monkeypatch.setattr("entity_gym.compiled.first_use._play", lambda env: played.append(env.values))
-    CompiledSlots(mistakes.Sound, 1)
-    CompiledSlots(mistakes.Sound, 5)
+    mistakes.Sound().make_slots(1)
+    mistakes.Sound().make_slots(5)
     assert len(played) == 1
-    CompiledSlots(mistakes.Sound(width=4), 1)  # other parameters may take other paths
+    mistakes.Sound(width=4).make_slots(1)  # other parameters may take other paths
     assert [values["width"] for values in played] == [6, 4]
     monkeypatch.setattr("entity_gym.compiled.build._programs", {})
-    CompiledSlots(mistakes.Sound, 1)
+    mistakes.Sound().make_slots(1)
     assert len(played) == 2
 
 
 def test_debugging_and_plain_environments_go_without_the_check() -> None:
     ordinary(mistakes.ObserveDraws, 1)
     mistakes.ObserveDraws().as_environment()
-    CompiledSlots(mistakes.ObserveDraws, 1, compile=False, check=True)
+    mistakes.ObserveDraws().make_slots(1, compile=False)

@@ -74,7 +74,7 @@ def test_a_state_shows_again_what_was_shown_when_it_was_saved() -> None:
 
 
 def test_a_pool_can_be_saved_before_its_first_episode() -> None:
-    slots = CompiledSlots(Everything(gravity=0.75), 2, check=False)
+    slots = CompiledSlots(Everything(gravity=0.75), 2)
     slots.seed(5)
     other = CompiledSlots(Everything, 2)
     other.load_state(slots.state())
@@ -95,7 +95,7 @@ def test_a_copy_continues_in_the_same_way_and_on_its_own() -> None:
 
 
 def test_a_copy_is_the_same_pool_in_everything_else() -> None:
-    slots = CompiledSlots(Everything(gravity=2.0), 3, first_env=5, autoreset=False, check=False)
+    slots = CompiledSlots(Everything(gravity=2.0), 3, first_env=5, autoreset=False)
     clone = slots.clone()
     assert clone.where(1) == slots.where(1) == "Everything (environment 6)"
     assert clone.autoreset is False and clone.env.values == slots.env.values
@@ -188,5 +188,5 @@ def test_a_parameter_that_cannot_be_is_refused_with_its_environment(info: dict[s
 
 def test_other_parameters_are_the_same_compiled_code() -> None:
     one = CompiledSlots(Everything, 1)
-    other = CompiledSlots(Everything(gravity=3.0, windy=False, max_steps=None), 1, check=False)
+    other = CompiledSlots(Everything(gravity=3.0, windy=False, max_steps=None), 1)
     assert one.program is other.program

@@ -10,7 +10,7 @@ import pytest
 from entity_gym import Angle, Category, Flag, spaces
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity
-from entity_gym.compiled.codegen import generate
+from entity_gym.compiled.generate import generate
 from entity_gym.compiled.layout import layout_of
 from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from tests.entity_gym.compiled.worlds import Everything
@@ -156,7 +156,7 @@ def test_the_last_observation_of_an_episode_is_checked_as_well() -> None:
     with ThreadedVecEnv(Table, 2) as pool:
         pool.reset()
         pool.act(stay)
-        pool.slots.slots["S"]["suit"][1] = 9.0
+        pool.slots.slots["record"]["suit"][1] = 9.0
         with pytest.raises(ValueError, match=r"Table \(environment 1\): feature 'suit' .* is 9; a category of 4"):
             pool.act(stay)
 

@@ -1,0 +1,416 @@
+"""The source of the loops around one environment: what depends on its declaration. The rest is in `runtime`.
+
+`source_of` shows it, and so does `python -m entity_gym.check --source`.
+
+The loops work on `a`, a named tuple of arrays: the slots, the arrays of the present call, and the packed arrays that the call
+fills. A call gets one address, of a table with everything that changes from call to call: `table_entries` says what stands
+where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from entity_gym.compiled.declare import Kind, Slot, safe_name
+from entity_gym.compiled.description import Description
+from entity_gym.compiled.layout import Layout, layout_of
+
+_WIDTH = 112  # of generated lines, without their indentation
+
+#: The first entries of the table; the addresses of bound arrays follow, then where in the block the packed arrays begin.
+NUM_SLOTS, NUM_IDS, STRIDE, BLOCK, FIRST_ARRAY = range(5)
+_MANY = "MANY"  # rows of arrays whose sizes the caller knows
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One array of `a`.
+
+    Attributes:
+        name: attribute of `a`.
+        dtype, shape: expressions.
+        packed: whether it lies in the block that a call fills.
+        column: the caller's array is (n, 1), and the code sees (n,).
+    """
+
+    name: str
+    dtype: str
+    shape: str
+    packed: bool = False
+    column: bool = False
+
+
+def bound_arrays(layout: Layout) -> list[Bound]:
+    """The arrays of `a`, in the order of the table."""
+    columns = len(layout.columns)
+    arrays = [
+        Bound("record", "RECORD", "num_slots,"),
+        Bound("final_record", "RECORD", "num_slots,"),
+        Bound("counts", "COUNTS", "num_slots,"),
+        Bound("lengths", "np.int64", f"num_slots, {len(layout.counts.names or ())}"),  # the same memory
+        Bound("settings", "np.int64", "4,"),
+        Bound("report", "np.int64", "8,"),
+        Bound("rooms", "np.int64", f"{columns},"),
+        Bound("kept_ids", "np.int64", "num_slots,"),
+    ]
+    for slot in layout.slots:
+        arrays.append(
+            Bound(slot.name, _dtype(slot.dtype), ", ".join(["num_slots", *map(str, slot.shape)]) + _one(slot))
+        )
+    arrays.append(Bound("ids", "np.int64", "num_ids,"))  # and behind it, in this order, the actions: see `bind`
+    for action in layout.actions:
+        width = f"{_MANY}, {action.width}" if action.width else f"{_MANY},"
+        arrays.append(Bound(f"choices_{action.attribute}", _dtype(action.dtype), width, column=not action.width))
+        arrays.append(Bound(f"starts_{action.attribute}", "np.int64", "num_ids + 1,"))
+    arrays.append(Bound("offsets", "np.int64", f"{columns}, stride", packed=True))
+    for slot in layout.packed:
+        shape = ", ".join([_MANY, *map(str, slot.row)]) + ("" if slot.row else ",")
+        arrays.append(Bound(f"packed_{slot.name}", _dtype(slot.dtype), shape, packed=True))
+    return arrays
+
+
+def _one(slot: Slot) -> str:
+    return "" if slot.shape else ","
+
+
+def _dtype(dtype: np.dtype[Any]) -> str:
+    return "np.bool_" if dtype == np.bool_ else f"np.{dtype.name}"
+
+
+def source_of(env: Description | type[Description]) -> str:
+    """Return the generated source around a compiled environment.
+
+    Raises:
+        ValueError: the declaration is wrong.
+    """
+    return generate(layout_of(env if isinstance(env, type) else type(env)))
+
+
+def generate(layout: Layout) -> str:
+    """The module around `layout`'s environment."""
+    parts: list[Iterable[str]] = [
+        _head(layout),
+        _check(layout),
+        _show(layout),
+        _advance(layout),
+        _copy(layout),
+        _work(layout),
+        _entry(layout),
+    ]
+    return "\n\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _indented(lines: Iterable[str], levels: int = 1) -> Iterator[str]:
+    for line in lines:
+        yield "    " * levels + line if line else line
+
+
+def _call(before: str, arguments: Iterable[str], after: str = ")") -> Iterator[str]:
+    """A call in one line, or with an argument in each."""
+    arguments = list(arguments)
+    line = f"{before}{', '.join(arguments)}{after}"
+    if len(line) <= _WIDTH:
+        yield line
+        return
+    yield before
+    yield from (f"    {argument}," for argument in arguments)
+    yield after
+
+
+def _head(layout: Layout) -> Iterator[str]:
+    yield f'"""The loops around {layout.name}: generated from its declaration, and made anew whenever that changes.'
+    yield ""
+    yield "a: all arrays. i: a slot. j: its place in the call, a.ids[j] == i. s: its record. n: its counts, `obs.n`."
+    yield '"""'
+    yield ""
+    yield "from collections import namedtuple"
+    yield "from math import isfinite"
+    yield ""
+    yield "import numpy as np"
+    yield "from numba import carray, njit, types"
+    yield ""
+    yield "from entity_gym.compiled.runtime import *  # noqa: F403"
+    yield ""
+    yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER."
+    yield "if JIT:"
+    yield '    globals().update({name: njit(inline="always")(function) for name, function in INLINED.items()})'
+    yield "reset, step, observe = ENV.reset, ENV.step, ENV.observe"
+    yield "if JIT:"
+    yield "    inline = njit(forceinline=True, **INNER)"
+    yield "    reset, step, observe = inline(reset), inline(step), inline(observe)"
+    yield ""
+    yield "MANY = 1 << 40  # rows of arrays whose sizes the caller knows"
+    columns = list(layout.columns)
+    pairs = [[columns.index(name) for name in pair] for pair in columns if isinstance(pair, tuple)]
+    yield f"PAIRS = np.array({pairs!r}, np.int64).reshape({len(pairs)}, 2)"
+    for action in layout.actions:
+        bounds = getattr(action, "bounds", ())
+        if bounds:
+            rows = ", ".join(f"({_number(low)}, {_number(high)})" for low, high in bounds)
+            yield f"BOUNDS_{action.attribute} = np.array([{rows}], np.float64)"
+    yield from _named_tuple("Arrays", [array.name for array in bound_arrays(layout)])
+    for action in layout.actions:
+        if action.written():
+            yield from _named_tuple(f"Offer_{action.attribute}", list(action.written()))
+    for kind, name in ((Kind.VISIBLE, "Visible"), (Kind.IDS, "Ids"), (Kind.ARRAY, "DeclaredArrays")):
+        if layout.of_kind(kind):
+            yield from _named_tuple(name, [slot.owner for slot in layout.of_kind(kind)])
+    yield from _named_tuple("Obs", [name for name, _ in _obs_fields(layout)])
+    if layout.entities:
+        yield from _named_tuple("First", list(layout.entities))
+    yield from _named_tuple("Act", [*(["first"] if layout.entities else []), *(a.attribute for a in layout.actions)])
+
+
+def _number(value: float) -> str:
+    return repr(value) if np.isfinite(value) else f"{'-' if value < 0 else ''}np.inf"
+
+
+def _named_tuple(name: str, fields: list[str]) -> Iterator[str]:
+    yield from _call(f'{name} = namedtuple("{name}", [', [f'"{field}"' for field in fields], "])")
+
+
+def _obs_fields(layout: Layout) -> list[tuple[str, str]]:
+    """The fields of `obs` and what they are for slot `i`."""
+    fields = [("n", "n")]
+    fields += [(slot.owner, f"a.{slot.name}[i]") for slot in layout.of_kind(Kind.FEATURES)]
+    fields += [("global_features", f"a.{slot.name}[i]") for slot in layout.of_kind(Kind.GLOBAL_FEATURES)]
+    for action in layout.actions:
+        parts = ", ".join(f"a.{slot.name}[i]" for slot in action.written().values())
+        if parts:
+            fields.append((action.attribute, f"Offer_{action.attribute}({parts})"))
+    for kind, name, attribute in (
+        (Kind.VISIBLE, "Visible", "visible"),
+        (Kind.IDS, "Ids", "ids"),
+        (Kind.ARRAY, "DeclaredArrays", "arrays"),
+    ):
+        slots = layout.of_kind(kind)
+        if slots:  # a single number is an array of one: written as obs.arrays.name[0]
+            rows = ", ".join(f"a.{slot.name}[i]" if slot.shape else f"a.{slot.name}[i : i + 1]" for slot in slots)
+            fields.append((attribute, f"{name}({rows})"))
+    return fields
+
+
+def _check(layout: Layout) -> Iterator[str]:
+    yield "def check(a, lo, hi):"
+    yield '    """Are the actions for ids[lo:hi] among those that were offered?"""'
+    if not layout.actions:
+        yield "    return True"
+        return
+    yield "    for j in range(lo, hi):"
+    yield "        i = a.ids[j]"
+    yield "        n = a.counts[i]"
+    for number, action in enumerate(layout.actions):
+        name = action.attribute
+        yield f"        if a.starts_{name}[j + 1] - a.starts_{name}[j] != n.{name}:"
+        yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
+        function, arguments = action.check()
+        yield from _indented(_call(f"if not {function}(", arguments, "):"), 2)
+        yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
+    yield "    return True"
+
+
+def _show(layout: Layout) -> Iterator[str]:
+    columns = list(layout.counts.names or ())
+    yield "def show(a, i, s):"
+    yield '    """Let `observe` write what slot i shows; fill in declared actors and actees; check counts and entity indices."""'
+    yield "    n = a.counts[i]"
+    for name in [*layout.entities, "players"]:
+        yield f"    n.{name} = 0"
+    for slot in layout.of_kind(Kind.VISIBLE):
+        yield f"    open_all(a.{slot.name}[i], {slot.shape[0]})"
+    for slot in layout.of_kind(Kind.IDS):
+        yield f"    forget_ids(a.{slot.name}[i], {slot.shape[0]})"
+    for action in layout.actions:
+        yield from _indented(action.before())
+    yield from _indented(_call("observe(s, Obs(", [value for _, value in _obs_fields(layout)], "))"))
+    limits = {name: entity.max for name, entity in layout.entities.items()} | {"players": layout.max_num_players}
+    for name, most in limits.items():
+        yield f"    if n.{name} < 0 or n.{name} > {most}:"
+        yield f"        return fail(a.report, BAD_COUNT, i, {columns.index(name)}, n.{name})"
+    yield from _indented(_firsts(layout))
+    for number, action in enumerate(layout.actions):
+        yield from _indented(action.after(columns, number))
+    yield "    return True"
+
+
+def _firsts(layout: Layout) -> Iterator[str]:
+    """Set `first_<Type>`, the index of the first entity of each type, and `total`."""
+    total = "0"
+    for name in layout.entities:
+        yield f"first_{name} = {total}"
+        total = f"first_{name} + n.{name}"
+    yield f"total = {total}"
+
+
+def _advance(layout: Layout) -> Iterator[str]:
+    yield "def advance(a, todo, lo, hi):"
+    yield '    """Reset, step or observe ids[lo:hi]."""'
+    yield "    for j in range(lo, hi):"
+    yield "        i = a.ids[j]"
+    yield "        a.report[SLOT] = i  # where an exception comes from"
+    yield "        s = a.record[i]"
+    yield "        fresh = todo & RESET != 0  # begins an episode"
+    yield "        drop = a.settings[DROP_ACTIONS] == 1"
+    yield "        if fresh:"
+    yield "            a.reward[i] = 0.0"
+    yield "            a.done[i] = a.truncated[i] = a.kept[i] = False"
+    for slot in layout.of_kind(Kind.METRIC):
+        yield f"            a.{slot.name}[i] = np.nan"
+    for player in range(len(layout.player_rewards)):
+        yield f"            a.player_rewards[i, {player}] = 0.0"
+    yield "        if todo & STEP:"
+    yield from _indented(_step(layout), 3)
+    yield "        if fresh:"
+    yield "            if a.pending[i]:"
+    yield "                a.pending[i] = False"
+    for slot in layout.of_kind(Kind.PENDING):
+        yield f"                s.{slot.owner} = a.{slot.name}[i]"
+    yield "            s.steps = 0"
+    if layout.of_kind(Kind.IDS):
+        yield "            s.next_id = 0"
+    yield "            reset(s)"
+    yield "        a.elapsed[i] = s.steps"
+    yield "        if not show(a, i, s):"
+    yield "            return False"
+    lists = [listed for action in layout.actions for listed in action.lists]
+    if lists:
+        yield "        if drop:"
+        yield "            n = a.counts[i]"
+        for listed in lists:
+            yield f"            n.{listed.count} = 0"
+    yield "    return True"
+
+
+def _step(layout: Layout) -> Iterator[str]:
+    """Step slot i: sets `fresh` where the next episode begins, `drop` where none does."""
+    arguments = [action.argument() for action in layout.actions]
+    if layout.entities:
+        yield "n = a.counts[i]"
+        yield from list(_firsts(layout))[:-1]
+        arguments.insert(0, f"First({', '.join(f'first_{name}' for name in layout.entities)})")
+    yield "s.steps = s.steps + 1"
+    yield from _call("act = Act(", arguments)
+    yield "reward, terminated, cut = step(s, act)"
+    yield "ended = terminated or cut or (s.max_steps > 0 and s.steps >= s.max_steps)"
+    yield "a.reward[i] = reward"
+    yield "if not isfinite(a.reward[i]):"
+    yield "    return fail(a.report, BAD_REWARD, i, 0, 0)"
+    yield "a.done[i] = ended"
+    yield "a.truncated[i] = ended and not terminated"
+    yield "a.kept[i] = False"
+    for name, field in layout.metrics.items():
+        yield f"a.metric_{safe_name(name)}[i] = s.{field}"
+    for player, field in enumerate(layout.player_rewards):
+        yield f"earned = np.float64(s.{field})"
+        yield f"a.player_rewards[i, {player}] = earned if earned == earned else 0.0"
+        yield f"if not isfinite(a.player_rewards[i, {player}]):"
+        yield "    return fail(a.report, BAD_REWARD, i, 0, 0)"
+    yield "if ended:"
+    yield "    a.report[ENDED] += 1"
+    for name, field in layout.info.items():
+        yield f"    a.info_{safe_name(name)}[i] = s.{field}"
+    yield "    if a.settings[AUTORESET] == 1:"
+    yield "        if a.settings[KEEP_ALL] == 1 or (a.settings[KEEP_TRUNCATED] == 1 and not terminated):"
+    yield "            a.final_record[i] = a.record[i]"
+    yield "            a.kept[i] = True"
+    yield "            a.kept_ids[a.report[KEPT]] = i"
+    yield "            a.report[KEPT] += 1"
+    yield "        fresh = True"
+    yield "    else:"
+    yield "        drop = True"
+
+
+def _copy(layout: Layout) -> Iterator[str]:
+    columns = list(layout.columns)
+    yield "def copy(a, lo, hi):"
+    yield '    """Copy the rows of ids[lo:hi] to the packed arrays, and check the features and masks among them."""'
+    for number, slot in enumerate(layout.packed):
+        rows, counts = slot.rows, ["a.ids"]
+        assert rows is not None
+        if rows:
+            counts += [
+                "a.lengths",
+                *(str(columns.index(name)) for name in ((rows,) if isinstance(rows, str) else rows)),
+            ]
+        place = [f"a.offsets[{columns.index(rows)}]"] if rows else []
+        arguments = [*counts, *place, f"a.{slot.name}", f"a.packed_{slot.name}", *slot.options, "lo", "hi"]
+        fault = f"        return fail(a.report, BAD_ROW, lo, {number}, 0)"
+        if slot.copy in ("copy_numbers", "copy_player_rows"):
+            yield from _indented(_call(f"{slot.copy}(", arguments))
+            continue
+        yield from _indented(_call(f"if not {slot.copy}(", arguments, "):"))
+        yield fault
+        for first, end, num in slot.whole:
+            check = "are_whole" if rows else "are_whole_globals"
+            limits = [str(first), str(end), str(num), "lo", "hi"]
+            yield from _indented(_call(f"if not {check}(", [*counts, f"a.{slot.name}", *limits], "):"))
+            yield fault
+    yield "    return True"
+
+
+def _work(layout: Layout) -> Iterator[str]:
+    num_columns, num_counts = len(layout.columns), len(layout.counts.names or ())
+    yield "def work(a, todo, lo, hi):"
+    yield '    """Do to ids[lo:hi] what `todo` says, a few environments at a time."""'
+    yield "    if todo & CHECK:"
+    yield "        if not check(a, lo, hi):"
+    yield "            return"
+    yield "    if todo & PLAN:"
+    yield f"        begin_plan(a.offsets, {num_columns})"
+    yield "    copying = todo & COPY != 0"
+    yield "    for start in range(lo, hi, CHUNK):"
+    yield "        end = min(start + CHUNK, hi)"
+    yield "        if todo & (RESET | STEP | OBSERVE):"
+    yield "            if not advance(a, todo, start, end):"
+    yield "                return"
+    yield "        if todo & PLAN:"
+    yield f"            plan(a.ids, a.lengths, {num_counts}, PAIRS, {num_columns - num_counts}, a.offsets, start, end)"
+    yield "        if copying:"
+    yield f"            copying = has_room(a.offsets, {num_columns}, a.rooms, end)"
+    yield "        if copying:"
+    yield "            copying = copy(a, start, end)"
+    yield "    a.report[COPIED] = copying"
+
+
+def _entry(layout: Layout) -> Iterator[str]:
+    arrays = bound_arrays(layout)
+    yield "if JIT:"
+    yield "    check, show, advance, copy = inline(check), inline(show), inline(advance), inline(copy)"
+    yield "    work = inline(work)"
+    yield ""
+    yield "    @njit(types.void(*[types.int64] * 4), nogil=True, cache=True, **OPTIONS)"
+    yield "    def run(address, todo, lo, hi):"
+    yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
+    yield f"        num_slots, num_ids, stride, block = table[{NUM_SLOTS}], table[{NUM_IDS}], table[{STRIDE}], table[{BLOCK}]"
+    yield "        a = Arrays("
+    for place, array in enumerate(arrays, FIRST_ARRAY):
+        address = f"block + table[{place}]" if array.packed else f"table[{place}]"
+        yield f"            carray(as_pointer({address}), ({array.shape}), {array.dtype}),  # {array.name}"
+    yield "        )"
+    yield "        work(a, todo, lo, hi)"
+    yield ""
+    places = {array.name: place for place, array in enumerate(arrays, FIRST_ARRAY)}
+    names, forms = ["ids"], ["int64[::1]"]
+    for action in layout.actions:
+        names += [f"choices_{action.attribute}", f"starts_{action.attribute}"]
+        forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
+    signature = ["int64", "int64", "int64", *forms]
+    yield from _indented(
+        _call("@njit(types.void(", [f"types.{form}" for form in signature], "), nogil=True, cache=True)")
+    )
+    yield from _indented(_call("def act(", ["address", "last", "todo", *names], "):"))
+    yield '        """Bind the actions, do `todo` to all `ids`, and pack last observations with the table `last`."""'
+    yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
+    yield f"        table[{NUM_IDS}] = len(ids)"
+    yield from (f"        table[{places[name]}] = {name}.ctypes.data" for name in names)
+    yield "        run(address, todo, 0, len(ids))"
+    yield f"        kept = carray(as_pointer(table[{places['report']}]), (8,), np.int64)[KEPT]"
+    yield "        if last != 0 and kept > 0:"
+    yield f"            table = carray(as_pointer(last), ({FIRST_ARRAY + len(arrays)},), np.int64)"
+    yield f"            if kept < table[{STRIDE}]:"
+    yield f"                table[{NUM_IDS}] = kept"
+    yield "                run(last, OBSERVE | PLAN | COPY, 0, kept)"

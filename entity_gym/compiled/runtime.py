@@ -1,0 +1,375 @@
+"""The part of the loops that is the same for every environment. The generated source imports it.
+
+Everything here is ordinary Python that compiles, so the same lines run with `compile=False`. `build` compiles the functions of
+`INLINED` into their callers before the optimizer sees them: sizes that are passed as numbers are then constants, on which the
+speed of short loops depends.
+
+Shapes: N slots, n environments of one call, E the capacity of a type or list.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+#: The functions that are compiled into their callers, by name.
+INLINED: dict[str, Any] = {}
+
+
+def inlined(function: Any) -> Any:
+    """Mark a function that is compiled into its callers."""
+    INLINED[function.__name__] = function
+    return function
+
+
+#: What one call does with the environments `ids[lo:hi]`; these are flags, done in this order.
+CHECK = 1  # are the actions among those that were offered?
+RESET = 2
+STEP = 4
+OBSERVE = 8  # show the state again
+PLAN = 16  # count the rows and compute where each environment's rows go
+COPY = 32  # copy the rows there, if there is room
+
+#: Environments that are stepped and copied in turn: few enough for what one has written to be in the cache still.
+CHUNK = 64
+
+#: Places in `report`, which a call leaves behind.
+FAULT, SLOT, WHAT, VALUE, COPIED, ENDED, KEPT = range(7)
+
+#: `report[FAULT]`: why a call stopped. `report[SLOT]` is the slot; WHAT and VALUE say more.
+NO_FAULT = 0
+BAD_ACTION = 1  # WHAT: number of the action
+BAD_REWARD = 2
+BAD_COUNT = 3  # WHAT: column of the count, VALUE: its value
+BAD_INDEX = 4  # WHAT: number of the action, VALUE: the entity index
+BAD_ROW = 5  # WHAT: number of the packed array; which slot it is, Python finds out
+
+#: Places in `settings`, which stay as they are.
+AUTORESET, KEEP_TRUNCATED, KEEP_ALL, DROP_ACTIONS = range(4)
+
+#: `obs.n.<Action>` before `observe` where actors or actees are declared: all of them.
+EVERYBODY = -1
+
+
+@intrinsic
+def as_pointer(typing_context: Any, address: Any) -> Any:
+    """The untyped pointer to an int64 address; `numba.carray` makes an array of it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), codegen
+
+
+@inlined
+def fail(report: Any, fault: int, slot: int, what: int, value: int) -> bool:
+    """Write down a fault. Returns False, as every function that has failed does."""
+    report[FAULT] = fault
+    report[SLOT] = slot
+    report[WHAT] = what
+    report[VALUE] = value
+    return False
+
+
+# ---- before `observe`
+
+
+@inlined
+def open_all(flags: Any, most: int) -> None:
+    """Set every flag of a (E,) array. A loop is faster than assigning a slice."""
+    for k in range(most):
+        flags[k] = True
+
+
+@inlined
+def open_all_choices(mask: Any, most: int, num_choices: int) -> None:
+    """Open every choice of a (most, num_choices) mask."""
+    for k in range(most):
+        for c in range(num_choices):
+            mask[k, c] = True
+
+
+@inlined
+def forget_ids(ids: Any, most: int) -> None:
+    """Set every id of a (E,) array to -1, no id."""
+    for k in range(most):
+        ids[k] = -1
+
+
+# ---- after `observe`
+
+
+@inlined
+def list_entities(listed: Any, k: int, first: int, count: int) -> int:
+    """Write the entity indices of one type to `listed` from place `k` on. Returns the place behind the last."""
+    for e in range(count):
+        listed[k + e] = first + e
+    return k + count
+
+
+@inlined
+def find_unknown(listed: Any, count: int, total: int) -> int:
+    """The place of the first of `count` entity indices that no entity of the frame has; -1 if there is none."""
+    for k in range(count):
+        if listed[k] < 0 or listed[k] >= total:
+            return k
+    return -1
+
+
+@inlined
+def close_self(mask: Any, actors: Any, num_actors: int, actees: Any, num_actees: int) -> None:
+    """Close the pairs of an actor with itself."""
+    for k in range(num_actors):
+        for e in range(num_actees):
+            if actors[k] == actees[e]:
+                mask[k, e] = False
+
+
+# ---- actions
+
+
+@inlined
+def are_choices(values: Any, first: int, count: int, num_choices: int) -> bool:
+    """Whether `values[first:first + count]` are choices."""
+    fine = True
+    for k in range(count):
+        value = values[first + k]
+        fine &= (value >= 0) & (value < num_choices)
+    return fine
+
+
+@inlined
+def are_open_choices(values: Any, first: int, count: int, num_choices: int, mask: Any) -> bool:
+    """Whether `values[first:first + count]` are choices that the mask, (A, num_choices), leaves open."""
+    fine = True
+    for k in range(count):
+        value = values[first + k]
+        if value < 0 or value >= num_choices:
+            fine = False
+        else:
+            fine &= mask[k, value]
+    return fine
+
+
+@inlined
+def are_selectable(values: Any, first: int, count: int, actees: Any, num_actees: int, nobody: bool) -> bool:
+    """Whether `values[first:first + count]` are actees, or -1 where nobody may be selected."""
+    fine = True
+    for k in range(count):
+        value = values[first + k]
+        found = value == -1 and (nobody or num_actees == 0)
+        for e in range(num_actees):
+            found |= actees[e] == value
+        fine &= found
+    return fine
+
+
+@inlined
+def are_open_to_select(
+    values: Any, first: int, count: int, actees: Any, num_actees: int, nobody: bool, can_close: bool, mask: Any
+) -> bool:
+    """Whether the mask, (A, actees), leaves the selections open. An actor to whom everything is closed selects nobody."""
+    fine = True
+    for k in range(count):
+        value = values[first + k]
+        found = value == -1 and (nobody or num_actees == 0)
+        any_open = False
+        for e in range(num_actees):
+            if actees[e] == value:
+                found = mask[k, e]
+            any_open |= mask[k, e]
+        fine &= found or (value == -1 and can_close and not any_open)
+    return fine
+
+
+@inlined
+def are_within(values: Any, first: int, count: int, width: int, bounds: Any) -> bool:
+    """Whether the rows `values[first:first + count]` are finite and within `bounds`, a (width, 2) array of low and high."""
+    fine = True
+    for k in range(count):
+        for f in range(width):
+            value = values[first + k, f]
+            fine &= isfinite(value) & (value >= bounds[f, 0]) & (value <= bounds[f, 1])
+    return fine
+
+
+@inlined
+def as_float64(values: Any, first: int, count: int, width: int, room: Any) -> Any:
+    """Copy rows of float32 to `room`, since compiled code and Python reckon alike in float64. Returns the rows there."""
+    for k in range(count):
+        for f in range(width):
+            room[k, f] = values[first + k, f]
+    return room[:count]
+
+
+# ---- packing: every `copy_...` copies the rows of ids[lo:hi] to `out`, from offsets[j] on; False if one may not be so
+
+
+@inlined
+def begin_plan(offsets: Any, num_columns: int) -> None:
+    """Let the rows of the first environment go to the beginning."""
+    for c in range(num_columns):
+        offsets[c, 0] = 0
+
+
+@inlined
+def plan(ids: Any, lengths: Any, num_counts: int, pairs: Any, num_pairs: int, offsets: Any, lo: int, hi: int) -> None:
+    """Compute where the rows of ids[lo:hi] go: fill in `offsets`, (K + P, n + 1), from place `lo` on.
+
+    There are K counts, in `lengths` (N, K), and P pairs of counts, `pairs`, whose products are rows of pair masks.
+    """
+    for j in range(lo, hi):
+        i = ids[j]
+        for c in range(num_counts):
+            offsets[c, j + 1] = offsets[c, j] + lengths[i, c]
+        for p in range(num_pairs):
+            offsets[num_counts + p, j + 1] = (
+                offsets[num_counts + p, j] + lengths[i, pairs[p, 0]] * lengths[i, pairs[p, 1]]
+            )
+
+
+@inlined
+def has_room(offsets: Any, num_columns: int, rooms: Any, end: int) -> bool:
+    """Whether all rows up to offsets[:, end] fit into the packed arrays, which have `rooms` rows."""
+    fits = True
+    for c in range(num_columns):
+        fits &= offsets[c, end] <= rooms[c]
+    return fits
+
+
+@inlined
+def copy_features(
+    ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, width: int, lo: int, hi: int
+) -> bool:
+    """Copy features, which must be finite. No `and`: this way the loops have no branches."""
+    fine = True
+    if offsets[hi] > offsets[lo]:
+        for j in range(lo, hi):
+            i = ids[j]
+            to = offsets[j]
+            for k in range(lengths[i, column]):
+                for f in range(width):
+                    x = slots[i, k, f]
+                    out[to + k, f] = x
+                    fine &= isfinite(x)
+    return fine
+
+
+@inlined
+def are_whole(
+    ids: Any, lengths: Any, column: int, slots: Any, first: int, end: int, num: int, lo: int, hi: int
+) -> bool:
+    """Whether the features `first` to `end` - 1 are whole numbers from 0 to `num` - 1: categories and flags."""
+    fine = True
+    for j in range(lo, hi):
+        i = ids[j]
+        for k in range(lengths[i, column]):
+            for f in range(first, end):
+                x = slots[i, k, f]
+                fine &= (x >= 0) & (x < num) & (x == np.floor(x))
+    return fine
+
+
+@inlined
+def copy_global_features(ids: Any, slots: Any, out: Any, width: int, lo: int, hi: int) -> bool:
+    """Copy global features, one row for each environment; they must be finite."""
+    fine = True
+    for j in range(lo, hi):
+        i = ids[j]
+        for f in range(width):
+            x = slots[i, f]
+            out[j, f] = x
+            fine &= isfinite(x)
+    return fine
+
+
+@inlined
+def are_whole_globals(ids: Any, slots: Any, first: int, end: int, num: int, lo: int, hi: int) -> bool:
+    """`are_whole` for global features."""
+    fine = True
+    for j in range(lo, hi):
+        i = ids[j]
+        for f in range(first, end):
+            x = slots[i, f]
+            fine &= (x >= 0) & (x < num) & (x == np.floor(x))
+    return fine
+
+
+@inlined
+def copy_numbers(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, lo: int, hi: int) -> bool:
+    """Copy lists with one number for each row: actors, actees, ids, visibility."""
+    if offsets[hi] > offsets[lo]:
+        for j in range(lo, hi):
+            i = ids[j]
+            to = offsets[j]
+            for k in range(lengths[i, column]):
+                out[to + k, 0] = slots[i, k]
+    return True
+
+
+@inlined
+def copy_choices(
+    ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, width: int, lo: int, hi: int
+) -> bool:
+    """Copy the masks of choices. Every actor needs an open one."""
+    fine = True
+    if offsets[hi] > offsets[lo]:
+        for j in range(lo, hi):
+            i = ids[j]
+            to = offsets[j]
+            for k in range(lengths[i, column]):
+                any_open = False
+                for c in range(width):
+                    out[to + k, c] = slots[i, k, c]
+                    any_open |= slots[i, k, c]
+                fine &= any_open
+    return fine
+
+
+@inlined
+def copy_pairs(
+    ids: Any,
+    lengths: Any,
+    actors: int,
+    actees: int,
+    offsets: Any,
+    slots: Any,
+    out: Any,
+    can_close: bool,
+    lo: int,
+    hi: int,
+) -> bool:
+    """Copy masks over pairs, actor by actor; `actors` and `actees` are columns of `lengths`.
+
+    Unless everything can be closed, every actor needs an open actee if there are any.
+    """
+    fine = True
+    if offsets[hi] > offsets[lo]:
+        for j in range(lo, hi):
+            i = ids[j]
+            num_actees = lengths[i, actees]
+            to = offsets[j]
+            for k in range(lengths[i, actors]):
+                any_open = can_close or num_actees == 0
+                for e in range(num_actees):
+                    out[to, 0] = slots[i, k, e]
+                    any_open |= slots[i, k, e]
+                    to += 1
+                fine &= any_open
+    return fine
+
+
+@inlined
+def copy_player_rows(ids: Any, lengths: Any, column: int, offsets: Any, slots: Any, out: Any, lo: int, hi: int) -> bool:
+    """Copy arrays that have a row of any shape for each player."""
+    for j in range(lo, hi):
+        i = ids[j]
+        to = offsets[j]
+        for k in range(lengths[i, column]):
+            out[to + k] = slots[i, k]
+    return True
