@@ -95,10 +95,9 @@ def _print_source(name: str, parameters: dict[str, Any]) -> int:
                 f"{name} is a Python environment: no code is generated for it, so --source has nothing to show"
             )
         env = with_parameters(source, parameters)
-        from entity_gym.compiled.generate import generate
-        from entity_gym.compiled.layout import layout_of
+        from entity_gym.compiled.generate import source_of
 
-        print(generate(layout_of(type(env))))
+        print(source_of(env))
     except ValueError:
         raise
     except Exception as error:

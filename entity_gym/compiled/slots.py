@@ -590,11 +590,15 @@ class CompiledSlots(EnvSlots):
             obs.metrics = _metrics(self._metrics, ids)
         for name, number, array in self._arrays:
             obs.arrays[name] = (
-                RaggedBuffer(values[number], rows[self._packed[number].column]) if number >= 0 else taken(array)
+                RaggedBuffer.from_offsets(values[number], rows[self._packed[number].column])
+                if number >= 0
+                else taken(array)
             )
         if self.layout.player_rewards:
             earned = taken(slots["player_rewards"])
-            obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
+            obs.arrays[PLAYER_REWARD] = RaggedBuffer.from_offsets(
+                earned.ravel(), np.arange(num_ids + 1) * earned.shape[1]
+            )
         return obs
 
 

@@ -96,7 +96,7 @@ def make_slots(
     if is_compiled(given):
         world = given() if isinstance(given, type) else given
         slots: EnvSlots = world.make_slots(
-            num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
+            num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
         )
         return slots
     if is_batch(given):
