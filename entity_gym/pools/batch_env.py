@@ -307,7 +307,7 @@ class BatchSlots(EnvSlots):
             for name, value in metrics.items():
                 self._metrics_of(name)[i] = value
         self._infos = {i: dict(info) for i, info in enumerate(state["infos"]) if info is not None}
-        self._pending = {i: dict(info) for i, info in enumerate(state.get("pending", [])) if info is not None}
+        self._pending = {i: dict(info) for i, info in enumerate(state["pending"]) if info is not None}
         self._finals.clear()
         self._collected = None
 

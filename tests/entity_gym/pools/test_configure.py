@@ -220,18 +220,6 @@ def test_what_waits_is_saved(make: Callable[[int], VecEnv]) -> None:
         assert [shown(run(env)) for _ in range(4)] == expected
 
 
-def test_a_state_from_before_there_was_anything_to_wait_for_still_loads() -> None:
-    for make in (POOLS["list"], POOLS["compiled"], POOLS["arrays"]):
-        with make(2) as env:
-            env.reset()
-            state = env.state()
-            del state["pending"]
-            env.configure({"laps": [5, 5]})
-            env.load_state(state)
-            run(env)
-            assert shown(run(env)) == [[0, 2, 0.5]] * 2
-
-
 def test_a_copy_waits_too() -> None:
     for make in (POOLS["list"], POOLS["compiled"], POOLS["processes"]):
         with make(2) as env:
