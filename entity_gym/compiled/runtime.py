@@ -136,24 +136,21 @@ def close_self(mask: Any, actors: Any, num_actors: int, actees: Any, num_actees:
 @inlined
 def are_choices(values: Any, first: int, count: int, num_choices: int) -> bool:
     """Whether `values[first:first + count]` are choices."""
-    fine = True
     for k in range(count):
         value = values[first + k]
-        fine &= (value >= 0) & (value < num_choices)
-    return fine
+        if value < 0 or value >= num_choices:
+            return False
+    return True
 
 
 @inlined
 def are_open_choices(values: Any, first: int, count: int, num_choices: int, mask: Any) -> bool:
     """Whether `values[first:first + count]` are choices that the mask, (A, num_choices), leaves open."""
-    fine = True
     for k in range(count):
         value = values[first + k]
-        if value < 0 or value >= num_choices:
-            fine = False
-        else:
-            fine &= mask[k, value]
-    return fine
+        if value < 0 or value >= num_choices or not mask[k, value]:
+            return False
+    return True
 
 
 @inlined

@@ -135,6 +135,10 @@ class _Packed(NamedTuple):
     row: tuple[int, ...]
     row_bytes: int
     empty: NDArray[Any]  # many are empty in many worlds
+    ragged: Any  # the class of its buffer
+
+
+_RAGGED = {("f", 1): RaggedBufferF32, ("l", 1): RaggedBufferI64, ("q", 1): RaggedBufferI64, ("?", 1): RaggedBufferBool}
 
 
 class CompiledSlots(EnvSlots):
@@ -222,7 +226,8 @@ class CompiledSlots(EnvSlots):
             column = columns.index(slot.rows) if slot.rows else -1
             row_bytes = slot.dtype.itemsize * math.prod(slot.row)
             empty = np.empty((0, *slot.row), slot.dtype)
-            self._packed.append(_Packed(places[f"packed_{slot.name}"], column, slot.dtype, slot.row, row_bytes, empty))
+            place, ragged = places[f"packed_{slot.name}"], _RAGGED.get((slot.dtype.char, len(slot.row)), RaggedBuffer)
+            self._packed.append(_Packed(place, column, slot.dtype, slot.row, row_bytes, empty, ragged))
         number = {slot.name: k for k, slot in enumerate(layout.packed)}
 
         def packed(slot: Slot | None) -> int:
@@ -238,10 +243,11 @@ class CompiledSlots(EnvSlots):
             for type_, name in layout.entity_names.items()
         ]
         self._masks = [
-            (a, packed(a.actors.slot), packed(a.actees.slot) if a.actees else -1, packed(a.mask))
+            (a.name, packed(a.actors.slot), packed(a.actees.slot) if a.actees else -1, packed(a.mask))
             for a in layout.actions
         ]
-        self._global = packed(next(iter(layout.of_kind(Kind.GLOBAL_FEATURES)), None))
+        if layout.has_global_entity:  # its rows are counted by the last column, one for each environment
+            self._features.append((GLOBAL_ENTITY, packed(layout.slot(Kind.GLOBAL_FEATURES, "features")), -1))
         self._arrays = [(name, number.get(slot.name, -1), slots[slot.name]) for name, slot in layout.arrays.items()]
         self._info = {name: slots[f"info_{safe_name(name)}"] for name in layout.info}
         self._metrics = {name: slots[f"metric_{safe_name(name)}"] for name in layout.metrics}
@@ -529,77 +535,77 @@ class CompiledSlots(EnvSlots):
         """The batch over the rows that a call has left in `block`; `ended`: whether episodes may have ended."""
         num_ids, memory, slots = len(ids), block.memory, self.slots
         self._block = None  # it is used up
-        offsets = self._offsets(block, num_ids)
+        offsets = np.ndarray((len(self._rooms), num_ids + 1), np.int64, memory, 0, (8 * self._stride, 8))
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
         totals.append(num_ids)
-        used = 0
-        values = []
-        for (_, column, dtype, row, row_bytes, empty), start in zip(self._packed, self._starts, strict=True):
+        if self.layout.has_global_entity:
+            rows.append(np.arange(num_ids + 1, dtype=np.int64))
+        buffers, used = [], 0
+        for (_, column, dtype, row, row_bytes, empty, ragged), start in zip(self._packed, self._starts, strict=True):
             total = totals[column]
             used += total * row_bytes
-            values.append(np.ndarray((total, *row), dtype, memory, start) if total else empty)
-        if self._size > 4 * used + 65536 + 16 * num_ids * len(
-            rows
-        ):  # it was much more at some time: results that are kept should not be so large
+            values = np.ndarray((total, *row), dtype, memory, start) if total else empty
+            buffers.append(ragged.unchecked(values, rows[column]))
+        if self._size > 4 * used + 16 * offsets.size + 65536:  # there were many more rows at some time: keep less
             self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
 
-        features = {}
+        features: dict[str, RaggedBufferF32] = {}
         for name, number, column in self._features:
-            shown = values[number] if number >= 0 else np.empty((totals[column], 0), dtype=np.float32)
-            features[name] = RaggedBufferF32.unchecked(shown, rows[column])
-        if self.layout.has_global_entity:
-            shown = values[self._global] if self._global >= 0 else np.empty((num_ids, 0), dtype=np.float32)
-            features[GLOBAL_ENTITY] = RaggedBufferF32.unchecked(shown, np.arange(num_ids + 1, dtype=np.int64))
-        masks: dict[str, VecActionMask] = {}
-        for action, actors, actees, mask in self._masks:
-            masks[action.name] = VecActionMask(
-                RaggedBufferI64.unchecked(values[actors], rows[self._packed[actors].column]),
-                RaggedBufferI64.unchecked(values[actees], rows[self._packed[actees].column]) if actees >= 0 else None,
-                RaggedBufferBool.unchecked(values[mask], rows[self._packed[mask].column])
-                if mask >= 0 and len(values[mask])
-                else None,
+            features[name] = buffers[number] if number >= 0 else _featureless(rows[column])
+        masks = {}
+        for name, actors, actees, mask in self._masks:
+            masks[name] = VecActionMask(
+                buffers[actors],
+                None if actees < 0 else buffers[actees],
+                None if mask < 0 or not len(buffers[mask].values) else buffers[mask],
             )
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True
-
-        def taken(array: NDArray[Any]) -> NDArray[Any]:
-            return array.copy() if everyone else array.take(ids, 0)
-
+        taken = _copy_of if everyone else functools.partial(_rows_of, ids)
         done = taken(slots["done"])
         obs = VecObs(
-            features=features,
-            action_masks=masks,
-            reward=taken(slots["reward"]),
-            done=done,
-            truncated=taken(slots["truncated"]),
-            env_id=ids.copy(),
-            elapsed_step=taken(slots["elapsed"]),
+            features,
+            masks,
+            taken(slots["reward"]),
+            done,
+            taken(slots["truncated"]),
+            ids.copy(),
+            taken(slots["elapsed"]),
         )
         for name, number in self._visible:
-            if not values[number].all():
-                obs.visible[name] = RaggedBufferBool.unchecked(values[number], rows[self._packed[number].column])
+            if not buffers[number].values.all():
+                obs.visible[name] = buffers[number]
         if self._arguments["entity_ids"]:
             for name, number, column in self._ids:
-                written = np.full((totals[column], 1), -1) if number < 0 else values[number]
-                obs.ids[name] = RaggedBufferI64.unchecked(written, rows[column])
+                obs.ids[name] = buffers[number] if number >= 0 else _without_ids(rows[column])
         if ended and self._info and done.any():
             obs.end_of_episode_info = _EpisodeInfo(self._info, ids[done])
         if self._metrics:
             obs.metrics = _metrics(self._metrics, ids)
         for name, number, array in self._arrays:
-            obs.arrays[name] = (
-                RaggedBuffer.from_offsets(values[number], rows[self._packed[number].column])
-                if number >= 0
-                else taken(array)
-            )
+            obs.arrays[name] = buffers[number] if number >= 0 else taken(array)
         if self.layout.player_rewards:
             earned = taken(slots["player_rewards"])
-            obs.arrays[PLAYER_REWARD] = RaggedBuffer.from_offsets(
-                earned.ravel(), np.arange(num_ids + 1) * earned.shape[1]
-            )
+            obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])
         return obs
+
+
+def _copy_of(array: NDArray[Any]) -> NDArray[Any]:
+    return array.copy()
+
+
+def _rows_of(ids: EnvIds, array: NDArray[Any]) -> NDArray[Any]:
+    return array.take(ids, 0)
+
+
+def _featureless(offsets: NDArray[np.int64]) -> RaggedBufferF32:
+    return RaggedBufferF32.unchecked(np.empty((int(offsets[-1]), 0), dtype=np.float32), offsets)
+
+
+def _without_ids(offsets: NDArray[np.int64]) -> RaggedBufferI64:
+    return RaggedBufferI64.unchecked(np.full((int(offsets[-1]), 1), -1, dtype=np.int64), offsets)
 
 
 def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[str, NDArray[Any]]:
