@@ -55,6 +55,7 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         Bound("settings", "np.int64", "4,"),
         Bound("report", "np.int64", "8,"),
         Bound("rooms", "np.int64", f"{columns},"),
+        Bound("ended_ids", "np.int64", "num_slots,"),
         Bound("kept_ids", "np.int64", "num_slots,"),
     ]
     for slot in layout.slots:
@@ -96,7 +97,9 @@ def generate(layout: Layout) -> str:
         _head(layout),
         _check(layout),
         _show(layout),
+        _prefetch(layout),
         _advance(layout),
+        _plan(layout),
         _copy(layout),
         _work(layout),
         _entry(layout),
@@ -144,9 +147,6 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "    reset, step, observe = inline(reset), inline(step), inline(observe)"
     yield ""
     yield "MANY = 1 << 40  # rows of arrays whose sizes the caller knows"
-    columns = list(layout.columns)
-    pairs = [[columns.index(name) for name in pair] for pair in columns if isinstance(pair, tuple)]
-    yield f"PAIRS = np.array({pairs!r}, np.int64).reshape({len(pairs)}, 2)"
     for action in layout.actions:
         bounds = getattr(action, "bounds", ())
         if bounds:
@@ -246,11 +246,23 @@ def _firsts(layout: Layout) -> Iterator[str]:
     yield f"total = {total}"
 
 
+def _prefetch(layout: Layout) -> Iterator[str]:
+    yield "def prefetch_all(a, i):"
+    yield '    """Ask for the memory of slot i, as far as small environments use it."""'
+    for offset in range(0, min(layout.record.itemsize, 6 * 64), 64):
+        yield f"    prefetch(a.record, i, {offset})"
+    yield "    prefetch(a.lengths, i, 0)"
+    for slot in layout.of_kind(Kind.FEATURES, Kind.MASK, Kind.ACTORS, Kind.ACTEES, Kind.VISIBLE, Kind.IDS):
+        if slot.shape:
+            yield f"    prefetch(a.{slot.name}, i, 0)"
+
+
 def _advance(layout: Layout) -> Iterator[str]:
     yield "def advance(a, todo, lo, hi):"
     yield '    """Reset, step or observe ids[lo:hi]."""'
     yield "    for j in range(lo, hi):"
     yield "        i = a.ids[j]"
+    yield "        prefetch_all(a, a.ids[min(j + AHEAD, len(a.ids) - 1)])"
     yield "        a.report[SLOT] = i  # where an exception comes from"
     yield "        s = a.record[i]"
     yield "        fresh = todo & RESET != 0  # begins an episode"
@@ -310,6 +322,7 @@ def _step(layout: Layout) -> Iterator[str]:
         yield f"if not isfinite(a.player_rewards[i, {player}]):"
         yield "    return fail(a.report, BAD_REWARD, i, 0, 0)"
     yield "if ended:"
+    yield "    a.ended_ids[a.report[ENDED]] = i"
     yield "    a.report[ENDED] += 1"
     for name, field in layout.info.items():
         yield f"    a.info_{safe_name(name)}[i] = s.{field}"
@@ -322,6 +335,20 @@ def _step(layout: Layout) -> Iterator[str]:
     yield "        fresh = True"
     yield "    else:"
     yield "        drop = True"
+
+
+def _plan(layout: Layout) -> Iterator[str]:
+    yield "def plan(a, lo, hi):"
+    yield '    """Compute where the rows of ids[lo:hi] go in the packed arrays."""'
+    totals = [name if isinstance(name, str) else f"{name[0]}_pairs" for name in layout.columns]
+    for column, total in enumerate(totals):
+        yield f"    to_{total} = a.offsets[{column}, lo]"
+    yield "    for j in range(lo, hi):"
+    yield "        n = a.counts[a.ids[j]]"
+    for column, (name, total) in enumerate(zip(layout.columns, totals, strict=True)):
+        rows = f"n.{name}" if isinstance(name, str) else f"n.{name[0]} * n.{name[1]}"
+        yield f"        to_{total} += {rows}"
+        yield f"        a.offsets[{column}, j + 1] = to_{total}"
 
 
 def _copy(layout: Layout) -> Iterator[str]:
@@ -353,7 +380,7 @@ def _copy(layout: Layout) -> Iterator[str]:
 
 
 def _work(layout: Layout) -> Iterator[str]:
-    num_columns, num_counts = len(layout.columns), len(layout.counts.names or ())
+    num_columns = len(layout.columns)
     yield "def work(a, todo, lo, hi):"
     yield '    """Do to ids[lo:hi] what `todo` says, a few environments at a time."""'
     yield "    if todo & CHECK:"
@@ -368,7 +395,7 @@ def _work(layout: Layout) -> Iterator[str]:
     yield "            if not advance(a, todo, start, end):"
     yield "                return"
     yield "        if todo & PLAN:"
-    yield f"            plan(a.ids, a.lengths, {num_counts}, PAIRS, {num_columns - num_counts}, a.offsets, start, end)"
+    yield "            plan(a, start, end)"
     yield "        if copying:"
     yield f"            copying = has_room(a.offsets, {num_columns}, a.rooms, end)"
     yield "        if copying:"
@@ -379,7 +406,8 @@ def _work(layout: Layout) -> Iterator[str]:
 def _entry(layout: Layout) -> Iterator[str]:
     arrays = bound_arrays(layout)
     yield "if JIT:"
-    yield "    check, show, advance, copy = inline(check), inline(show), inline(advance), inline(copy)"
+    yield "    check, show, prefetch_all = inline(check), inline(show), inline(prefetch_all)"
+    yield "    advance, plan, copy = inline(advance), inline(plan), inline(copy)"
     yield "    work = inline(work)"
     yield ""
     yield "    @njit(types.void(*[types.int64] * 4), nogil=True, cache=True, **OPTIONS)"

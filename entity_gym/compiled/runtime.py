@@ -13,9 +13,10 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 #: The functions that are compiled into their callers, by name.
 INLINED: dict[str, Any] = {}
@@ -37,6 +38,9 @@ COPY = 32  # copy the rows there, if there is room
 
 #: Environments that are stepped and copied in turn: few enough for what one has written to be in the cache still.
 CHUNK = 64
+
+#: Environments ahead of the present one whose memory is asked for: the policy has used the cache meanwhile.
+AHEAD = 6
 
 #: Places in `report`, which a call leaves behind.
 FAULT, SLOT, WHAT, VALUE, COPIED, ENDED, KEPT = range(7)
@@ -64,6 +68,30 @@ def as_pointer(typing_context: Any, address: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), codegen
+
+
+def prefetch(array: Any, i: int, offset: int) -> None:
+    """Ask for the cache line `offset` bytes into row `i`. Ordinary Python has no use for it."""
+
+
+@intrinsic
+def _prefetch(typing_context: Any, array: Any, i: Any, offset: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        form = context.make_array(array)(context, builder, args[0])
+        stride = cgutils.unpack_tuple(builder, form.strides, array.ndim)[0]
+        place = builder.add(builder.mul(args[1], stride), args[2])
+        pointer = cgutils.pointer_add(builder, form.data, place, cgutils.voidptr_t)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *[ir.IntType(32)] * 3])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, types.int64), codegen
+
+
+@overload(prefetch, jit_options={"forceinline": True})
+def _compiled_prefetch(array, i, offset):  # type: ignore[no-untyped-def]  # Numba compares the two signatures
+    return lambda array, i, offset: _prefetch(array, i, offset)
 
 
 @inlined
@@ -212,22 +240,6 @@ def begin_plan(offsets: Any, num_columns: int) -> None:
     """Let the rows of the first environment go to the beginning."""
     for c in range(num_columns):
         offsets[c, 0] = 0
-
-
-@inlined
-def plan(ids: Any, lengths: Any, num_counts: int, pairs: Any, num_pairs: int, offsets: Any, lo: int, hi: int) -> None:
-    """Compute where the rows of ids[lo:hi] go: fill in `offsets`, (K + P, n + 1), from place `lo` on.
-
-    There are K counts, in `lengths` (N, K), and P pairs of counts, `pairs`, whose products are rows of pair masks.
-    """
-    for j in range(lo, hi):
-        i = ids[j]
-        for c in range(num_counts):
-            offsets[c, j + 1] = offsets[c, j] + lengths[i, c]
-        for p in range(num_pairs):
-            offsets[num_counts + p, j + 1] = (
-                offsets[num_counts + p, j] + lengths[i, pairs[p, 0]] * lengths[i, pairs[p, 1]]
-            )
 
 
 @inlined

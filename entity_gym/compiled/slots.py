@@ -213,10 +213,9 @@ class CompiledSlots(EnvSlots):
         """Set up the callers, and what packing needs to know of the layout."""
         layout, slots = self.layout, self.slots
         self._rooms = np.zeros(len(layout.columns), dtype=np.int64)
-        self._kept_ids = np.zeros(
-            self._num_envs, dtype=np.int64
-        )  # environments whose last record was kept by this step
-        arrays = {**slots, "rooms": self._rooms, "kept_ids": self._kept_ids}
+        # environments whose episodes ended with the last call, and those of them whose last record was kept
+        self._ended_ids, self._kept_ids = (np.zeros(self._num_envs, dtype=np.int64) for _ in range(2))
+        arrays = {**slots, "rooms": self._rooms, "ended_ids": self._ended_ids, "kept_ids": self._kept_ids}
         self._callers = [_Caller(self.program, self._num_envs, arrays) for _ in range(self._num_workers)]
         places = self._callers[0].places
         self._choices = [(action.name, action.buffer, action.width or 1) for action in layout.actions]
@@ -326,7 +325,10 @@ class CompiledSlots(EnvSlots):
             untouched()
             self._refuse(actions, ids)
         self._raise_fault(report)
-        obs = self._batch(ids, block, report[runtime.ENDED] > 0) if report[runtime.COPIED] else self._collect(ids)
+        if report[runtime.COPIED]:
+            obs = self._batch(ids, block, self._ended_ids[: report[runtime.ENDED]])
+        else:
+            obs = self._collect(ids)
         if last is not None and report[runtime.KEPT]:
             assert last_block is not None
             obs.final = self._last_observations(self._kept_ids[: report[runtime.KEPT]].copy(), last_block)
@@ -483,7 +485,7 @@ class CompiledSlots(EnvSlots):
         caller = last._callers[0]
         if block is not None and caller.report[runtime.COPIED]:
             caller.report.fill(0)  # read only once
-            return last._batch(ids, block)
+            return last._batch(ids, block, ids)
         caller.bind_ids(ids)
         last._run(caller, OBSERVE, 0, len(ids))
         obs = last._collect(ids)
@@ -531,8 +533,11 @@ class CompiledSlots(EnvSlots):
         """(columns, num_ids + 1) offsets in `block`."""
         return np.ndarray((len(self._rooms), num_ids + 1), np.int64, block.memory, 0, (8 * self._stride, 8))
 
-    def _batch(self, ids: EnvIds, block: Block, ended: bool = True) -> VecObs:
-        """The batch over the rows that a call has left in `block`; `ended`: whether episodes may have ended."""
+    def _batch(self, ids: EnvIds, block: Block, ended: EnvIds | None = None) -> VecObs:
+        """The batch over the rows that a call has left in `block`.
+
+        `ended` are the environments whose episodes have just ended; None: those of `ids` that are done.
+        """
         num_ids, memory, slots = len(ids), block.memory, self.slots
         self._block = None  # it is used up
         offsets = np.ndarray((len(self._rooms), num_ids + 1), np.int64, memory, 0, (8 * self._stride, 8))
@@ -580,8 +585,10 @@ class CompiledSlots(EnvSlots):
         if self._arguments["entity_ids"]:
             for name, number, column in self._ids:
                 obs.ids[name] = buffers[number] if number >= 0 else _without_ids(rows[column])
-        if ended and self._info and done.any():
-            obs.end_of_episode_info = _EpisodeInfo(self._info, ids[done])
+        if self._info:
+            ended = ids[done] if ended is None else ended
+            if len(ended):
+                obs.end_of_episode_info = _EpisodeInfo(self._info, ended)
         if self._metrics:
             obs.metrics = _metrics(self._metrics, ids)
         for name, number, array in self._arrays:
@@ -639,7 +646,7 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
     """What finished episodes report; made into dictionaries only when somebody asks."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> None:
-        self._ids = ids
+        self._ids = ids.copy()
         self._columns = {name: column[ids] for name, column in columns.items()}
 
     @functools.cached_property
