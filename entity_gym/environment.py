@@ -90,7 +90,7 @@ class Environment(ABC):
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """What this environment may show. Must not change."""
+        """Return the space of its observations. Must not change."""
 
     @abstractmethod
     def action_space(self) -> Mapping[str, ActionSpace]:
@@ -139,7 +139,7 @@ class Environment(ABC):
         """Release what the environment holds. May be called twice."""
 
     def state(self) -> dict[str, Any]:
-        """Everything but `rng` that a later `load_state` needs to continue this episode exactly.
+        """Return all but `rng` that `load_state` needs to continue this episode exactly.
 
         Optional. The values are arrays, numbers, strings, None, and lists, tuples and dictionaries of these.
         """
@@ -151,5 +151,5 @@ class Environment(ABC):
 
     @classmethod
     def can_save(cls) -> bool:
-        """Whether both `state` and `load_state` are implemented."""
+        """Return True if both `state` and `load_state` are implemented."""
         return cls.state is not Environment.state and cls.load_state is not Environment.load_state

@@ -431,7 +431,7 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
     for key, value in vars(module).items():
-        if _is_made(value) and getattr(getattr(value, "program", None), "main", None) is found:
+        if _is_made(value) and getattr(value, "main", None) is found:
             raise ValueError(f"{option} is {env_id!r}, which is the main of {module_name}:{key}; name that")
     return found
 

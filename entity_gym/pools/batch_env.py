@@ -56,7 +56,7 @@ __all__ = [
 
 
 class BatchStep(NamedTuple):
-    """What n environments answer to their actions; every array is (n,)."""
+    """The results of a step of n environments; every array is (n,)."""
 
     reward: NDArray[Any]
     terminated: NDArray[np.bool_]  # the episode ended by its own rules
@@ -78,11 +78,11 @@ class BatchEnvironment(ABC):
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """What each environment may show."""
+        """Return the space of the observations of each environment."""
 
     @abstractmethod
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Its actions by name."""
+        """Return the action spaces of each environment by name."""
 
     @abstractmethod
     def reset(self, ids: EnvIds, rng: BatchRandom) -> None:
@@ -102,7 +102,7 @@ class BatchEnvironment(ABC):
 
     @abstractmethod
     def observe(self, ids: EnvIds) -> BatchObservation:
-        """What the environments `ids` (n,) show, in that order."""
+        """Return the observations of the environments `ids` (n,), in that order."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """All arrays that change, by name, each with N rows. With them, pools can be saved, restored and copied. Optional."""
@@ -307,7 +307,7 @@ class BatchSlots(EnvSlots):
             for name, value in metrics.items():
                 self._metrics_of(name)[i] = value
         self._infos = {i: dict(info) for i, info in enumerate(state["infos"]) if info is not None}
-        self._pending = {i: dict(info) for i, info in enumerate(state.get("pending", [])) if info is not None}
+        self._pending = {i: dict(info) for i, info in enumerate(state["pending"]) if info is not None}
         self._finals.clear()
         self._collected = None
 
@@ -383,7 +383,7 @@ class BatchSlots(EnvSlots):
         self._call(ids, self.env.reset, ids, self._random)
 
     def _forget(self, ids: EnvIds) -> None:
-        """What was said with the last step is not said again."""
+        """Drop infos, metrics and last observations of the last step: they are reported once."""
         for kept in (self._infos, self._finals):
             if kept:
                 for i in ids.tolist():
@@ -450,7 +450,7 @@ class BatchSlots(EnvSlots):
 
 
 def _info(given: Mapping[str, NDArray[Any]] | Sequence[Mapping[str, Any]], k: int) -> Mapping[str, Any]:
-    """What the `k`-th environment said."""
+    """Return the info of the `k`-th environment."""
     if isinstance(given, Mapping):
         return {name: values[k : k + 1].tolist()[0] for name, values in given.items()}
     return dict(given[k])

@@ -38,7 +38,7 @@ class Episode:
 
 
 class RunningEpisodes:
-    """What the running episodes of a pool have come to.
+    """Rewards and lengths of the running episodes of a pool.
 
     Args:
         rewards: () for each environment, or (P,) for each of its players.
@@ -88,7 +88,7 @@ class EpisodeTracker(RunningEpisodes):
 
 
 class Running(NamedTuple):
-    """Some environments, and what they show."""
+    """Environments that are running, and their observations."""
 
     obs: VecObs  # n frames
     env_id: NDArray[np.int64]  # (n,) whose, in ascending order
@@ -150,11 +150,11 @@ class EpisodeVecEnv:
         self._running: NDArray[np.int64] | None = None
 
     def obs_space(self) -> ObsSpace:
-        """What the environments may show."""
+        """Return the space of their observations."""
         return self._pool.obs_space()
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Their actions by name."""
+        """Return their action spaces by name."""
         return self._pool.action_space()
 
     def __len__(self) -> int:

@@ -89,7 +89,7 @@ class PlayerMapping:
 
 
 class Opponents(Protocol):
-    """Who plays the players that are not the learner's."""
+    """Policies that play the other players than the learner's."""
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions.
@@ -111,7 +111,7 @@ class Opponents(Protocol):
         """Copy the opponents: the copy goes on in the same way, and shares nothing that changes."""
 
     def state(self) -> dict[str, Any]:
-        """Everything that acting draws upon, random numbers too: for `load_state`. Plain values and arrays."""
+        """Return plain values and arrays from which `load_state` continues exactly, random numbers included."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
@@ -199,7 +199,7 @@ def join(
 
 @dataclass(frozen=True)
 class Part:
-    """One player of each frame, and which actors are its own."""
+    """One player of each frame, and its actors."""
 
     seats: NDArray[np.int64]  # (N,) the player
     rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) which actors are its own
@@ -207,7 +207,7 @@ class Part:
 
 
 class Seating:
-    """N frames of which it is known whose each actor is: worked out once for all players and for the way back.
+    """N frames with the owner of each actor, found once for the views of all players and for joining their actions.
 
     Args:
         obs: N frames.
@@ -222,7 +222,7 @@ class Seating:
         self.rewards = _rewards(obs, mapping.num_players)  # (N, P)
 
     def part(self, player: Seats) -> Part:
-        """Which actors are a player's (one player, or (N,) one for each frame).
+        """Find the actors of a player: one player, or (N,) one for each frame.
 
         Raises:
             ValueError: there is no such player.
@@ -260,7 +260,7 @@ class Seating:
         )
 
     def join(self, parts: Sequence[tuple[Part, Mapping[str, VecAction]]]) -> dict[str, VecAction]:
-        """What all players do; see `join`."""
+        """Join the actions of all players; see `join`."""
         masks = self.obs.action_masks
         for part, actions in parts:
             _check_part(part, actions, masks)

@@ -52,9 +52,11 @@ if TYPE_CHECKING:  # it imports the compiler, which other environments need not 
     from entity_gym.compiled import CompiledEnvironment
 
 #: All that pools are made from: a compiled environment (class, or instance with its parameters), the class of a Python
-#: environment or a function that makes one, a `BatchEnvironment` class, or a `SlotsFactory`.
+#: environment or a function that makes one, a `BatchEnvironment` class (with parameters as a `functools.partial`), or a
+#: `SlotsFactory`.
 EnvSource: TypeAlias = (
     "CompiledEnvironment | type[CompiledEnvironment] | Callable[[], Environment] | type[BatchEnvironment]"
+    " | functools.partial[Any]"
 )
 
 #: num_threads="auto" uses several threads where they step the environments at least so many times as fast as one.
@@ -94,7 +96,7 @@ def make_slots(
     if is_compiled(given):
         world = given() if isinstance(given, type) else given
         slots: EnvSlots = world.make_slots(
-            num_envs, compile=compile, boundscheck=boundscheck, num_workers=num_workers, **common
+            num_envs, num_workers=num_workers, compile=compile, boundscheck=boundscheck, **common
         )
         return slots
     if is_batch(given):
@@ -180,7 +182,7 @@ class SlotVecEnv(VecEnv):
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.reset(ids[lo:hi], worker))
 
     def show(self, ids: EnvIds) -> VecObs:
-        """What some environments show, none of which is under way."""
+        """Return the observations of some environments, none of which is under way."""
         return self.slots.collect(ids, self._workers.run)
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
@@ -276,7 +278,7 @@ class SlotVecEnv(VecEnv):
     # ---- how it is done
 
     def prepare_reset(self, seed: int | None, env_info: EnvInfo | None) -> None:
-        """Everything of `reset` but to start episodes."""
+        """Validate arguments, and apply seeds and parameters; episodes are started by `start`."""
         self._check_open()
         infos = None if env_info is None else check_env_info(env_info, len(self))
         self._settle()
@@ -296,7 +298,7 @@ class SlotVecEnv(VecEnv):
         return self._collect(ids)
 
     def _collect(self, ids: EnvIds) -> VecObs:
-        """What environments that are marked as lost show; they are not lost if that succeeds."""
+        """Return the observations of environments that are marked as lost; afterwards they are ready."""
         run = run_serially if self._waiting else self._workers.run  # workers may be busy for long
         obs = self.slots.collect(ids, run)
         self._mark(ids, _READY)
@@ -309,7 +311,7 @@ class SlotVecEnv(VecEnv):
             self._statuses.of[ids] = status
 
     def _submit(self, ids: EnvIds, do: Callable[[int, int, int], None]) -> None:
-        """As `_do_and_collect`, without waiting."""
+        """Have do(lo, hi, worker) called without waiting; `_await_next` waits."""
         n, num_workers = len(ids), self._workers.num_workers
         self._statuses.of[ids] = Status.UNDER_WAY
         self._waiting += n

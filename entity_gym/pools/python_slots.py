@@ -187,7 +187,7 @@ class PythonSlots(EnvSlots):
             self._shown[i] = None
             if saved is not None:
                 self._show(i, observation_from_state(saved), int(elapsed[i]), goes_on=True)
-        self._pending = copy.deepcopy(list(state.get("pending", [None] * len(self))))
+        self._pending = copy.deepcopy(list(state["pending"]))
 
     def clone(self) -> PythonSlots:
         if not self.can_save:

@@ -132,11 +132,11 @@ class SeatedEpisodeVecEnv:
         self._running: EnvIds | None = None
 
     def obs_space(self) -> ObsSpace:
-        """What the environments may show."""
+        """Return the space of their observations."""
         return self.pool.obs_space()
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Their actions by name."""
+        """Return their action spaces by name."""
         return self.pool.action_space()
 
     def __len__(self) -> int:
@@ -176,7 +176,7 @@ class SeatedEpisodeVecEnv:
 
 
 class _Game:
-    """What both pools share: who sits where, what the environments show to all, and the scores of the running episodes."""
+    """The part that both pools share: the learner's seats, the last observations of all players, and running scores."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _Game:
                     )
 
     def state(self) -> dict[str, Any]:
-        """Everything but the environments."""
+        """Return the state of everything but the environments."""
         return {"scores": self._scores.copy(), "seats": self.seats.copy(), "opponents": self.opponents.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -277,7 +277,7 @@ class _Game:
         self.opponents.load_state(state["opponents"])
 
     def _told(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
-        """What is known of the episodes that ended; the next ones begin with a score of 0."""
+        """Return infos of the episodes that ended, and start the next ones with a score of 0."""
         ended = obs.env_id[obs.done]
         results = _Results(ended, self._scores[ended], self.seats[ended], self.opponents.faced(ended))
         self._scores[ended] = 0.0
@@ -285,7 +285,7 @@ class _Game:
 
 
 class _Results(NamedTuple):
-    """How n episodes went."""
+    """Results of n episodes."""
 
     env_id: EnvIds  # (n,)
     scores: NDArray[np.float64]  # (n, P), sums of rewards
@@ -294,7 +294,7 @@ class _Results(NamedTuple):
 
 
 class _Told(Mapping[int, Mapping[str, Any]]):
-    """What episodes report, with their results; put together only when somebody asks."""
+    """Infos of episodes with `opponent`, `opponent_reward` and `win_rate`, made on demand."""
 
     def __init__(self, reported: Mapping[int, Mapping[str, Any]], results: _Results, players_are_told: bool) -> None:
         self._reported, self._results, self._players_are_told = reported, results, players_are_told
@@ -317,7 +317,7 @@ class _Told(Mapping[int, Mapping[str, Any]]):
 
 
 def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:
-    """What each player scored in an episode: the sum of its rewards.
+    """Return the score of each player in an episode: the sum of its rewards.
 
     Args:
         sums: of each player's rewards.
@@ -331,7 +331,7 @@ def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_tol
 
 
 def outcome(scores: Sequence[float], player: int) -> dict[str, float]:
-    """What a game with these scores was for a player: `win_rate` and `opponent_reward`, or nothing for one who is alone."""
+    """Return `win_rate` and `opponent_reward` of a player in a game with these scores; empty for a single player."""
     others = [score for other, score in enumerate(scores) if other != player]
     if not others:
         return {}
@@ -383,7 +383,7 @@ class PlayersTracker(RunningEpisodes):
         return finished
 
     def _told(self, name: str, scores: Sequence[float] | None) -> dict[str, Any]:
-        """What an episode was for a policy, by the scores of all players; None: nobody won."""
+        """Return the infos of a policy for an episode with these scores of all players; None: the episode crashed."""
         others = [other for other in self._policies if other != name]
         if scores is None or not others:
             return {"policy": name}

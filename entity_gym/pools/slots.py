@@ -1,4 +1,4 @@
-"""Environments side by side: what every pool of environments is built on.
+"""Slots: N environments that can be stepped in any order; every pool is built on them.
 
 Slots know how to step environments and to pack what they show. They know nothing of threads, batches that are under way or
 seeds of pools: that is `SlotVecEnv`. Because each slot remembers what its environment last showed, any of the environments
@@ -62,12 +62,12 @@ class EnvSlots(ABC):
 
     @property
     def obs_space(self) -> ObsSpace:
-        """What the environments may show."""
+        """Return the space of their observations."""
         return self._reader.obs_space
 
     @property
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Their actions by name."""
+        """Return their action spaces by name."""
         return self._reader.action_space
 
     @abstractmethod
@@ -75,7 +75,7 @@ class EnvSlots(ABC):
         """The number of environments."""
 
     def where(self, i: int) -> str:
-        """How messages name environment `i`, for example "MineSweeper (environment 3)"; counts from `first_env`."""
+        """Return the name of environment `i` in messages, such as "MineSweeper (environment 3)"; counts from `first_env`."""
         return self._reader.where(i)
 
     @abstractmethod
@@ -150,11 +150,11 @@ class EnvSlots(ABC):
     @property
     @abstractmethod
     def can_save(self) -> bool:
-        """Whether `state`, `load_state` and `clone` work for these environments."""
+        """True if `state`, `load_state` and `clone` work for these environments."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Everything that `load_state` needs to continue exactly, what each slot shows and random numbers included.
+        """Return a state from which `load_state` continues exactly, with observations and random numbers.
 
         Also works before the first reset. The values are arrays, numbers, strings, None, and lists, tuples and dictionaries of
         these. Last observations (`VecObs.final`) belong to a step and are not kept.
@@ -183,11 +183,9 @@ class EnvSlots(ABC):
 
 @runtime_checkable
 class SlotsFactory(Protocol):
-    """A factory of environments that bring slots of their own: they must be stepped together, or are read in another way.
+    """Makes environments with slots of their own, because they are stepped together or read in another way.
 
-    Pools take it wherever they take what makes a Python environment; called, it makes one. A `CompiledEnvironment` has the
-    same `make_slots`, and takes there also `num_workers`, the threads that may call `reset` and `step` at the same time,
-    `compile` and `boundscheck`; a pool makes an object of its class first.
+    Pools take it wherever they take what makes a Python environment; called, it makes one.
     """
 
     def __call__(self) -> Environment:

@@ -204,7 +204,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment shows and takes, and how a pool of it is configured.
+    """Spaces and sizes of an environment, and the options of a pool of it.
 
     Attributes:
         config: every option of `make`, with the values that it comes to.
@@ -312,7 +312,7 @@ def _action_spec(
 
 
 def _room(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None) -> int | None:
-    """How many entities of `types` (None: of all) there can be."""
+    """Return the most entities of `types` (None: of all) in one frame; None: not known."""
     most = [entity.max for name, entity in entities.items() if types is None or name in types]
     known = [each for each in most if each is not None]
     return sum(known) if len(known) == len(most) else None

@@ -37,11 +37,11 @@ class VecEnv(ABC):
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """What the environments may show."""
+        """Return the space of their observations."""
 
     @abstractmethod
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Their actions by name."""
+        """Return their action spaces by name."""
 
     @abstractmethod
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
@@ -99,7 +99,7 @@ class VecEnv(ABC):
 
     @property
     def batch_size(self) -> int:
-        """How many environments `recv` returns, 1 to `len(self)`."""
+        """Number of environments that `recv` returns, 1 to `len(self)`."""
         return len(self)
 
     def send(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> None:
@@ -127,11 +127,11 @@ class VecEnv(ABC):
 
     @property
     def can_save(self) -> bool:
-        """Whether `state`, `load_state` and `clone` work for these environments."""
+        """True if `state`, `load_state` and `clone` work for these environments."""
         return False
 
     def state(self) -> dict[str, Any]:
-        """Everything that `load_state` needs to continue exactly, random numbers and current observations included.
+        """Return a state from which `load_state` continues exactly, with random numbers and observations.
 
         Environments that are under way are waited for; what they show then is among the observations of `load_state`.
         """
@@ -200,7 +200,7 @@ def check_env_info(env_info: EnvInfo, num_envs: int) -> list[Mapping[str, Any]]:
 
 
 def check_batch_size(batch_size: int | None, num_envs: int) -> int:
-    """How many environments `recv` returns.
+    """Return the number of environments that `recv` returns.
 
     Raises:
         ValueError: if that is not from 1 to `num_envs`.
@@ -213,7 +213,7 @@ def check_batch_size(batch_size: int | None, num_envs: int) -> int:
 
 
 class Status(IntEnum):
-    """What can be asked of an environment."""
+    """The calls that an environment can take now."""
 
     NEW = 0  # nothing but a reset: there was none yet
     READY = 1

@@ -1,4 +1,4 @@
-"""Who does the work of a pool: the calling thread alone, or fixed worker threads.
+"""Workers step the environments of a pool: the calling thread alone, or fixed worker threads.
 
 The hand-off is one raw lock in each direction. Waking a parked thread costs 40 to 100 microseconds, and raw locks cost no more
 than that when the cores are shared with other programs, where spinning and barriers of compiled runtimes lose milliseconds.
@@ -74,7 +74,7 @@ class Workers(ABC):
 
     @abstractmethod
     def clone(self) -> Self:
-        """As many workers again, with nothing to do."""
+        """Return as many new workers."""
 
     @abstractmethod
     def close(self) -> bool:
@@ -182,7 +182,7 @@ class ThreadWorkers(Workers):
 
 
 class _Inbox:
-    """What one thread has to do, in order."""
+    """The queue of jobs of one thread."""
 
     __slots__ = ("jobs", "stop", "wake")
 
@@ -238,7 +238,7 @@ class _Round:
 
 
 def _serve(inbox: _Inbox) -> None:
-    """What a worker thread does all its life."""
+    """Run jobs of the inbox until it is told to stop: the main function of a worker thread."""
     while not inbox.stop:
         inbox.wake.acquire()
         while inbox.jobs and not inbox.stop:
@@ -263,7 +263,7 @@ def _stop(inboxes: list[_Inbox], threads: list[threading.Thread | None]) -> None
 
 
 def numbers_of_workers(num_threads: int) -> int:
-    """How many numbers of workers slots have to expect from so many threads: see `ThreadWorkers`."""
+    """Return how many different worker numbers slots are called with by so many threads; see `ThreadWorkers`."""
     return num_threads + 1 if num_threads > 1 else 1
 
 

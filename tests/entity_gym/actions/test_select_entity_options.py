@@ -350,7 +350,7 @@ def test_the_number_after_the_last_row_is_nobody() -> None:
         _, reward, *_ = env.step(actions)
         # The first tows nobody, and the second the first, whose entity index is the number of buoys; both call nobody.
         assert reward.tolist() == [2 * 2 + 100 + buoys + 2 * 1000]
-        with pytest.raises(ValueError, match="action 'tow' is 2, which is not open now"):
+        with pytest.raises(ValueError, match="action 'tow' of actor 0 is 2, which is not open now"):
             env.step({**actions, "tow": np.array([[2, 5, 0]])})
 
 

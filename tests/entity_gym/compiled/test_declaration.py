@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import entity_gym.actions
-from entity_gym import spaces
+from entity_gym import actions, spaces
 from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, GlobalCategorical, SelectEntity
 from entity_gym.compiled.build import cache_dir
 from entity_gym.envs import minesweeper
@@ -40,11 +39,11 @@ def test_the_spaces_are_the_declarations_without_capacities() -> None:
         ["time left", "wind"],
     )
     assert Everything.action_space() == {
-        "Walk": entity_gym.actions.CategoricalActionSpace(["stay", "left", "right"]),
-        "Sniff": entity_gym.actions.CategoricalActionSpace(["hold", "sniff"]),
-        "Chase": entity_gym.actions.SelectEntityActionSpace(),
-        "Throw Rock": entity_gym.actions.SelectEntityActionSpace(),
-        "Weather": entity_gym.actions.GlobalCategoricalActionSpace(["sun", "rain", "snow"]),
+        "Walk": actions.CategoricalActionSpace(["stay", "left", "right"]),
+        "Sniff": actions.CategoricalActionSpace(["hold", "sniff"]),
+        "Chase": actions.SelectEntityActionSpace(),
+        "Throw Rock": actions.SelectEntityActionSpace(),
+        "Weather": actions.GlobalCategoricalActionSpace(["sun", "rain", "snow"]),
     }
 
 
@@ -111,7 +110,7 @@ def test_a_check_of_parameters_sees_all_of_them() -> None:
 def test_zoo_classes_describe_themselves() -> None:
     env = minesweeper.MineSweeper(width=8)
     assert env.values["width"] == 8 and env.values["max_steps"] == 100
-    assert env.action_space()["Move"] == entity_gym.actions.CategoricalActionSpace(list(minesweeper.CHOICES))
+    assert env.action_space()["Move"] == actions.CategoricalActionSpace(list(minesweeper.CHOICES))
 
 
 # --- Declarations that cannot be
@@ -211,7 +210,7 @@ def test_a_name_that_cannot_be_written_in_python_is_refused(attributes: dict[str
         {"state": [("t", np.int64, -1)]},
         {"arrays": {"obs:a": np.float32}},
         {"entities": {"Star": spaces.Entity(["x"])}},
-        {"actions": {"go": entity_gym.actions.CategoricalActionSpace(["x"])}},
+        {"actions": {"go": actions.CategoricalActionSpace(["x"])}},
         {"max_steps": -4},
         {"max_steps": 2.5},
         {"max_num_players": 0, "arrays": {"obs:hand": Array((-1, 2))}},

@@ -384,10 +384,3 @@ def test_parameters_that_do_not_fit_are_refused(env_info: object, message: str) 
     with pytest.raises(ValueError) as info:
         ListEnv(Counter, 2).reset(env_info=env_info)
     assert message in str(info.value)
-
-
-def test_an_environment_without_parameters_says_so() -> None:
-    with pytest.raises(
-        ValueError, match=r"Zoo \(environment 0\): Zoo does not implement configure\(\), so it takes no env_info"
-    ):
-        ListEnv(Zoo, 2).reset(env_info=[{}, {}])

@@ -153,6 +153,12 @@ def make(request: pytest.FixtureRequest) -> Callable[[int], VecEnv]:
     return POOLS[request.param]
 
 
+@pytest.fixture(params=["list", "compiled", "ordinary Python", "view", "arrays", "processes"])
+def make_some(request: pytest.FixtureRequest) -> Callable[[int], VecEnv]:
+    """One pool for each implementation of what waits: threads and worker processes add nothing to these."""
+    return POOLS[request.param]
+
+
 def run(env: VecEnv) -> VecObs:
     return env.act(choose("run", [[0]] * len(env)))
 
@@ -176,8 +182,8 @@ def test_parameters_wait_for_the_next_episode(make: Callable[[int], VecEnv]) -> 
         assert [run(env).done.tolist() for _ in range(3)] == [[False, True], [True, True], [False, True]]  # and stay
 
 
-def test_what_is_set_meanwhile_comes_on_top(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
+def test_what_is_set_meanwhile_comes_on_top(make_some: Callable[[int], VecEnv]) -> None:
+    with make_some(2) as env:
         env.reset()
         env.configure([{"laps": 3, "weight": 1.0}, {}])
         run(env)
@@ -185,8 +191,8 @@ def test_what_is_set_meanwhile_comes_on_top(make: Callable[[int], VecEnv]) -> No
         assert shown(run(env)) == [[0, 3, 4], [0, 5, 0.5]]
 
 
-def test_a_reset_takes_what_waits_and_then_what_it_is_given(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
+def test_a_reset_takes_what_waits_and_then_what_it_is_given(make_some: Callable[[int], VecEnv]) -> None:
+    with make_some(2) as env:
         env.reset()
         env.configure({"laps": [3, 4], "weight": [1.0, 2.0]})
         assert shown(env.reset(env_info=[{"weight": 8.0}, {}])) == [[0, 3, 8], [0, 4, 2]]
@@ -194,8 +200,8 @@ def test_a_reset_takes_what_waits_and_then_what_it_is_given(make: Callable[[int]
         assert shown(env.reset()) == [[0, 1, 8], [0, 1, 2]]
 
 
-def test_before_the_first_episode_it_is_for_the_first(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
+def test_before_the_first_episode_it_is_for_the_first(make_some: Callable[[int], VecEnv]) -> None:
+    with make_some(2) as env:
         env.configure({"laps": [3, 4]})
         assert shown(env.reset()) == [[0, 3, 0.5], [0, 4, 0.5]]
 
@@ -212,18 +218,6 @@ def test_what_waits_is_saved(make: Callable[[int], VecEnv]) -> None:
         assert [shown(run(other)) for _ in range(4)] == expected
         assert shown(env.load_state(state)) == [[1, 2, 0.5]] * 3
         assert [shown(run(env)) for _ in range(4)] == expected
-
-
-def test_a_state_from_before_there_was_anything_to_wait_for_still_loads() -> None:
-    for make in (POOLS["list"], POOLS["compiled"], POOLS["arrays"]):
-        with make(2) as env:
-            env.reset()
-            state = env.state()
-            del state["pending"]
-            env.configure({"laps": [5, 5]})
-            env.load_state(state)
-            run(env)
-            assert shown(run(env)) == [[0, 2, 0.5]] * 2
 
 
 def test_a_copy_waits_too() -> None:
@@ -253,7 +247,7 @@ def test_a_worker_that_takes_the_place_of_a_dead_one_knows_them() -> None:
     with ProcessVecEnv(PythonLaps, 2, 2, on_crash="restart") as env:
         env.reset(env_info={"weight": [2.0, 2.0]})
         env.configure({"laps": [3, 4]})
-        env._pool.workers[1].process.kill()
+        env._workers[1].process.kill()
         assert shown(run(env)) == [[1, 2, 2], [0, 4, 2]]
 
 
@@ -314,8 +308,8 @@ def test_a_python_environment_refuses_when_the_episode_begins() -> None:
         assert error.value.__notes__ == ["raised by PythonLaps (environment 1) in configure()"]
 
 
-def test_there_is_one_value_for_each_environment(make: Callable[[int], VecEnv]) -> None:
-    with make(2) as env:
+def test_there_is_one_value_for_each_environment(make_some: Callable[[int], VecEnv]) -> None:
+    with make_some(2) as env:
         env.reset()
         with pytest.raises(ValueError, match=r"env_info\['laps'\] is 3 values; give one value for each of 2"):
             env.configure({"laps": [1, 2, 3]})

@@ -12,7 +12,14 @@ import pytest
 
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.batch_env import BatchActors, BatchEnvironment, BatchObservation, BatchRandom, BatchStep
+from entity_gym.pools.batch_env import (
+    BatchActors,
+    BatchEnvironment,
+    BatchObservation,
+    BatchRandom,
+    BatchSlots,
+    BatchStep,
+)
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import merge_states
@@ -55,7 +62,7 @@ def test_a_world_over_arrays_may_have_parameters() -> None:
             self.size = size
 
     for env in (ListEnv(functools.partial(Small, size=3), 2), make(Small, 2, size=3)):
-        assert isinstance(env.slots.env, Small) and env.slots.env.size == 3
+        assert isinstance(env.slots, BatchSlots) and isinstance(env.slots.env, Small) and env.slots.env.size == 3
         assert len(env.reset()) == 2
 
 
@@ -139,7 +146,7 @@ class Walker(Environment):
     def obs_space(self) -> ObsSpace:
         return ObsSpace({"Walker": Entity(["weight"])})
 
-    def action_space(self) -> Mapping[str, CategoricalActionSpace]:  # type: ignore[override]
+    def action_space(self) -> Mapping[str, CategoricalActionSpace]:
         return {"walk": CategoricalActionSpace(["left", "right"])}
 
     def reset(self) -> Observation:
