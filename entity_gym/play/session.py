@@ -60,7 +60,7 @@ class Session:
         self._create_env = create_env
         self._seed = seed
         self.env = self._new()
-        name = getattr(self.env, "_called", name)
+        name = self.env.display_name or name
         self.reader = FrameReader(self.env.obs_space(), self.env.action_space(), name)
         self._moments: list[Moment] = []
         self.begin_episode()
