@@ -83,14 +83,14 @@ class Listed:
         if self.types is None:
             yield f"if {count} < 0 or {count} > {self.max}:"
             yield f"    return fail(a.report, BAD_COUNT, i, {column}, {count})"
-            yield f"unknown = find_unknown(a.{self.slot.name}[i], {count}, total)"
+            yield f"unknown = find_unknown(a.{self.slot.name}, i, {count}, total)"
             yield "if unknown >= 0:"
             yield f"    return fail(a.report, BAD_INDEX, i, {action}, a.{self.slot.name}[i, unknown])"
             return
         yield f"if {count} == EVERYBODY:"
         yield "    k = 0"
         for type_ in self.types:
-            yield f"    k = list_entities(a.{self.slot.name}[i], k, first_{type_}, n.{type_})"
+            yield f"    k = list_entities(a.{self.slot.name}, i, k, first_{type_}, n.{type_})"
         yield f"    {count} = k"
         yield f"elif {count} != 0:"
         yield f"    return fail(a.report, BAD_COUNT, i, {column}, {count})"
@@ -163,7 +163,7 @@ class ActionPlan(ABC):
         """Before `observe`: everybody acts, and everything is open."""
         yield from (listed.before for listed in self.lists)
         if self.mask is not None:
-            yield f"open_all_choices(a.{self.mask.name}[i], {self.mask.shape[0]}, {self.mask.shape[1]})"
+            yield f"open_all_choices(a.{self.mask.name}, i, {self.mask.shape[0]}, {self.mask.shape[1]})"
 
     def after(self, columns: Sequence[str], number: int) -> Iterator[str]:
         """After `observe`: fill in what is declared, check what was written."""
@@ -314,7 +314,7 @@ class CategoricalPlan(ActionPlan):
         arguments = [*self._values, str(self.num_choices)]
         if self.mask is None:
             return "are_choices", arguments
-        return "are_open_choices", [*arguments, f"a.{self.mask.name}[i]"]
+        return "are_open_choices", [*arguments, f"a.{self.mask.name}", "i"]
 
     def num_columns(self, num_actees: int) -> int:
         return self.num_choices
@@ -465,16 +465,16 @@ class SelectEntityPlan(ActionPlan):
         if self.exclude_self:
             assert self.mask is not None
             yield (
-                f"close_self(a.{self.mask.name}[i], a.{actors.slot.name}[i], n.{actors.count}, "
-                f"a.{actees.slot.name}[i], n.{actees.count})"
+                f"close_self(a.{self.mask.name}, i, a.{actors.slot.name}, n.{actors.count}, "
+                f"a.{actees.slot.name}, n.{actees.count})"
             )
 
     def check(self) -> tuple[str, list[str]]:
-        actees = [f"a.{self._actees.slot.name}[i]", f"n.{self._actees.count}"]
+        actees = [f"a.{self._actees.slot.name}", "i", f"n.{self._actees.count}"]
         arguments = [*self._values, *actees, str(self.nobody)]
         if self.mask is None:
             return "are_selectable", arguments
-        return "are_open_to_select", [*arguments, str(self.can_close), f"a.{self.mask.name}[i]"]
+        return "are_open_to_select", [*arguments, str(self.can_close), f"a.{self.mask.name}"]
 
     def num_columns(self, num_actees: int) -> int:
         return num_actees

@@ -97,7 +97,6 @@ def generate(layout: Layout) -> str:
         _head(layout),
         _check(layout),
         _show(layout),
-        _prefetch(layout),
         _advance(layout),
         _plan(layout),
         _copy(layout),
@@ -222,9 +221,9 @@ def _show(layout: Layout) -> Iterator[str]:
     for name in [*layout.entities, "players"]:
         yield f"    n.{name} = 0"
     for slot in layout.of_kind(Kind.VISIBLE):
-        yield f"    open_all(a.{slot.name}[i], {slot.shape[0]})"
+        yield f"    open_all(a.{slot.name}, i, {slot.shape[0]})"
     for slot in layout.of_kind(Kind.IDS):
-        yield f"    forget_ids(a.{slot.name}[i], {slot.shape[0]})"
+        yield f"    forget_ids(a.{slot.name}, i, {slot.shape[0]})"
     for action in layout.actions:
         yield from _indented(action.before())
     yield from _indented(_call("observe(s, Obs(", [value for _, value in _obs_fields(layout)], "))"))
@@ -247,23 +246,11 @@ def _firsts(layout: Layout) -> Iterator[str]:
     yield f"total = {total}"
 
 
-def _prefetch(layout: Layout) -> Iterator[str]:
-    yield "def prefetch_all(a, i):"
-    yield '    """Ask for the memory of slot i, as far as small environments use it."""'
-    for offset in range(0, min(layout.record.itemsize, 6 * 64), 64):
-        yield f"    prefetch(a.record, i, {offset})"
-    yield "    prefetch(a.lengths, i, 0)"
-    for slot in layout.of_kind(Kind.FEATURES, Kind.MASK, Kind.ACTORS, Kind.ACTEES, Kind.VISIBLE, Kind.IDS):
-        if slot.shape:
-            yield f"    prefetch(a.{slot.name}, i, 0)"
-
-
 def _advance(layout: Layout) -> Iterator[str]:
     yield "def advance(a, todo, lo, hi):"
     yield '    """Reset, step or observe ids[lo:hi]."""'
     yield "    for j in range(lo, hi):"
     yield "        i = a.ids[j]"
-    yield "        prefetch_all(a, a.ids[min(j + AHEAD, len(a.ids) - 1)])"
     yield "        a.report[SLOT] = i  # where an exception comes from"
     yield "        s = a.record[i]"
     yield "        fresh = todo & RESET != 0  # begins an episode"
@@ -407,7 +394,7 @@ def _work(layout: Layout) -> Iterator[str]:
 def _entry(layout: Layout) -> Iterator[str]:
     arrays = bound_arrays(layout)
     yield "if JIT:"
-    yield "    check, show, prefetch_all = inline(check), inline(show), inline(prefetch_all)"
+    yield "    check, show = inline(check), inline(show)"
     yield "    advance, plan, copy = inline(advance), inline(plan), inline(copy)"
     yield "    work = inline(work)"
     yield ""

@@ -13,10 +13,9 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 #: The functions that are compiled into their callers, by name.
 INLINED: dict[str, Any] = {}
@@ -38,9 +37,6 @@ COPY = 32  # copy the rows there, if there is room
 
 #: Environments that are stepped and copied in turn: few enough for what one has written to be in the cache still.
 CHUNK = 64
-
-#: Environments ahead of the present one whose memory is asked for: the policy has used the cache meanwhile.
-AHEAD = 6
 
 #: Places in `report`, which a call leaves behind.
 FAULT, SLOT, WHAT, VALUE, COPIED, ENDED, KEPT = range(7)
@@ -70,31 +66,6 @@ def as_pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
-def prefetch(array: Any, i: int, offset: int) -> None:
-    """Ask for the cache line `offset` bytes into row `i`. Ordinary Python has no use for it."""
-
-
-@intrinsic
-def _prefetch(typing_context: Any, array: Any, i: Any, offset: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        utils: Any = cgutils
-        form = context.make_array(array)(context, builder, args[0])
-        stride = utils.unpack_tuple(builder, form.strides, array.ndim)[0]
-        place = builder.add(builder.mul(args[1], stride), args[2])
-        pointer = utils.pointer_add(builder, form.data, place, cgutils.voidptr_t)
-        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *[ir.IntType(32)] * 3])
-        function = utils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
-        return context.get_dummy_value()
-
-    return types.none(array, types.int64, types.int64), codegen
-
-
-@overload(prefetch, jit_options={"forceinline": True})
-def _compiled_prefetch(array, i, offset):  # type: ignore[no-untyped-def]  # Numba compares the two signatures
-    return lambda array, i, offset: _prefetch(array, i, offset)  # type: ignore[call-arg]
-
-
 @inlined
 def fail(report: Any, fault: int, slot: int, what: int, value: int) -> bool:
     """Write down a fault. Returns False, as every function that has failed does."""
@@ -109,54 +80,54 @@ def fail(report: Any, fault: int, slot: int, what: int, value: int) -> bool:
 
 
 @inlined
-def open_all(flags: Any, most: int) -> None:
-    """Set every flag of a (E,) array. A loop is faster than assigning a slice."""
+def open_all(flags: Any, i: int, most: int) -> None:
+    """Set the flags of slot i. A loop is faster than assigning a slice."""
     for k in range(most):
-        flags[k] = True
+        flags[i, k] = True
 
 
 @inlined
-def open_all_choices(mask: Any, most: int, num_choices: int) -> None:
-    """Open every choice of a (most, num_choices) mask."""
+def open_all_choices(mask: Any, i: int, most: int, num_choices: int) -> None:
+    """Open every choice in slot i."""
     for k in range(most):
         for c in range(num_choices):
-            mask[k, c] = True
+            mask[i, k, c] = True
 
 
 @inlined
-def forget_ids(ids: Any, most: int) -> None:
-    """Set every id of a (E,) array to -1, no id."""
+def forget_ids(ids: Any, i: int, most: int) -> None:
+    """Set the ids of slot i to -1, no id."""
     for k in range(most):
-        ids[k] = -1
+        ids[i, k] = -1
 
 
 # ---- after `observe`
 
 
 @inlined
-def list_entities(listed: Any, k: int, first: int, count: int) -> int:
-    """Write the entity indices of one type to `listed` from place `k` on. Returns the place behind the last."""
+def list_entities(listed: Any, i: int, k: int, first: int, count: int) -> int:
+    """Write the entity indices of one type to slot i, from place `k` on. Returns the place behind the last."""
     for e in range(count):
-        listed[k + e] = first + e
+        listed[i, k + e] = first + e
     return k + count
 
 
 @inlined
-def find_unknown(listed: Any, count: int, total: int) -> int:
+def find_unknown(listed: Any, i: int, count: int, total: int) -> int:
     """The place of the first of `count` entity indices that no entity of the frame has; -1 if there is none."""
     for k in range(count):
-        if listed[k] < 0 or listed[k] >= total:
+        if listed[i, k] < 0 or listed[i, k] >= total:
             return k
     return -1
 
 
 @inlined
-def close_self(mask: Any, actors: Any, num_actors: int, actees: Any, num_actees: int) -> None:
-    """Close the pairs of an actor with itself."""
+def close_self(mask: Any, i: int, actors: Any, num_actors: int, actees: Any, num_actees: int) -> None:
+    """Close the pairs of an actor with itself in slot i."""
     for k in range(num_actors):
         for e in range(num_actees):
-            if actors[k] == actees[e]:
-                mask[k, e] = False
+            if actors[i, k] == actees[i, e]:
+                mask[i, k, e] = False
 
 
 # ---- actions
@@ -173,42 +144,42 @@ def are_choices(values: Any, first: int, count: int, num_choices: int) -> bool:
 
 
 @inlined
-def are_open_choices(values: Any, first: int, count: int, num_choices: int, mask: Any) -> bool:
-    """Whether `values[first:first + count]` are choices that the mask, (A, num_choices), leaves open."""
+def are_open_choices(values: Any, first: int, count: int, num_choices: int, mask: Any, i: int) -> bool:
+    """Whether `values[first:first + count]` are choices that the mask of slot i leaves open."""
     for k in range(count):
         value = values[first + k]
-        if value < 0 or value >= num_choices or not mask[k, value]:
+        if value < 0 or value >= num_choices or not mask[i, k, value]:
             return False
     return True
 
 
 @inlined
-def are_selectable(values: Any, first: int, count: int, actees: Any, num_actees: int, nobody: bool) -> bool:
-    """Whether `values[first:first + count]` are actees, or -1 where nobody may be selected."""
+def are_selectable(values: Any, first: int, count: int, actees: Any, i: int, num_actees: int, nobody: bool) -> bool:
+    """Whether `values[first:first + count]` are actees of slot i, or -1 where nobody may be selected."""
     fine = True
     for k in range(count):
         value = values[first + k]
         found = value == -1 and (nobody or num_actees == 0)
         for e in range(num_actees):
-            found |= actees[e] == value
+            found |= actees[i, e] == value
         fine &= found
     return fine
 
 
 @inlined
 def are_open_to_select(
-    values: Any, first: int, count: int, actees: Any, num_actees: int, nobody: bool, can_close: bool, mask: Any
+    values: Any, first: int, count: int, actees: Any, i: int, num_actees: int, nobody: bool, can_close: bool, mask: Any
 ) -> bool:
-    """Whether the mask, (A, actees), leaves the selections open. An actor to whom everything is closed selects nobody."""
+    """Whether the mask of slot i leaves the selections open. An actor to whom everything is closed selects nobody."""
     fine = True
     for k in range(count):
         value = values[first + k]
         found = value == -1 and (nobody or num_actees == 0)
         any_open = False
         for e in range(num_actees):
-            if actees[e] == value:
-                found = mask[k, e]
-            any_open |= mask[k, e]
+            if actees[i, e] == value:
+                found = mask[i, k, e]
+            any_open |= mask[i, k, e]
         fine &= found or (value == -1 and can_close and not any_open)
     return fine
 

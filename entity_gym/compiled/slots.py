@@ -200,6 +200,7 @@ class CompiledSlots(EnvSlots):
         settings[runtime.KEEP_ALL] = final_observations == "all"
         self._last: CompiledSlots | None = None  # shows last observations
         self._keeps_last = autoreset and final_observations != "none"
+        self._checked: Mapping[str, VecAction] | None = None  # the actions that are bound for worker 0
         self._block: Block | None = None  # memory for the next batch
         self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         for name in self.layout.metrics:
@@ -292,29 +293,36 @@ class CompiledSlots(EnvSlots):
 
     def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
         caller = self._callers[0]
+        self._checked = None
         arrays = self._arrays_of(actions, len(ids))
         if arrays is not None:
             caller.act(CHECK, ids, arrays)
             if caller.report[runtime.FAULT] == runtime.NO_FAULT:
+                self._checked = actions
                 return
         self._refuse(actions, ids)
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         caller = self._callers[worker]
-        arrays = self._arrays_of(actions, len(ids))
-        assert arrays is not None, "the actions have not been checked"
-        caller.act(0, ids, arrays)
+        if worker or self._checked is not actions:  # else they are bound already
+            arrays = self._arrays_of(actions, len(ids))
+            assert arrays is not None, "the actions have not been checked"
+            caller.act(0, ids, arrays)
         self._run(caller, STEP, lo, hi)
 
     def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
         caller, last = self._callers[0], self._last_slots() if self._keeps_last else None
+        self._checked = None
         arrays = self._arrays_of(actions, len(ids))
         if arrays is None:
             untouched()
             self._refuse(actions, ids)
         assert arrays is not None
         block = self._take_block(len(ids))
-        last_block = None if last is None else last._take_block(0)
+        last_block = None
+        if last is not None:
+            last_block = last._take_block(0)
+            last._callers[0].report[runtime.COPIED] = False  # of an earlier step, whose batch was never made
         try:
             caller.act(CHECK | STEP | PLAN | COPY, ids, arrays, 0 if last is None else last._callers[0].address)
         except Exception as error:
@@ -331,7 +339,7 @@ class CompiledSlots(EnvSlots):
             obs = self._collect(ids)
         if last is not None and report[runtime.KEPT]:
             assert last_block is not None
-            obs.final = self._last_observations(self._kept_ids[: report[runtime.KEPT]].copy(), last_block)
+            self._add_last_observations(obs, self._kept_ids[: report[runtime.KEPT]].copy(), last_block)
         return obs
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
@@ -339,7 +347,7 @@ class CompiledSlots(EnvSlots):
         if self._keeps_last and obs.done.any():
             ended = ids[self.slots["kept"][ids]]
             if len(ended):
-                obs.final = self._last_observations(ended, None)
+                self._add_last_observations(obs, ended, None)
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
@@ -449,21 +457,21 @@ class CompiledSlots(EnvSlots):
         caller.bind_ids(ids)
         parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
         block = self._take_block(num_ids)
-        self._run(caller, PLAN, 0, num_ids)
-        totals = self._offsets(block, num_ids)[:, num_ids]
-        if (totals > self._rooms).any():
-            self._make_room(num_ids, (totals + totals // 4).tolist())
-            block = self._take_block(num_ids)
-            self._run(caller, PLAN, 0, num_ids)
-        fault = runtime.NO_FAULT
-        if run is not None and parts > 1:
-            run(lambda part: caller.run(COPY, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
-            fault = int(caller.report[runtime.FAULT])
-        if parts == 1 or fault:  # several parts may have written a report at once: look again
-            report = self._run(caller, COPY, 0, num_ids)
+        report = self._run(caller, PLAN if parts > 1 else PLAN | COPY, 0, num_ids)
+        if not report[runtime.COPIED]:
+            totals = self._offsets(block, num_ids)[:, num_ids]
+            if (totals > self._rooms).any():
+                self._make_room(num_ids, (totals + totals // 4).tolist())
+                block = self._take_block(num_ids)
+                self._run(caller, PLAN, 0, num_ids)
+            if run is not None and parts > 1:
+                run(lambda part: caller.run(COPY, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
+            if (
+                parts == 1 or caller.report[runtime.FAULT]
+            ):  # several parts may have written a report at once: look again
+                report = self._run(caller, COPY, 0, num_ids)
             if report[runtime.FAULT]:
-                slot = self.layout.packed[report[runtime.WHAT]]
-                raise row_error(slot, self.layout, self.slots, ids, self.where)
+                raise row_error(self.layout.packed[report[runtime.WHAT]], self.layout, self.slots, ids, self.where)
         return self._batch(ids, block)
 
     def _last_slots(self) -> CompiledSlots:
@@ -476,22 +484,23 @@ class CompiledSlots(EnvSlots):
             last.slots = {**self.slots, **shown, "record": self.slots["final_record"]}
             last._everyone = last._block = None
             last._prepare()
+            last._info = {}  # the batch itself has the reports
             last._callers[0].bind_ids(self._kept_ids)
         return self._last
 
-    def _last_observations(self, ids: EnvIds, block: Block | None) -> VecObs:
-        """The last observations of the episodes that ended in `ids`; with a block, `_Caller.act` may have packed them."""
+    def _add_last_observations(self, obs: VecObs, ids: EnvIds, block: Block | None) -> None:
+        """Set the last observations of the episodes that ended in `ids`; with a block, `_Caller.act` may have packed them."""
         last = self._last_slots()
         caller = last._callers[0]
         if block is not None and caller.report[runtime.COPIED]:
-            caller.report.fill(0)  # read only once
-            return last._batch(ids, block, ids)
-        caller.bind_ids(ids)
-        last._run(caller, OBSERVE, 0, len(ids))
-        obs = last._collect(ids)
-        caller.bind_ids(self._kept_ids)
-        caller.report.fill(0)
-        return obs
+            obs.final = last._batch(ids, block, ids)
+        else:
+            caller.bind_ids(ids)
+            last._run(caller, OBSERVE, 0, len(ids))
+            obs.final = last._collect(ids)
+            caller.bind_ids(self._kept_ids)
+        if isinstance(obs.end_of_episode_info, _EpisodeInfo):
+            obs.final.end_of_episode_info = obs.end_of_episode_info.of(ids)
 
     # ---- batches
 
@@ -588,7 +597,9 @@ class CompiledSlots(EnvSlots):
         if self._info:
             ended = ids[done] if ended is None else ended
             if len(ended):
-                obs.end_of_episode_info = _EpisodeInfo(self._info, ended)
+                reports = {name: column.take(ended) for name, column in self._info.items()}
+                ended = ended.copy()
+                obs.end_of_episode_info = _EpisodeInfo(reports, ended, ended)
         if self._metrics:
             obs.metrics = _metrics(self._metrics, ids)
         for name, number, array in self._arrays:
@@ -643,15 +654,25 @@ def _metrics(columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> dict[str, Metr
 
 
 class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
-    """What finished episodes report; made into dictionaries only when somebody asks."""
+    """The reports of finished episodes, made into dictionaries only when somebody asks.
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> None:
-        self._ids = ids.copy()
-        self._columns = {name: column[ids] for name, column in columns.items()}
+    Args:
+        columns: (n,) each, what is reported.
+        rows: (n,) environments whose episodes the rows of `columns` are of.
+        ids: those of them that are told.
+    """
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], rows: EnvIds, ids: EnvIds) -> None:
+        self._columns, self._all, self._ids = columns, rows, ids
+
+    def of(self, ids: EnvIds) -> _EpisodeInfo:
+        """The reports of some of the environments."""
+        return _EpisodeInfo(self._columns, self._all, ids)
 
     @functools.cached_property
     def _rows(self) -> dict[int, int]:
-        return {env_id: row for row, env_id in enumerate(self._ids.tolist())}
+        row_of = {env_id: row for row, env_id in enumerate(self._all.tolist())}
+        return {env_id: row_of[env_id] for env_id in self._ids.tolist()}
 
     def __getitem__(self, env_id: int) -> Mapping[str, Any]:
         row = self._rows[env_id]

@@ -37,15 +37,10 @@ KEPT: list[FinalObservations] = ["truncated", "all", "none"]
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_compiled_form_shows_the_same_as_ordinary_python_bit_for_bit(world: type[CompiledEnvironment]) -> None:
-    compiled = play_pool(world, steps=300, seed=3, final_observations="all")
-    python = play_pool(world, steps=300, seed=3, final_observations="all", compile=False)
+    compiled = play_pool(world, steps=150, seed=3, final_observations="all")
+    python = play_pool(world, steps=150, seed=3, final_observations="all", compile=False)
     for step, (one, other) in enumerate(zip(compiled, python, strict=True)):
         assert exactly(one) == exactly(other), f"step {step}"
-    if world is Everything:
-        seen = VecObs.cat(compiled)
-        assert (
-            seen.done.sum() > 200 and 100 < seen.truncated.sum() < seen.done.sum() and len(np.unique(seen.reward)) > 100
-        )
 
 
 def test_the_world_that_the_others_are_about_shows_everything_there_is() -> None:
@@ -84,8 +79,8 @@ def digest(seen: Sequence[VecObs]) -> str:
 
 @pytest.mark.parametrize("final_observations", KEPT)
 def test_a_pool_shows_what_a_list_of_plain_environments_shows(final_observations: FinalObservations) -> None:
-    compiled = play_pool(Everything, steps=150, seed=5, final_observations=final_observations)
-    listed = play_together(ListEnv(Everything().as_environment, 6, seed=5, final_observations=final_observations), 150)
+    compiled = play_pool(Everything, steps=40, seed=5, final_observations=final_observations)
+    listed = play_together(ListEnv(Everything().as_environment, 6, seed=5, final_observations=final_observations), 40)
     for step, (one, other) in enumerate(zip(compiled, listed, strict=True)):
         assert meaning(one) == meaning(other), f"step {step}"
 
