@@ -39,15 +39,6 @@ class Place(NamedTuple):
     pickle_bytes: int  # of `num_bytes`
 
 
-class Message(NamedTuple):
-    """A received message."""
-
-    last: bool  # no other message follows that answers the same request
-    value: Any
-    arrays: list[Array]
-    error: Exception | None  # raised while unpickling the value, which is then None
-
-
 def create_arena() -> int:
     """Return a file descriptor of new, empty shared memory. The memory is freed when every process has closed it."""
     if hasattr(os, "memfd_create"):
@@ -56,13 +47,16 @@ def create_arena() -> int:
         return os.dup(file.fileno())
 
 
-class ArenaWriter:
-    """Writes messages into an arena, which grows when there is no room left between unread messages."""
+class Arena:
+    """Shared memory for the messages of one direction, as the writer or the reader of these messages.
+
+    The writer lets it grow when there is no room left between unread messages.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._memory: mmap.mmap | None = None
-        self._in_order: deque[Place] = deque()  # unread messages, the oldest first
+        self._in_order: deque[Place] = deque()  # unread messages that this process wrote, the oldest first
         self._by_offset: list[Place] = []  # the same places
 
     def put(self, pickled: bytes, arrays: Sequence[Array]) -> Place:
@@ -83,9 +77,24 @@ class ArenaWriter:
         """Free the place of the oldest message: it was read."""
         self._by_offset.remove(self._in_order.popleft())
 
+    def get(self, place: Place) -> tuple[bytes, list[Array]]:
+        """Return the pickled value, and copies of the arrays, which share one allocation."""
+        if self._memory is None or len(self._memory) < place.offset + place.num_bytes:
+            self._memory = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
+        copied = np.frombuffer(self._memory, np.uint8, place.num_bytes, place.offset).copy().data
+        pickled, layout = pickle.loads(copied[: place.pickle_bytes])
+        start, arrays = _aligned(place.pickle_bytes), []
+        for dtype, shape in layout:
+            arrays.append(np.ndarray(shape, dtype, copied, start))
+            start += _aligned(arrays[-1].nbytes)
+        return pickled, arrays
+
     def close(self) -> None:
         """Unmap the memory. May be called twice."""
-        _close(self._fd, self._memory)
+        if self._memory is not None:
+            self._memory.close()
+        if self._fd >= 0:
+            os.close(self._fd)
         self._fd, self._memory = -1, None
 
     def _reserve(self, num_bytes: int, pickle_bytes: int) -> Place:
@@ -105,31 +114,6 @@ class ArenaWriter:
         return place
 
 
-class ArenaReader:
-    """Reads the messages that an `ArenaWriter` in another process has written."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._memory: mmap.mmap | None = None
-
-    def get(self, place: Place) -> tuple[bytes, list[Array]]:
-        """Return the pickled value, and copies of the arrays, which share one allocation."""
-        if self._memory is None or len(self._memory) < place.offset + place.num_bytes:
-            self._memory = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
-        copied = np.frombuffer(self._memory, np.uint8, place.num_bytes, place.offset).copy().data
-        pickled, layout = pickle.loads(copied[: place.pickle_bytes])
-        start, arrays = _aligned(place.pickle_bytes), []
-        for dtype, shape in layout:
-            arrays.append(np.ndarray(shape, dtype, copied, start))
-            start += _aligned(arrays[-1].nbytes)
-        return pickled, arrays
-
-    def close(self) -> None:
-        """Unmap the memory. May be called twice."""
-        _close(self._fd, self._memory)
-        self._fd, self._memory = -1, None
-
-
 class Channel:
     """One end of a connection between two processes, which sends messages and receives the other end's in order.
 
@@ -141,22 +125,21 @@ class Channel:
 
     def __init__(self, connection: socket.socket, write_to: int, read_from: int) -> None:
         self.connection = connection
-        self._writer = ArenaWriter(write_to)
-        self._reader = ArenaReader(read_from)
+        self._written, self._read = Arena(write_to), Arena(read_from)
         self._received = 0  # since the last message to the other end, which may overwrite as many of its own
 
     def send(self, pickled: bytes, arrays: Sequence[Array] = (), *, last: bool = True) -> None:
-        """Send a pickled value and arrays.
+        """Send a pickled value and arrays; `last` says that no other message follows that answers the same request.
 
         Raises:
             OSError: if the other end is closed.
         """
-        place = self._writer.put(pickled, arrays)
+        place = self._written.put(pickled, arrays)
         received, self._received = self._received, 0
         self.connection.sendall(HEADER.pack(last, received, *place))
 
-    def receive(self) -> Message:
-        """Wait for the next message.
+    def receive(self) -> tuple[bool, bytes, list[Array]]:
+        """Wait for the next message, and return `last`, the pickled value and the arrays that were sent.
 
         Raises:
             EOFError, OSError: if the other end is closed and no message is left.
@@ -166,28 +149,16 @@ class Channel:
             raise EOFError
         last, received, *place = HEADER.unpack(numbers)
         for _ in range(received):
-            self._writer.release()
+            self._written.release()
         self._received += 1
-        pickled, arrays = self._reader.get(Place(*place))
-        try:
-            value, error = pickle.loads(pickled), None
-        except Exception as raised:  # a module is missing, for example; later messages are not affected
-            value, error = None, raised
-        return Message(bool(last), value, arrays, error)
+        return bool(last), *self._read.get(Place(*place))
 
     def close(self) -> None:
         """Close the socket and unmap the memory. May be called twice."""
         self.connection.close()
-        self._writer.close()
-        self._reader.close()
+        self._written.close()
+        self._read.close()
 
 
 def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _close(fd: int, memory: mmap.mmap | None) -> None:
-    if memory is not None:
-        memory.close()
-    if fd >= 0:
-        os.close(fd)

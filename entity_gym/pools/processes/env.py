@@ -20,9 +20,8 @@ from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.obs_rows import Shown, crashed
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.pool import EnvSource, is_compiled
-from entity_gym.pools.processes.handle import Replies, Request, WorkerDied, WorkerProcess, shut_down
+from entity_gym.pools.processes.handle import NOBODY, Replies, Request, WorkerDied, WorkerProcess, shut_down
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.processes.worker import NOBODY
 from entity_gym.pools.slots import (
     EnvIds,
     FinalObservations,
@@ -71,7 +70,7 @@ class ProcessVecEnv(VecEnv):
 
     Args:
         env: anything that `ThreadedVecEnv` takes. It is sent to the workers, so it lives in a module, or cloudpickle is
-            installed.
+            installed. Every worker makes its own environments; all must have the same spaces.
         num_envs: at least 1.
         num_processes: at least 1; one for each core is a good choice. At most one for each environment is started.
         batch_size: number of environments that `recv` returns. None: all.
@@ -81,6 +80,7 @@ class ProcessVecEnv(VecEnv):
         first_env: the number of environment 0 in seeds and messages, where this is a part of a larger pool.
         compile: of a compiled environment: false runs it as ordinary Python.
         boundscheck: of a compiled environment: compile checks of array bounds in.
+        entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
 
     Attributes:
         num_processes: the number of workers.
@@ -103,6 +103,7 @@ class ProcessVecEnv(VecEnv):
         first_env: int = 0,
         compile: bool = True,
         boundscheck: bool = False,
+        entity_ids: bool = False,
     ) -> None:
         check_num_envs(num_envs)
         check_final_observations(final_observations)
@@ -118,7 +119,12 @@ class ProcessVecEnv(VecEnv):
         self._on_crash: OnCrash = on_crash
         self._seed = seed
         self._first_env = first_env
-        self._options = {"final_observations": final_observations, "compile": compile, "boundscheck": boundscheck}
+        self._options = {
+            "final_observations": final_observations,
+            "compile": compile,
+            "boundscheck": boundscheck,
+            "entity_ids": entity_ids,
+        }
         self._pickled_env = pickled_for_worker(env)
         self._compiled = is_compiled(env)
         self.num_processes = min(num_processes, num_envs)
@@ -169,10 +175,7 @@ class ProcessVecEnv(VecEnv):
     def configure(self, env_info: EnvInfo) -> None:
         self._check_open()
         infos = check_env_info(env_info, len(self))
-        replies = Replies()
-        for worker in self._workers:
-            worker.ask(replies, "configure", [infos[i] for i in worker.env_id])
-        self._await(replies)
+        self._call("configure", {w: ([infos[i] for i in ids],) for w, ids in enumerate(self._slices)})
         self._remember(infos)
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
@@ -221,11 +224,8 @@ class ProcessVecEnv(VecEnv):
             check_env_id([i], len(self))
         ids = np.asarray(env_ids, np.int64)
         wanted = {w: np.unique(ids[self._worker_of[ids] == w]) for w in np.unique(self._worker_of[ids]).tolist()}
-        replies = Replies()
-        for w, some in wanted.items():
-            self._workers[w].ask(replies, "render", some)
-        self._await(replies)
-        images = {i: image for w in wanted for i, image in zip(wanted[w].tolist(), replies.results[w], strict=True)}
+        drawn = self._call("render", {w: (some,) for w, some in wanted.items()})
+        images = {i: image for w in wanted for i, image in zip(wanted[w].tolist(), drawn[w], strict=True)}
         return [images[i] for i in ids.tolist()]
 
     @property
@@ -234,11 +234,8 @@ class ProcessVecEnv(VecEnv):
 
     def state(self) -> dict[str, Any]:
         self._settle_for("state")
-        replies = Replies()
-        for worker in self._workers:
-            worker.ask(replies, "state")
-        self._await(replies)
-        merged: dict[str, Any] = merge_states([replies.results[worker.index] for worker in self._workers])
+        parts = self._call("state", dict.fromkeys(range(self.num_processes), ()))
+        merged: dict[str, Any] = merge_states([parts[w] for w in range(self.num_processes)])
         return merged
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
@@ -297,15 +294,35 @@ class ProcessVecEnv(VecEnv):
                 if self._compiled:  # the first one may compile, and the others find it in the cache
                     self._await(replies)
             self._await(replies)
+            obs_space, action_space, environment, self._can_save = replies.results[0]
+            self._reader = FrameReader(obs_space, action_space, environment, self._first_env)
+            for worker in self._workers:
+                self._check_started(worker, replies)
         except BaseException:
             self.close()
             raise
-        for worker in self._workers:
-            worker.starting = False
-        obs_space, action_space, environment, can_save = replies.results[0]
-        self._can_save: bool = can_save
-        self._reader = FrameReader(obs_space, action_space, environment, self._first_env)
         self._status = Statuses(len(self), self._reader.where)
+
+    def _check_started(self, worker: WorkerProcess, replies: Replies) -> None:
+        """Raise a ValueError unless the environments that a worker has made have the spaces of the pool."""
+        spaces = replies.results[worker.index][:2]
+        expected = self._reader.obs_space, self._reader.action_space
+        for method, given, wanted in zip(("obs_space", "action_space"), spaces, expected, strict=True):
+            if given != wanted:
+                raise ValueError(
+                    f"{self._reader.where(worker.env_id[0])}: {method}() returned {given!r:.300} in worker {worker.index}, "
+                    f"and that of {self._reader.where(0)} {wanted!r:.300} in worker 0; environments of one pool must have "
+                    "the same spaces"
+                )
+        worker.starting = False
+
+    def _call(self, name: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
+        """Call a method in some workers, with arguments for each of them. Returns a result for each of them."""
+        replies = Replies()
+        for index, its in arguments.items():
+            self._workers[index].ask(replies, name, *its)
+        self._await(replies)
+        return replies.results
 
     def _ask_start(self, replies: Replies, worker: WorkerProcess, seed: int) -> None:
         worker.ask(replies, "start", self._pickled_env, worker.env_id, self._first_env, seed, self._options)
@@ -456,23 +473,22 @@ class ProcessVecEnv(VecEnv):
         infos = self._env_info and [self._env_info[i] for i in worker.env_id]
         ids, replies = np.array(worker.env_id), Replies()
         try:
-            lost = worker.relaunch()
+            worker.channel.close()
+            lost = list(worker.requests)
+            worker.launch()
             self._watch()
             self._ask_start(replies, worker, crash_seed(self._seed, worker.restarts_since_seed))
             worker.ask(replies, "reset", ids, False, None, infos, ids=ids)
             self._await(replies)
+            self._check_started(worker, replies)
         except BaseException:
             self._dead = self._dead or copy.copy(died)
             raise
-        worker.starting = False
         self._answer_lost(worker, lost, VecObs.cat(list(replies.frames)), died)
 
     def _answer_lost(self, worker: WorkerProcess, lost: list[Request], first: VecObs, died: WorkerDied) -> None:
         """Answer the requests that a dead worker lost; `first` are the first frames of its successor."""
-
-        def first_frame(i: int) -> VecObs:
-            return first.gather(np.array([i - worker.env_id[0]]))
-
+        first_frames = {i: first.gather(np.array([row])) for row, i in enumerate(worker.env_id)}
         idle = {i for i in worker.env_id if self._status.of[i] in (Status.READY, Status.UNDER_WAY)}
         for request in lost:
             idle.difference_update(request.ids.tolist())
@@ -481,7 +497,7 @@ class ProcessVecEnv(VecEnv):
             request.replies.waiting -= 1
             if request.name == "step":
                 for i in request.ids.tolist():
-                    request.replies.add(self._after_crash(first_frame(i)))
+                    request.replies.add(self._after_crash(first_frames[i]))
             elif request.name == "reset":  # the new process can be reset like any other
                 worker.ask(request.replies, "reset", request.ids, *request.arguments[1:], ids=request.ids)
             elif request.name == "configure":
@@ -489,10 +505,10 @@ class ProcessVecEnv(VecEnv):
             else:
                 request.replies.errors.append((died, NOBODY))
         for i in idle:  # nobody can act upon its last frame any more
-            self._crashed[i] = first_frame(i)
+            self._crashed[i] = first_frames[i]
 
     def _after_crash(self, first: VecObs) -> VecObs:
-        """The first frame of a new episode, marked as the end of the episode that crashed."""
+        """Return the first frame of a new episode, marked as the end of the episode that crashed."""
         last = None if self._final_observations == "none" else self._shown.last(int(first.env_id[0]))
         return crashed(first, last)
 

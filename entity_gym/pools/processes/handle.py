@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.processes.arena import Array, Channel, create_arena
 from entity_gym.pools.processes.interpreter import describe_end, start_interpreter, wait_until_ended
 from entity_gym.pools.processes.pickling import pickled_for_worker
-from entity_gym.pools.processes.worker import NOBODY, unpack_frames
+from entity_gym.pools.processes.worker import unpack_frames
 from entity_gym.pools.slots import EnvIds
 
 MAX_UNANSWERED = 64  # requests in a pipe; more could fill it, and with a worker that waits as well nobody would move
+NOBODY: EnvIds = np.zeros(0, np.int64)
 CLOSE_GRACE = 3.0  # seconds that workers have to close their environments before they are terminated
 KILL_GRACE = 1.0  # seconds after that before they are killed
 
@@ -98,14 +101,15 @@ class WorkerProcess:
 
     def __init__(self, index: int, env_id: range, first_env: int) -> None:
         self.index, self.env_id, self.first_env = index, env_id, first_env
-        self.requests: deque[Request] = deque()
         self.restarts = self.restarts_since_seed = self.deaths_in_a_row = 0
-        self._num_sent = 0  # of `requests`
         self.owner = os.getpid()
-        self._launch()
+        self.launch()
 
-    def _launch(self) -> None:
+    def launch(self) -> None:
+        """Start the process, in the place of one that died; requests that this one did not answer are forgotten."""
         self.starting = True
+        self.requests: deque[Request] = deque()
+        self._num_sent = 0  # of `requests`
         connection, its_connection = socket.socketpair()
         its_arena, our_arena = create_arena(), create_arena()
         self.channel = Channel(connection, our_arena, its_arena)
@@ -118,15 +122,6 @@ class WorkerProcess:
         finally:
             its_connection.close()
 
-    def relaunch(self) -> list[Request]:
-        """Replace a process that died. Returns the requests that it did not answer."""
-        self.channel.close()
-        lost = list(self.requests)
-        self.requests.clear()
-        self._num_sent = 0
-        self._launch()
-        return lost
-
     def __str__(self) -> str:
         first, last = self.first_env + self.env_id[0], self.first_env + self.env_id[-1]
         which = f"environment {first}" if first == last else f"environments {first} to {last}"
@@ -135,12 +130,12 @@ class WorkerProcess:
     def ask(
         self, replies: Replies, name: str, *arguments: Any, ids: EnvIds = NOBODY, arrays: Sequence[Array] = ()
     ) -> None:
-        """Send a request. A worker that is gone is reported by `take`.
+        """Request a method of `Worker`, whose answers `replies` collects. A worker that is gone is reported by `take`.
 
         Args:
             replies: collects the answers.
-            name: of a method of `Worker`.
-            arguments: of that method.
+            name: of the method.
+            arguments: of the method.
             ids: the environments whose frames will come.
             arrays: more arguments, which travel faster.
 
@@ -168,32 +163,32 @@ class WorkerProcess:
             WorkerDied: if the worker is gone and has left no answer.
         """
         try:
-            message = self.channel.receive()
+            last, pickled, arrays = self.channel.receive()
         except (EOFError, OSError) as error:
             raise self.death() from error
         request = self.requests[0]
-        if message.last:
+        if last:
             self.requests.popleft()
             self._num_sent -= 1
             self._send()
-        ids = request.ids if message.last else request.ids[:1]
+        ids = request.ids if last else request.ids[:1]
         request.ids = request.ids[len(ids) :]
         replies = request.replies
         if replies is None:
             return
-        replies.waiting -= message.last
-        if message.error is not None:
-            message.error.add_note(f"raised while reading an answer of {self}")
-            replies.errors.append((message.error, ids))
+        replies.waiting -= last
+        try:
+            kind, *content = pickle.loads(pickled)
+        except Exception as error:  # a module is missing here, for example; later answers are not affected
+            error.add_note(f"raised while reading an answer of {self}")
+            replies.errors.append((error, ids))
             return
-        kind, *content = message.value
         if kind == "error":
             replies.errors.append((content[0].exception(str(self)), ids))
         elif kind == "result":
             replies.results[self.index] = content[0]
         else:
-            paths, reports = content
-            replies.add(unpack_frames(paths, reports, message.arrays))
+            replies.add(unpack_frames(*content, arrays))
             if request.name == "step":
                 self.deaths_in_a_row = 0
 

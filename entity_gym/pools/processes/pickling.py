@@ -26,24 +26,30 @@ def pickled_for_worker(value: Any) -> bytes:
     try:
         return _pickled_by_value(value)
     except _CANNOT as error:
-        by_name = _by_value() is _NothingOfTheScript
-        hint = "; move it into a module of its own, or install cloudpickle" if by_name else ""
+        hint = "" if _by_value() else "; move it into a module of its own, or install cloudpickle"
         raise ValueError(f"{value!r:.200} cannot be sent to a worker process: {error}{hint}") from error
 
 
-def pickled_for_parent(value: Any) -> bytes:
-    """Pickle an object that an environment returned: by reference, and by value where that fails and cloudpickle is there."""
+def pickled_for_parent(value: Any, name: str = "the result") -> bytes:
+    """Pickle an object that an environment returned: by reference, and by value where that fails and cloudpickle is there.
+
+    Whatever is raised gets a note with `name`, that of the object.
+    """
     try:
-        return pickle.dumps(value, protocol=5)
-    except _CANNOT:
-        if _by_value() is _NothingOfTheScript:
-            raise
-        return _pickled_by_value(value)
+        try:
+            return pickle.dumps(value, protocol=5)
+        except _CANNOT:
+            if not _by_value():
+                raise
+            return _pickled_by_value(value)
+    except Exception as error:
+        error.add_note(f"raised while sending {name} to the main process")
+        raise
 
 
 def _pickled_by_value(value: Any) -> bytes:
     file = io.BytesIO()
-    _by_value()(file, protocol=5).dump(value)
+    (_by_value() or _NothingOfTheScript)(file, protocol=5).dump(value)
     return file.getvalue()
 
 
@@ -57,12 +63,12 @@ class _NothingOfTheScript(pickle.Pickler):
 
 
 @functools.cache
-def _by_value() -> type[pickle.Pickler]:
-    """Return cloudpickle's pickler, or `_NothingOfTheScript` where cloudpickle is not installed."""
+def _by_value() -> type[pickle.Pickler] | None:
+    """Return cloudpickle's pickler, or None where cloudpickle is not installed."""
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
-        return _NothingOfTheScript
+        return None
     pickler: type[pickle.Pickler] = cloudpickle.Pickler
     return pickler
 

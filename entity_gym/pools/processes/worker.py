@@ -28,20 +28,13 @@ from entity_gym.pools.processes.interpreter import exit_when_orphaned
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent
 from entity_gym.pools.slots import EnvIds, EnvSlots, run_serially
 
-NOBODY: EnvIds = np.zeros(0, np.int64)
 ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once the main process is gone
 
 
 def main(connection: int, write_to: int, read_from: int) -> None:
     """Serve requests until the main process says so or is gone. The arguments are descriptors, see `Channel`."""
     exit_when_orphaned(connection, ORPHAN_GRACE)
-    worker = Worker(Channel(socket.socket(fileno=connection), write_to, read_from))
-    try:
-        worker.serve()
-    except ConnectionError:  # the main process is gone
-        pass
-    finally:
-        worker.close()
+    Worker(Channel(socket.socket(fileno=connection), write_to, read_from)).serve()
 
 
 class Worker:
@@ -54,31 +47,26 @@ class Worker:
         self._lo = 0  # the pool's number of the first environment here
 
     def serve(self) -> None:
-        """Serve requests until "close" is requested.
-
-        Raises:
-            ConnectionError: if the main process is gone.
-        """
-        while True:
-            try:
-                message = self._channel.receive()
-            except (EOFError, OSError):
-                return
-            if message.error is not None:
-                self._send_error(message.error)
-                continue
-            name, *arguments = message.value
-            if name == "close":
-                return
-            getattr(self, name)(*arguments, *message.arrays)
-
-    def close(self) -> None:
-        """Close the environments and the connection."""
+        """Serve requests until "close" is requested or the main process is gone; then close the environments."""
         try:
-            if hasattr(self, "slots"):
-                self.slots.close()
+            while True:
+                _, pickled, arrays = self._channel.receive()
+                try:
+                    name, *arguments = pickle.loads(pickled)
+                except Exception as error:  # a module is missing, for example
+                    self._send_error(error)
+                    continue
+                if name == "close":
+                    return
+                getattr(self, name)(*arguments, *arrays)
+        except (EOFError, ConnectionError):  # the main process is gone
+            pass
         finally:
-            self._channel.close()
+            try:
+                if hasattr(self, "slots"):
+                    self.slots.close()
+            finally:
+                self._channel.close()
 
     # ---- requests
 
@@ -98,7 +86,7 @@ class Worker:
             self.slots = make_slots(pickle.loads(env), len(env_ids), first_env=first_env + self._lo, **options)
             self.slots.seed(seed)
             name = self.slots.where(0).partition(" (")[0]
-            return self.slots.obs_space, self.slots.action_space, name, self.slots.can_save
+            return self.slots.obs_space, dict(self.slots.action_space), name, self.slots.can_save
 
         self._send_result(make)
 
@@ -123,6 +111,11 @@ class Worker:
         local = ids - self._lo
         self._send_frames(ids, one_by_one, lambda lo, hi: self.slots.step(actions, local, lo, hi))
 
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state. Answered by frames."""
+        ids = np.arange(self._lo, self._lo + len(self.slots))
+        self._send_frames(ids, False, lambda lo, hi: self.slots.load_state(state))
+
     def render(self, ids: EnvIds) -> None:
         """The result: a list of images."""
         self._send_result(lambda: [self.slots.render(i) for i in (ids - self._lo).tolist()])
@@ -130,11 +123,6 @@ class Worker:
     def state(self) -> None:
         """The result: the saved state."""
         self._send_result(self.slots.state)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state. Answered by frames."""
-        ids = np.arange(self._lo, self._lo + len(self.slots))
-        self._send_frames(ids, False, lambda lo, hi: self.slots.load_state(state))
 
     def configure(self, env_info: Sequence[Mapping[str, Any]]) -> None:
         """Set parameters, one mapping for each environment. The result: None."""
@@ -151,26 +139,19 @@ class Worker:
             try:
                 run(lo, hi)
                 answer, arrays = pack_frames(self.slots.collect(ids[lo:hi] - self._lo, run_serially), self._lo)
+                pickled = pickled_for_parent(answer, f"the reports of environments {ids[lo:hi].tolist()}")
             except Exception as error:
                 self._send_error(error, last=last)
-                continue
-            try:
-                pickled = pickled_for_parent(answer)
-            except Exception as error:
-                error.add_note(
-                    f"raised while sending the reports of environments {ids[lo:hi].tolist()} to the main process"
-                )
-                self._send_error(error, last=last)
-                continue
-            self._channel.send(pickled, arrays, last=last)
+            else:
+                self._channel.send(pickled, arrays, last=last)
 
     def _send_result(self, make: Callable[[], Any]) -> None:
         try:
-            pickled = pickled_for_parent(("result", make()))
+            pickled = pickled_for_parent(("result", make()), "the result")
         except Exception as error:
             self._send_error(error)
-            return
-        self._channel.send(pickled)
+        else:
+            self._channel.send(pickled)
 
     def _send_error(self, error: Exception, *, last: bool = True) -> None:
         self._channel.send(pickle.dumps(("error", ErrorReport.of(error))), last=last)

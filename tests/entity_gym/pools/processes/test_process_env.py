@@ -1,6 +1,7 @@
 """Worker processes: the same trajectories, faults that are reported, and nothing left behind."""
 
 import copy
+import dataclasses
 import functools
 import gc
 import os
@@ -500,6 +501,61 @@ def test_a_start_that_fails_is_reported_and_no_hang() -> None:
         ProcessVecEnv(dict, 2, 2)
     with pytest.raises(WorkerDied, match=r"worker 0 \(environments 0 to 1, process \d+\) exited with code 4"):
         ProcessVecEnv(functools.partial(os._exit, 4), 2, 1)
+
+
+class Other(Counter):
+    """Every object has other actions; two workers that are threads of one process make two of them."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Other.made += 1
+        self.number = Other.made
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"add": CategoricalActionSpace([str(k) for k in range(self.number)])}
+
+
+@in_threads
+def test_workers_whose_environments_differ_in_their_spaces_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"Other \(environment 1\): action_space\(\) returned .* in worker 1, and that of"
+    ):
+        ProcessVecEnv(Other, 2, 2)
+
+
+class Unreadable(Fragile):
+    """Reports something that can be pickled, and not be put together again."""
+
+    def act(self, actions: Mapping[str, Any]) -> Any:
+        return dataclasses.replace(super().act(actions), done=True, end_of_episode_info={"number": NoNumber()})
+
+
+class NoNumber:
+    def __reduce__(self) -> tuple:
+        return int, ("no number",)
+
+
+@in_threads
+def test_an_answer_that_cannot_be_put_together_leaves_the_conversation_intact() -> None:
+    with ProcessVecEnv(Unreadable, 2, 1) as env:
+        env.reset()
+        with pytest.raises(ValueError, match="invalid literal for int.*'no number'") as info:
+            env.act(do("live", "live"))
+        assert re.match("raised while reading an answer of worker 0", info.value.__notes__[0])
+        assert steps(env.reset()) == [0, 0]
+
+
+@in_threads
+@pytest.mark.parametrize("env", [Zoo, MineSweeper], ids=["Python", "compiled"])
+def test_entities_keep_their_numbers_as_in_other_pools(env: Any) -> None:
+    options = {"seed": 3, "final_observations": "all", "compile": False, "entity_ids": True}
+    expected = play_together(ListEnv(env, 5, **options), 8)
+    with ProcessVecEnv(env, 5, 2, **options) as pool:
+        seen = play_together(pool, 8)
+    assert contents(seen) == contents(expected)
+    assert seen[0].ids.keys() == expected[0].ids.keys() != set()
 
 
 def test_a_module_that_the_worker_cannot_import_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,16 +21,8 @@ class ThreadInsteadOfProcess:
     def __init__(self, module: str, function: str, descriptors: Sequence[int]) -> None:
         connection, *arenas = map(os.dup, descriptors)
         self._worker = Worker(Channel(socket.socket(fileno=connection), *arenas))
-        self._thread = threading.Thread(target=self._serve)
+        self._thread = threading.Thread(target=self._worker.serve)
         self._thread.start()
-
-    def _serve(self) -> None:
-        try:
-            self._worker.serve()
-        except ConnectionError:  # the pool is closed
-            pass
-        finally:
-            self._worker.close()
 
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else 0
