@@ -5,6 +5,7 @@ Nothing is imported before it is made: neither the environments, nor their compi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -170,11 +171,7 @@ def make_spec(env: EnvSource | str, num_envs: int = 1, **options: Any) -> EnvSpe
 
 
 def look_up(name: str, option: str = "the environment") -> Registered:
-    """Find the environment of a name: one of `list_envs()`, or "package.module:Name".
-
-    Args:
-        name: the name.
-        option: the setting that gave it, for messages.
+    """Find the environment of a name: one of `list_envs()`, or "package.module:Name". Messages call the name `option`.
 
     Raises:
         ValueError: if there is no such name.
@@ -196,21 +193,11 @@ class Prepared:
     """
 
     config: EnvConfig
-    source: EnvSource
-
-    @property
-    def compiled(self) -> CompiledEnvironment | None:
-        """The source, where it is a compiled environment."""
-        source: Any = self.source
-        return source if is_compiled(source) else None
+    source: Any
 
 
 def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
-    """Find the environment, check all options, and bind the parameters.
-
-    Args:
-        env: as in `make`.
-        given: options and the environment's parameters.
+    """Find the environment, check all options, and bind the parameters; arguments are those of `make`.
 
     Raises:
         ValueError: naming what cannot be.
@@ -227,9 +214,62 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     config = EnvConfig(name=name, **{**options, "parameters": parameters})
     if isinstance(source, Environment):
         raise ValueError(f"make: {name} is one object; give what makes one, such as the class {type(source).__name__}")
-    bind = _bind_compiled if is_compiled(source) else _bind_python
-    config, bound = bind(source, config)
-    return Prepared(config.resolved(compiled=is_compiled(bound)), bound)
+    compiled = is_compiled(source)
+    if not compiled and not callable(source):
+        raise ValueError(f"make: {source!r:.200} is no environment; give a name, a class or what makes an environment")
+
+    names, defaults, takes_others = _parameters_of(source)
+    limit = next((each for each in LIMITS if each in names), None)
+    steps = config.max_episode_steps
+    for key, value in parameters.items():
+        if key == limit and steps not in (None, value):
+            raise ValueError(f"{key}={value!r} and max_episode_steps={steps!r}: give one of them")
+        if key not in names and not takes_others:
+            raise ValueError(
+                f"make: {name} has no parameter {key!r}, and there is no such option; {nearest(key, [*names, *OPTIONS])}"
+            )
+    if steps is not None:
+        if limit is None:
+            raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
+        parameters[limit] = steps
+
+    cls = source if isinstance(source, type) or not compiled else type(source)
+    room = cls.max_num_players if compiled else 1
+    if config.max_num_players not in (None, room):
+        if not compiled or not any(array.per_player for array in cls.arrays.values()):
+            raise ValueError(f"max_num_players is {config.max_num_players}; {name} has no arrays with a row a player")
+        room = config.max_num_players
+        cls = resized(cls, room)
+    values = {**defaults, **parameters}
+    if compiled:
+        source = cls(**_as_given(values))
+        values = _as_given(source.values)
+    elif parameters:
+        source = functools.partial(source, **parameters)
+    config = replace(
+        config,
+        max_episode_steps=None if limit is None else values.pop(limit, None),
+        parameters=values,
+        max_num_players=room,
+        reward_threshold=getattr(cls, "reward_threshold", None)
+        if config.reward_threshold is None
+        else config.reward_threshold,
+    )
+    return Prepared(config.resolved(compiled=compiled), source)
+
+
+def _parameters_of(source: Any) -> tuple[list[str], Mapping[str, Any], bool]:
+    """Return the names of an environment's parameters, the defaults of those that have one, and if it takes any other."""
+    if is_compiled(source):
+        values = source.defaults() if isinstance(source, type) else source.values
+        return list(values), values, False
+    try:
+        parameters = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):  # some callables have none to look at
+        return [], {}, True
+    named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    defaults = {each.name: each.default for each in named if each.default is not each.empty}
+    return [each.name for each in named], defaults, any(each.kind == each.VAR_KEYWORD for each in parameters)
 
 
 def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
@@ -239,23 +279,18 @@ def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
         "batch_size": batch_size,
         "seed": config.seed,
         "final_observations": config.final_observations,
+        "compile": config.compile,
+        "entity_ids": config.entity_ids,
     }
-    if config.entity_ids:
-        common["entity_ids"] = True
     if config.executor == "list":
-        return ListEnv(source, config.num_envs, compile=config.compile, **common)
+        return ListEnv(source, config.num_envs, **common)
     if config.executor == "process":
         from entity_gym.pools.processes.env import ProcessVecEnv
 
         processes = config.num_processes or min(config.num_envs, os.cpu_count() or 1)
-        return ProcessVecEnv(source, config.num_envs, processes, compile=config.compile, **common)
+        return ProcessVecEnv(source, config.num_envs, processes, **common)
     return ThreadedVecEnv(
-        source,
-        config.num_envs,
-        config.num_threads,
-        compile=config.compile,
-        thread_affinity_offset=config.thread_affinity_offset,
-        **common,
+        source, config.num_envs, config.num_threads, thread_affinity_offset=config.thread_affinity_offset, **common
     )
 
 
@@ -267,8 +302,8 @@ def make_single_pool(prepared: Prepared) -> SlotVecEnv:
 
 def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
     """Return True if the environments of `pool` implement `render`, as far as that can be seen without calling it."""
-    if prepared.compiled is not None:
-        return type(prepared.compiled).render is not None
+    if is_compiled(prepared.source):
+        return prepared.source.render is not None
     if isinstance(pool.slots, PythonSlots):
         return type(pool.slots.envs[0]).render is not Environment.render
     return not isinstance(pool.slots, BatchSlots) or type(pool.slots.env).render is not BatchEnvironment.render
@@ -276,87 +311,11 @@ def draws(prepared: Prepared, pool: SlotVecEnv) -> bool:
 
 def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
     """Describe the environments. Spaces of those that are not compiled come from `pool`, or from one made for that."""
-    config = prepared.config
-    if prepared.compiled is not None:
-        declared = type(prepared.compiled)
-        return describe_spaces(config, declared.obs_space(), declared.action_space(), declared)
-    if pool is not None:
-        return describe_spaces(config, pool.obs_space(), pool.action_space())
-    with ListEnv(prepared.source, 1) as one:
-        return describe_spaces(config, one.obs_space(), one.action_space())
-
-
-def _bind_compiled(source: Any, config: EnvConfig) -> tuple[EnvConfig, EnvSource]:
-    cls: type[CompiledEnvironment] = source if isinstance(source, type) else type(source)
-    values = cls.defaults() if isinstance(source, type) else dict(source.values)
-    _check_parameters(config, list(values), limit="max_steps")
-    given = dict(config.parameters)
-    if config.max_episode_steps is not None:
-        given["max_steps"] = config.max_episode_steps
-    if config.max_num_players is not None and config.max_num_players != cls.max_num_players:
-        if not any(array.per_player for array in cls.arrays.values()):
-            raise ValueError(
-                f"max_num_players is {config.max_num_players}; {config.name} has no arrays with a row a player"
-            )
-        cls = resized(cls, config.max_num_players)  # type: ignore[arg-type]  # mypy takes the hash of instances for the class's
-    description = cls(**_as_given({**values, **given}))
-    values = dict(description.values)
-    limit = values.pop("max_steps")
-    threshold = cls.reward_threshold if config.reward_threshold is None else config.reward_threshold
-    config = replace(
-        config,
-        parameters=values,
-        max_episode_steps=int(limit) or None,
-        max_num_players=cls.max_num_players,
-        reward_threshold=threshold,
-    )
-    return config, description
-
-
-def _bind_python(source: Any, config: EnvConfig) -> tuple[EnvConfig, EnvSource]:
-    if not callable(source):
-        raise ValueError(f"make: {source!r:.200} is no environment; give a name, a class or what makes an environment")
-    try:
-        signature: Mapping[str, inspect.Parameter] = inspect.signature(source).parameters
-    except (TypeError, ValueError):  # some callables have none to look at
-        signature = {}
-    kinds = {each.kind for each in signature.values()}
-    names = [name for name, each in signature.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
-    limit = next((name for name in LIMITS if name in names), None)
-    if signature and inspect.Parameter.VAR_KEYWORD not in kinds:
-        _check_parameters(config, names, limit)
-    if config.max_num_players not in (None, 1):
-        raise ValueError(
-            f"max_num_players is {config.max_num_players}; {config.name} has no arrays with a row a player"
-        )
-    if config.max_episode_steps is not None and limit is None:
-        raise ValueError(
-            f"max_episode_steps is {config.max_episode_steps}, but {config.name} has no parameter 'max_steps' to give it to"
-        )
-    given = dict(config.parameters)
-    if limit is not None and config.max_episode_steps is not None:
-        given[limit] = config.max_episode_steps
-    bound: Callable[[], Environment] = functools.partial(source, **given) if given else source
-    declared = {name: each.default for name, each in signature.items() if each.default is not inspect.Parameter.empty}
-    values = {**declared, **given}
-    steps = None if limit is None else values.pop(limit, None)
-    threshold = config.reward_threshold
-    if threshold is None:
-        threshold = getattr(source, "reward_threshold", None)
-    config = replace(config, parameters=values, max_episode_steps=steps, max_num_players=1, reward_threshold=threshold)
-    return config, bound
-
-
-def _check_parameters(config: EnvConfig, parameters: list[str], limit: str | None) -> None:
-    """Raise a ValueError for an argument that is neither an option nor a parameter, and for two different limits."""
-    for key, value in config.parameters.items():
-        if key == limit and config.max_episode_steps not in (None, value):
-            raise ValueError(f"{key}={value!r} and max_episode_steps={config.max_episode_steps!r}: give one of them")
-        if key not in parameters:
-            raise ValueError(
-                f"make: {config.name} has no parameter {key!r}, and there is no such option; "
-                f"{nearest(key, [*parameters, *OPTIONS])}"
-            )
+    if is_compiled(prepared.source):
+        declared = type(prepared.source)
+        return describe_spaces(prepared.config, declared.obs_space(), declared.action_space(), declared)
+    with contextlib.nullcontext(pool) if pool is not None else ListEnv(prepared.source, 1) as one:
+        return describe_spaces(prepared.config, one.obs_space(), one.action_space())
 
 
 def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -371,13 +330,8 @@ def resized(cls: type[CompiledEnvironment], max_num_players: int) -> type[Compil
     def reduce(self: CompiledEnvironment) -> Any:  # the class is in no module, where pickle would look for it
         return _resized_description, (cls, max_num_players, _as_given(self.values))
 
-    body = {
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-        "max_num_players": max_num_players,
-        "__reduce__": reduce,
-    }
-    return type(cls.__name__, (cls,), body)
+    body = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__reduce__": reduce}
+    return type(cls.__name__, (cls,), {**body, "max_num_players": max_num_players})
 
 
 def _resized_description(
@@ -394,11 +348,7 @@ def _split(env_id: str, option: str) -> tuple[str, str]:
 
 
 def import_module(env_id: str, option: str) -> ModuleType:
-    """Import the module of "package.module:Name".
-
-    Args:
-        env_id: that text.
-        option: its name in messages.
+    """Import the module of "package.module:Name". Messages call that text `option`.
 
     Raises:
         ValueError: there is no such module. Exceptions of the module itself pass through.
@@ -415,10 +365,7 @@ def import_module(env_id: str, option: str) -> ModuleType:
 def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], list[str]]) -> Any:
     """Import the class or function at "package.module:Name".
 
-    Args:
-        env_id: that text.
-        option: its name in messages.
-        offered: lists the names of a module that could have been meant, for messages.
+    Messages call that text `option`, and name what `offered` lists of the module.
 
     Raises:
         ValueError: it is not there. Exceptions of its module pass through.

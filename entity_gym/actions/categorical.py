@@ -65,6 +65,7 @@ class CategoricalActionSpace(ActionSpace):
 
     choices: Sequence[str]
 
+    kind = "categorical"
     mask_type = CategoricalActionMask
 
     def __post_init__(self) -> None:

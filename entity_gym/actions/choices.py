@@ -56,21 +56,14 @@ def check_actions(
     Raises:
         ValueError: naming the action, the environment, what was given and what was offered.
     """
-    for name in actions:
-        if name not in masks:
-            raise ValueError(f"unknown action {name!r}; {nearest(name, masks)}")
+    check_names(actions, masks)
     for name, offered in masks.items():
-        if name not in actions:
-            raise ValueError(
-                f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
-            )
         given, space = actions[name], action_space[name]
         if not isinstance(given, RaggedBuffer) or given.values.dtype != space.dtype or given.size2() != space.width:
             expected = "RaggedBufferF32" if space.dtype == np.float32 else "RaggedBufferI64"
             features = "one feature" if space.width == 1 else f"{space.width} features"
             raise ValueError(f"action {name!r} is {given!r:.200}; expected a {expected} with {features}")
-        if not np.array_equal(given.offsets, offered.actors.offsets):
-            _raise_wrong_lengths(name, given, offered, where)
+        check_lengths(name, given, offered.actors, where)
         allowed = space.allowed(given.values, offered)
         if not allowed.all():
             item = int((~allowed).argmax())
@@ -79,10 +72,25 @@ def check_actions(
             raise ValueError(f"{where(position)}: action {name!r} of entity {actor}{space.refusal(given.values[item])}")
 
 
-def _raise_wrong_lengths(name: str, given: VecAction, offered: VecActionMask, where: Callable[[int], str]) -> None:
-    if len(given) != len(offered.actors):
-        raise ValueError(f"action {name!r} has {len(given)} sequences for {len(offered.actors)} environments")
-    got, wanted = given.size1(), offered.actors.size1()
+def check_names(actions: Mapping[str, VecAction], offered: Mapping[str, Any]) -> None:
+    """Raise a ValueError for an action that is not offered, or one that is missing."""
+    for name in actions:
+        if name not in offered:
+            raise ValueError(f"unknown action {name!r}; {nearest(name, offered)}")
+    for name in offered:
+        if name not in actions:
+            raise ValueError(
+                f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
+            )
+
+
+def check_lengths(name: str, given: VecAction, actors: RaggedBufferI64, where: Callable[[int], str]) -> None:
+    """Raise a ValueError unless an action has a value for each actor; see `check_actions` for `where`."""
+    if np.array_equal(given.offsets, actors.offsets):
+        return
+    if len(given) != len(actors):
+        raise ValueError(f"action {name!r} has {len(given)} sequences for {len(actors)} environments")
+    got, wanted = given.size1(), actors.size1()
     position = int((got != wanted).argmax())
     raise ValueError(f"{where(position)}: action {name!r} has {got[position]} values for {wanted[position]} actors")
 

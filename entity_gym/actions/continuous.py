@@ -71,6 +71,7 @@ class ContinuousActionSpace(ActionSpace):
     high: Sequence[float]
     names: Sequence[str] | None = None
 
+    kind = "continuous"
     mask_type = ContinuousActionMask
     discrete = False
     dtype = np.float32

@@ -62,6 +62,7 @@ class GlobalCategoricalActionSpace(ActionSpace):
 
     choices: Sequence[str]
 
+    kind = "global categorical"
     mask_type = GlobalCategoricalActionMask
     is_global = True
 

@@ -42,6 +42,7 @@ class ActionSpace(ABC):
     """One action of an environment: the actors take it in turn, once per step.
 
     Attributes:
+        kind: the name of the kind, for people to read.
         mask_type: the class of the masks that offer it in an observation.
         is_global: the frame takes the action, once, and no entity does.
         selects: actors select entities; masks then have actees, and are over pairs of an actor and an actee.
@@ -49,6 +50,7 @@ class ActionSpace(ABC):
         dtype: the type of a choice in a batch.
     """
 
+    kind: ClassVar[str]
     mask_type: ClassVar[type]
     is_global: ClassVar[bool] = False
     selects: ClassVar[bool] = False

@@ -86,6 +86,7 @@ class SelectEntityActionSpace(ActionSpace):
     exclude_self: bool = False
     nobody: bool = False
 
+    kind = "select entity"
     mask_type = SelectEntityActionMask
     selects = True
 

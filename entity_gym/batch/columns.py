@@ -12,7 +12,7 @@ column of a batch needs no new code here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from entity_gym.batch.ragged import RaggedBuffer
 
 Column: TypeAlias = NDArray[Any] | RaggedBuffer[Any]
 Tree: TypeAlias = "dict[str, Column | Tree]"
+
+AnyRagged = TypeVar("AnyRagged", bound=RaggedBuffer[Any])
 
 #: The names from the root of a tree to one of its arrays.
 Path: TypeAlias = tuple[str, ...]
@@ -52,6 +54,13 @@ def part(tree: Mapping[str, Any], lo: int, hi: int) -> Tree:
         return column.unchecked(column.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
 
     return map_columns(copied, tree)
+
+
+def keep_items(column: AnyRagged, kept: NDArray[np.bool_]) -> AnyRagged:
+    """Copy the items (rows of all frames together) of a ragged column for which `kept`, (I,), is true; frames stay."""
+    before = np.zeros(len(kept) + 1, np.int64)
+    np.cumsum(kept, out=before[1:])
+    return column.unchecked(column.values[kept], before[column.offsets])
 
 
 def split(tree: Mapping[str, Any], sizes: Sequence[int]) -> list[Tree]:

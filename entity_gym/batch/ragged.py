@@ -192,7 +192,7 @@ class RaggedBuffer(Generic[Scalar]):
             IndexError: there is no such sequence.
         """
         if sequence is None:
-            return np.diff(self.offsets)
+            return self.offsets[1:] - self.offsets[:-1]  # half the time of np.diff
         (i,) = _resolve(sequence, len(self))
         return int(self.offsets[i + 1] - self.offsets[i])
 

@@ -10,9 +10,11 @@ A world has players if its class (or whatever makes it) has three functions, as 
 there are global features or a global action. It says what each player earned with a step in `Observation.player_rewards`
 (compiled worlds: `player_rewards`, fields of the state); without that, all players share the reward.
 
-    mapping = players_of(source)                                # None: the world has no players
-    mine = split(obs, mapping, 0)                               # as player 0 sees it: its own actors, its own reward
-    actions = join(obs, mapping, [(0, ours), (1, theirs)])      # what all of them do, as the pool takes it
+    mapping = players_of(source)                            # None: the world has no players
+    seating = Seating(obs, mapping)
+    mine, theirs = seating.part(0), seating.part(1)
+    seen = seating.show(mine)                               # as player 0 sees it: its own actors, its own reward
+    actions = seating.join([(mine, a), (theirs, b)])        # the actions of all players, as the pool takes them
 
 `entity_gym.pools.seats` does both for a learner that plays one player in each environment against `Opponents`:
 `SeatedVecEnv(pool, mapping, opponents)` is a pool like any other, and `SeatedEpisodeVecEnv(pool, mapping, opponents)` its
@@ -32,13 +34,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.choices import check_lengths, check_names
+from entity_gym.batch.columns import keep_items
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecActionMask, VecObs
-from entity_gym.errors import nearest
 from entity_gym.pools.pool import is_compiled
-
-#: Whose frames are meant: one player, or (N,) one for each frame.
-Seats = int | NDArray[np.integer[Any]]
 
 
 class PlayerMapping:
@@ -95,17 +95,17 @@ class Opponents(Protocol):
         """Choose actions.
 
         Args:
-            obs: frames as the players see them whose they are, each with the player's actors and reward: one of each
-                environment, or with more than two players several, one of each player that is not the learner's. A
-                frame whose `elapsed_step` is 0 begins an episode.
-            env_id: the environments that they belong to, as `obs.env_id`.
+            obs: frames as these players see them, each with one player's actors and reward: one of each environment, or
+                with more than two players one of each player that is not the learner's. A frame whose `elapsed_step` is 0
+                begins an episode.
+            env_id: the environments that the frames belong to, as `obs.env_id`.
 
         Returns:
-            What `VecEnv.act` takes: one sequence for each frame.
+            Actions as `VecEnv.act` takes them: one sequence for each frame.
         """
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
-        """A name for whom the learner faces in each of these environments; it ends up in `end_of_episode_info`."""
+        """Return a name of the learner's opponent in each of these environments, for `end_of_episode_info`."""
 
     def clone(self) -> Self:
         """Copy the opponents: the copy goes on in the same way, and shares nothing that changes."""
@@ -121,12 +121,11 @@ class Opponents(Protocol):
 
 
 def players_of(source: object) -> PlayerMapping | None:
-    """The mapping of an environment, or None if it has none.
+    """Return the mapping of an environment, or None if it has none.
 
     Args:
-        source: what pools are made from: a compiled environment (class, or with parameters), another environment class, or
-            what makes a Python one, also as a `functools.partial`. `values` are then the arguments of the call, with
-            their defaults.
+        source: an `EnvSource`. The parameters of a Python environment are the arguments of its class or function, with their
+            defaults; a `functools.partial` may give some.
 
     Raises:
         ValueError: the world says that it has less than one player.
@@ -146,7 +145,7 @@ def players_of(source: object) -> PlayerMapping | None:
 
 
 def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, by name, with those that were left to their defaults."""
+    """Return the arguments of a call by name, defaults included."""
     try:
         bound = inspect.signature(factory).bind_partial(*args, **keywords)
     except (TypeError, ValueError):  # some callables cannot be looked into
@@ -158,52 +157,13 @@ def _arguments(factory: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -
 # ---- taking frames apart, and putting actions together
 
 
-def split(obs: VecObs, mapping: PlayerMapping, player: Seats) -> VecObs:
-    """The frames as players see them: all entities, with features by `seen_by`, but only their own actors and reward.
-
-    Args:
-        obs: N frames.
-        mapping: of their world.
-        player: whose eyes to look through: one player, or (N,) one for each frame.
-
-    Returns:
-        N frames. Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
-
-    Raises:
-        ValueError: there is no such player.
-    """
-    seating = Seating(obs, mapping)
-    return seating.show(seating.part(player))
-
-
-def join(
-    obs: VecObs, mapping: PlayerMapping, parts: Sequence[tuple[Seats, Mapping[str, VecAction]]]
-) -> dict[str, VecAction]:
-    """The actions of all players together, as the pool takes them.
-
-    Args:
-        obs: the N frames that `split` took apart.
-        mapping: of their world.
-        parts: of every player the actions for its `split`: (player, actions), where the player is as in `split`.
-
-    Returns:
-        Action -> N sequences, aligned with the actors of `obs`.
-
-    Raises:
-        ValueError: an action is missing or unknown, has not one value for each of the player's actors, or nobody, or more
-            than one, acts for an actor.
-    """
-    seating = Seating(obs, mapping)
-    return seating.join([(seating.part(player), actions) for player, actions in parts])
-
-
 @dataclass(frozen=True)
 class Part:
     """One player of each frame, and its actors."""
 
     seats: NDArray[np.int64]  # (N,) the player
-    rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) which actors are its own
-    offsets: Mapping[str, NDArray[np.int64]]  # action -> (N + 1,) of these
+    rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) true for its actors
+    actors: Mapping[str, RaggedBufferI64]  # action -> N sequences of its actors
 
 
 class Seating:
@@ -216,12 +176,12 @@ class Seating:
 
     def __init__(self, obs: VecObs, mapping: PlayerMapping) -> None:
         self.obs, self.mapping = obs, mapping
-        self._counts = {name: _lengths(buffer.offsets) for name, buffer in obs.features.items()}
+        self._counts = {name: buffer.size1() for name, buffer in obs.features.items()}
         self._frames = {name: _frames(mask.actors.offsets) for name, mask in obs.action_masks.items()}
         self._owners = {name: self._owners_of(name, mask) for name, mask in obs.action_masks.items()}
         self.rewards = _rewards(obs, mapping.num_players)  # (N, P)
 
-    def part(self, player: Seats) -> Part:
+    def part(self, player: int | NDArray[np.integer[Any]]) -> Part:
         """Find the actors of a player: one player, or (N,) one for each frame.
 
         Raises:
@@ -237,22 +197,26 @@ class Seating:
         if seats.size and not (seats.min() >= 0 and seats.max() < self.mapping.num_players):
             raise ValueError(f"player is {player!r:.200}; there are players 0 to {self.mapping.num_players - 1}")
         rows = {name: owners == seats[self._frames[name]] for name, owners in self._owners.items()}
-        offsets = {name: _kept(rows[name], mask.actors.offsets) for name, mask in self.obs.action_masks.items()}
-        return Part(seats, rows, offsets)
+        masks = self.obs.action_masks
+        return Part(seats, rows, {name: keep_items(mask.actors, rows[name]) for name, mask in masks.items()})
 
     def show(self, part: Part) -> VecObs:
-        """The frames as the players of `part` see them."""
+        """Return the frames as the players of `part` see them: all entities, but only their own actors and reward.
+
+        Entities keep their indices inside the frame. With no actors of its own a frame offers no actees.
+        """
         obs = self.obs
         final = None
         if obs.final is not None:
             row_of = np.zeros(int(obs.env_id.max()) + 1, np.int64)
             row_of[obs.env_id] = np.arange(len(obs))
-            final = split(obs.final, self.mapping, part.seats[row_of[obs.final.env_id]])
+            last = Seating(obs.final, self.mapping)
+            final = last.show(last.part(part.seats[row_of[obs.final.env_id]]))
         return replace(
             obs,
             features={name: self._seen(part.seats, name, buffer) for name, buffer in obs.features.items()},
             action_masks={
-                name: _own(mask, part.rows[name], part.offsets[name]) for name, mask in obs.action_masks.items()
+                name: _own(mask, part.rows[name], part.actors[name]) for name, mask in obs.action_masks.items()
             },
             reward=self.rewards[np.arange(len(obs)), part.seats],
             final=final,
@@ -260,10 +224,23 @@ class Seating:
         )
 
     def join(self, parts: Sequence[tuple[Part, Mapping[str, VecAction]]]) -> dict[str, VecAction]:
-        """Join the actions of all players; see `join`."""
+        """Join the actions of all players, as the pool takes them.
+
+        Args:
+            parts: of every player, with its actions for what `show` returned.
+
+        Returns:
+            Action -> N sequences, aligned with the actors of `obs`.
+
+        Raises:
+            ValueError: an action is missing or unknown, has not one value for each of the player's actors, or nobody, or
+                more than one, acts for an actor.
+        """
         masks = self.obs.action_masks
         for part, actions in parts:
-            _check_part(part, actions, masks)
+            check_names(actions, masks)
+            for name, actors in part.actors.items():
+                check_lengths(name, actions[name], actors, lambda i, seats=part.seats: f"frame {i}, player {seats[i]}")
         joined: dict[str, VecAction] = {}
         for name, mask in masks.items():
             first = parts[0][1][name]
@@ -273,12 +250,11 @@ class Seating:
                 values[part.rows[name]] = actions[name].values
                 times += part.rows[name]
             if (times != 1).any():
-                owner = int(self._owners[name][(times != 1).argmax()])
+                wrong = int((times != 1).argmax())
                 raise ValueError(
-                    f"{times[(times != 1).argmax()]} parts act for player {owner} in action {name!r}; it must be one"
+                    f"{times[wrong]} parts act for player {self._owners[name][wrong]} in action {name!r}; it must be one"
                 )
-            kind = RaggedBufferF32 if isinstance(first, RaggedBufferF32) else RaggedBufferI64
-            joined[name] = kind.unchecked(values, mask.actors.offsets)
+            joined[name] = first.unchecked(values, mask.actors.offsets)
         return joined
 
     def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBufferF32) -> RaggedBufferF32:
@@ -288,7 +264,7 @@ class Seating:
         return RaggedBufferF32.unchecked(seen, buffer.offsets)
 
     def _owners_of(self, action: str, mask: VecActionMask) -> NDArray[np.int64]:
-        """(A,) the player of each actor: its entity's, which its index leads to through the types of the frame."""
+        """Return (A,) the player of each actor: that of its entity, found by the index through the types of the frame."""
         frames, index = self._frames[action], mask.actors.values[:, 0].copy()
         owners = np.full(len(index), -1, np.int64)
         for name, buffer in self.obs.features.items():
@@ -315,7 +291,7 @@ def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
     if told is None:
         return shared
     assert isinstance(told, RaggedBuffer)
-    lengths = _lengths(told.offsets)
+    lengths = told.size1()
     wrong = (lengths != 0) & (lengths < num_players)
     if wrong.any():
         i = int(wrong.argmax())
@@ -328,56 +304,19 @@ def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
     return shared
 
 
-def _lengths(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) items of each frame."""
-    return offsets[1:] - offsets[:-1]  # half the time of np.diff, and there are many
-
-
 def _frames(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(items,) the frame of each."""
-    return np.repeat(np.arange(len(offsets) - 1), _lengths(offsets))
+    """Return (items,) the frame of each item."""
+    return np.repeat(np.arange(len(offsets) - 1), offsets[1:] - offsets[:-1])
 
 
-def _kept(rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N + 1,) the offsets once only the items `rows` are left."""
-    before = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(rows, out=before[1:])
-    return before[offsets]
-
-
-def _own(mask: VecActionMask, rows: NDArray[np.bool_], offsets: NDArray[np.int64]) -> VecActionMask:
-    """The mask of the actors `rows` alone."""
-    actors = RaggedBufferI64.unchecked(mask.actors.values[rows], offsets)
+def _own(mask: VecActionMask, rows: NDArray[np.bool_], actors: RaggedBufferI64) -> VecActionMask:
+    """Return the mask of the actors `rows` alone, which are `actors`."""
     if mask.actees is None:
-        open_ = None if mask.mask is None else RaggedBufferBool.unchecked(mask.mask.values[rows], offsets)
+        open_ = None if mask.mask is None else RaggedBufferBool.unchecked(mask.mask.values[rows], actors.offsets)
         return VecActionMask(actors, mask=open_)
-    num_actees = _lengths(mask.actees.offsets)
-    offered = np.repeat(_lengths(offsets) > 0, num_actees)  # with no actors there are no actees
-    actees = RaggedBufferI64.unchecked(mask.actees.values[offered], _kept(offered, mask.actees.offsets))
-    pairs = None
-    if mask.mask is not None:
-        own_pairs = np.repeat(rows, num_actees[_frames(mask.actors.offsets)])
-        pairs = RaggedBufferBool.unchecked(mask.mask.values[own_pairs], _kept(own_pairs, mask.mask.offsets))
-    return VecActionMask(actors, actees, pairs)
-
-
-def _check_part(part: Part, actions: Mapping[str, VecAction], masks: Mapping[str, VecActionMask]) -> None:
-    for name in actions:
-        if name not in masks:
-            raise ValueError(f"unknown action {name!r}; {nearest(name, masks)}")
-    for name in masks:
-        if name not in actions:
-            raise ValueError(
-                f"action {name!r} is missing; give one sequence for each environment, empty where nobody acts"
-            )
-        given, wanted = actions[name], part.offsets[name]
-        if len(given.offsets) != len(wanted):
-            raise ValueError(
-                f"action {name!r} has {len(given.offsets) - 1} sequences for {len(wanted) - 1} environments"
-            )
-        if not np.array_equal(given.offsets, wanted):
-            i = int((_lengths(given.offsets) != _lengths(wanted)).argmax())
-            raise ValueError(
-                f"action {name!r} has {given.size1(i)} values in frame {i}, where player {part.seats[i]} has "
-                f"{wanted[i + 1] - wanted[i]} actors"
-            )
+    num_actees = mask.actees.size1()
+    actees = keep_items(mask.actees, np.repeat(actors.size1() > 0, num_actees))  # with no actors there are no actees
+    if mask.mask is None:
+        return VecActionMask(actors, actees)
+    own_pairs = np.repeat(rows, np.repeat(num_actees, mask.actors.size1()))
+    return VecActionMask(actors, actees, keep_items(mask.mask, own_pairs))

@@ -6,9 +6,9 @@ Shapes: N environments, P players.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,136 @@ from entity_gym.spaces import ObsSpace
 TIE = 1e-6  # scores that differ by less than this share of their size are equal: sums of float32 rewards are not exact
 
 
-class SeatedVecEnv(VecEnv):
+class _Seated:
+    """A pool as the learner sees it, with the learner's seats, the last observations of all players, and running scores."""
+
+    pool: Any
+
+    def __init__(
+        self,
+        pool: Any,
+        mapping: PlayerMapping,
+        opponents: Opponents,
+        seats: Sequence[int] | None = None,
+        zero_sum: bool = False,
+    ) -> None:
+        self.pool = pool
+        self._mapping, self._opponents, self._zero_sum = mapping, opponents, zero_sum
+        num_envs, num_players = len(pool), mapping.num_players
+        self._everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
+        self._seats: NDArray[np.int64] = self._everyone % num_players if seats is None else np.array(seats, np.int64)
+        if self._seats.shape != (num_envs,) or not ((self._seats >= 0) & (self._seats < num_players)).all():
+            raise ValueError(
+                f"seats are {seats!r:.200}; give one of the players 0 to {num_players - 1} for each of {num_envs} environments"
+            )
+        self._scores = np.zeros((num_envs, num_players))  # of the running episodes
+        self._shown = Shown(num_envs)
+        self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
+
+    def obs_space(self) -> ObsSpace:
+        """Return the space of their observations."""
+        space: ObsSpace = self.pool.obs_space()
+        return space
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """Return their action spaces by name."""
+        spaces: Mapping[str, ActionSpace] = self.pool.action_space()
+        return spaces
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
+        """Draw some of the environments, each as a (height, width, 3) image."""
+        images: list[NDArray[np.uint8]] = self.pool.render(env_ids)
+        return images
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+        self.pool.close()
+
+    def _start(self, obs: VecObs) -> VecObs:
+        """Return the learner's view of first observations."""
+        self._scores[obs.env_id] = 0.0
+        return self._show(obs)
+
+    def _show(self, obs: VecObs) -> VecObs:
+        """Return the learner's view of frames that all players see."""
+        self._shown.record(obs)
+        seating = Seating(obs, self._mapping)
+        part = seating.part(self._seats[obs.env_id])
+        self._latest = seating, part
+        view = seating.show(part)
+        if self._zero_sum:
+            others = seating.rewards.sum(axis=1) - view.reward
+            view.reward = view.reward - others / max(1, self._mapping.num_players - 1)
+        return view
+
+    def _show_step(self, obs: VecObs) -> VecObs:
+        """Return the learner's view of what a step led to, and count its rewards.
+
+        Reports of the episodes that ended get `opponent`, `opponent_reward` and `win_rate`.
+        """
+        view = self._show(obs)
+        assert self._latest is not None
+        self._scores[obs.env_id] += self._latest[0].rewards
+        if obs.done.any():
+            ended = obs.env_id[obs.done]
+            told: dict[int, Mapping[str, Any]] = {}
+            for i, opponent in zip(ended.tolist(), self._opponents.faced(ended), strict=True):
+                told[i] = info = obs.end_of_episode_info.get(i, {})
+                if info != CRASHED:  # otherwise nobody won
+                    scores = final_scores(self._scores[i].tolist(), info, PLAYER_REWARD in obs.arrays)
+                    told[i] = {**info, **outcome(scores, int(self._seats[i])), "opponent": opponent}
+            self._scores[ended] = 0.0
+            view.end_of_episode_info = told
+        return view
+
+    def _join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
+        """Join the learner's `actions` in the environments `ids` with those of its opponents there."""
+        if self._latest is None:
+            raise ValueError("act was called before reset")
+        seating, part = self._latest
+        if not np.array_equal(seating.obs.env_id, ids):
+            seating = Seating(self._shown.frames(ids), self._mapping)
+            part = seating.part(self._seats[ids])
+        num_players = self._mapping.num_players
+        others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
+        parts = [(part, actions)]
+        if others:  # all of them at once, which is what costs a policy least
+            frames = VecObs.cat([seating.show(other) for other in others])
+            theirs = self._opponents.act(frames, np.tile(ids, len(others)))
+            for k, other in enumerate(others):
+                rows = slice(k * len(ids), (k + 1) * len(ids))
+                own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
+                parts.append((other, own))
+        return seating.join(parts)
+
+    def _check_info(self, env_info: EnvInfo | None) -> None:
+        """Refuse parameters that decide who owns what."""
+        for i, info in enumerate([] if env_info is None else check_env_info(env_info, len(self))):
+            for name in self._mapping.fixed:
+                if name in info:
+                    raise ValueError(
+                        f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
+                        "it cannot change between episodes that are played against opponents"
+                    )
+
+
+class SeatedVecEnv(_Seated, VecEnv):
     """A pool as the learner sees it: one player of each environment is its own, the others move inside.
 
-    Frames are as `split` shows them to the learner's player, with its own reward. What an episode ended with is added to its
-    `end_of_episode_info`: `opponent` (who it was, a name), `opponent_reward` (what the best of the other players scored) and
-    `win_rate` (1 for a win, 0.5 for a tie with the best of the others, 0 for a loss). A player's score is the sum of its
-    rewards; where the world does not tell them apart, `score_<player>` of its own info if that is there.
+    Frames are as `Seating.show` has them for the learner's player, with its own reward. To `end_of_episode_info` is added
+    `opponent` (its name), `opponent_reward` (the score of the best of the other players) and `win_rate` (1 for a win, 0.5
+    for a tie with the best of the others, 0 for a loss). A player's score is the sum of its rewards; where the world does
+    not tell them apart, `score_<player>` of its own info if that is there.
 
     There is no asynchronous form.
 
     Args:
         pool: the environments; belongs to this one from now on.
         mapping: of their world, see `players_of`.
-        opponents: who plays the other players.
+        opponents: play the other players.
         seats: (N,) the learner's player in each environment. None: `i % num_players` in environment i.
         zero_sum: whether the learner's reward is its own less the mean of the others', in the place of its own.
 
@@ -49,69 +165,53 @@ class SeatedVecEnv(VecEnv):
         ValueError: a seat that is none of the players.
     """
 
-    def __init__(
-        self,
-        pool: VecEnv,
-        mapping: PlayerMapping,
-        opponents: Opponents,
-        seats: Sequence[int] | None = None,
-        zero_sum: bool = False,
-    ) -> None:
-        self.pool = pool
-        self._game = _Game(len(pool), mapping, opponents, seats, zero_sum)
-
-    def obs_space(self) -> ObsSpace:
-        return self.pool.obs_space()
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.pool.action_space()
-
-    def __len__(self) -> int:
-        return len(self.pool)
+    pool: VecEnv
 
     @property
     def seats(self) -> NDArray[np.int64]:
         """(N,) the learner's player in each environment."""
-        return self._game.seats.copy()
+        return self._seats.copy()
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
-        self._game.check_info(env_info)
-        return self._game.start(self.pool.reset(seed, env_info))
+        self._check_info(env_info)
+        return self._start(self.pool.reset(seed, env_info))
 
     def configure(self, env_info: EnvInfo) -> None:
-        self._game.check_info(env_info)
+        self._check_info(env_info)
         self.pool.configure(env_info)
 
     def act(self, actions: Mapping[str, VecAction], env_id: EnvIdLike | None = None) -> VecObs:
-        ids = self._game.everyone if env_id is None else check_env_id(env_id, len(self))
-        return self._game.show(self.pool.act(self._game.join(actions, ids), env_id))
-
-    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        return self.pool.render(env_ids)
+        ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
+        return self._show_step(self.pool.act(self._join(actions, ids), env_id))
 
     @property
     def can_save(self) -> bool:
         return self.pool.can_save
 
     def state(self) -> dict[str, Any]:
-        return {"pool": self.pool.state(), **self._game.state()}
+        own = {"scores": self._scores.copy(), "seats": self._seats.copy(), "opponents": self._opponents.state()}
+        return {"pool": self.pool.state(), **own}
 
     def load_state(self, state: Mapping[str, Any]) -> VecObs:
         check_state(state, "pool", "scores", "seats", "opponents")
-        self._game.load_state(state)
-        return self._game.show(self.pool.load_state(state["pool"]), counts=False)
+        scores, seats = np.array(state["scores"]), np.array(state["seats"])
+        if scores.shape != self._scores.shape:
+            raise ValueError(
+                f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
+                f"{self._scores.shape[0]} of {self._scores.shape[1]}"
+            )
+        self._scores, self._seats = scores, seats
+        self._opponents.load_state(state["opponents"])
+        return self._show(self.pool.load_state(state["pool"]))
 
-    def clone(self) -> SeatedVecEnv:
+    def clone(self) -> Self:
         twin = copy.copy(self)
-        twin.pool = self.pool.clone()
-        twin._game = self._game.clone()
+        twin.pool, twin._opponents = self.pool.clone(), self._opponents.clone()
+        twin._seats, twin._scores, twin._shown = self._seats.copy(), self._scores.copy(), self._shown.copy()
         return twin
 
-    def close(self) -> None:
-        self.pool.close()
 
-
-class SeatedEpisodeVecEnv:
+class SeatedEpisodeVecEnv(_Seated):
     """An `EpisodeVecEnv` as the learner sees it, with frames and infos as `SeatedVecEnv` has them.
 
     The learner plays every side in turn: in environment i player (i + r) % P, in the r-th round of episodes from 0 on.
@@ -119,201 +219,38 @@ class SeatedEpisodeVecEnv:
     Args:
         pool: the environments; belongs to this one from now on.
         mapping: of their world, see `players_of`.
-        opponents: who plays the other players.
+        opponents: play the other players.
 
     Attributes:
         pool: the environments, as all players together see them.
     """
 
+    pool: EpisodeVecEnv
+
     def __init__(self, pool: EpisodeVecEnv, mapping: PlayerMapping, opponents: Opponents) -> None:
-        self.pool = pool
-        self._game = _Game(len(pool), mapping, opponents, None)
-        self._next_seats = self._game.seats
-        self._running: EnvIds | None = None
-
-    def obs_space(self) -> ObsSpace:
-        """Return the space of their observations."""
-        return self.pool.obs_space()
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        """Return their action spaces by name."""
-        return self.pool.action_space()
-
-    def __len__(self) -> int:
-        return len(self.pool)
+        super().__init__(pool, mapping, opponents)
+        self._next_seats = self._seats
+        self._running: EnvIds = np.zeros(0, np.int64)
 
     def reset(
         self, seed: int | None = None, env_info: EnvInfo | None = None, env_id: EnvIdLike | None = None
     ) -> Running:
         """Start episodes; as in `EpisodeVecEnv`."""
-        self._game.check_info(env_info)
-        started = self.pool.reset(seed, env_info, env_id)
-        self._game.seats = self._next_seats
-        self._next_seats = (self._next_seats + 1) % self._game.mapping.num_players
-        self._running = started.env_id
-        return Running(self._game.start(started.obs), started.env_id)
+        self._check_info(env_info)
+        obs, self._running = self.pool.reset(seed, env_info, env_id)
+        self._seats = self._next_seats
+        self._next_seats = (self._next_seats + 1) % self._mapping.num_players
+        return Running(self._start(obs), self._running)
 
     def step(self, actions: Mapping[str, VecAction]) -> EpisodeStep:
         """Step the environments that are running; as in `EpisodeVecEnv`."""
-        if self._running is None:
-            raise ValueError("step was called before reset")
         if not len(self._running):
-            raise ValueError("step: every episode has ended; call reset to start new ones")
-        was, still = self.pool.step(self._game.join(actions, self._running))
+            return self.pool.step(actions)  # raises: there is nothing to step
+        was, still = self.pool.step(self._join(actions, self._running))
         self._running = still.env_id
-        obs = self._game.show(was.obs)
-        if len(still.env_id) == len(was.env_id):
-            return EpisodeStep(Running(obs, was.env_id), Running(obs, still.env_id))
-        return EpisodeStep(Running(obs, was.env_id), Running(self._game.show(still.obs, counts=False), still.env_id))
-
-    def render(self, env_ids: EnvIdLike) -> list[NDArray[np.uint8]]:
-        """Draw some of the environments, each as a (height, width, 3) image."""
-        return self.pool.render(env_ids)
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-        self.pool.close()
-
-
-class _Game:
-    """The part that both pools share: the learner's seats, the last observations of all players, and running scores."""
-
-    def __init__(
-        self,
-        num_envs: int,
-        mapping: PlayerMapping,
-        opponents: Opponents,
-        seats: Sequence[int] | None,
-        zero_sum: bool = False,
-    ) -> None:
-        self.mapping, self.opponents, self.zero_sum = mapping, opponents, zero_sum
-        self.everyone: EnvIds = np.arange(num_envs, dtype=np.int64)
-        self.seats: NDArray[np.int64] = self.everyone % mapping.num_players
-        if seats is not None:
-            self.seats = np.array(seats, np.int64)
-            fits = self.seats.shape == (num_envs,) and ((self.seats >= 0) & (self.seats < mapping.num_players)).all()
-            if not fits:
-                raise ValueError(
-                    f"seats are {seats!r:.200}; give one of the players 0 to {mapping.num_players - 1} for each of "
-                    f"{num_envs} environments"
-                )
-        self._scores = np.zeros((num_envs, mapping.num_players))  # of the running episodes
-        self._shown = Shown(num_envs)
-        self._latest: tuple[Seating, Part] | None = None  # of what was shown last, so that acting on it costs less
-
-    def start(self, obs: VecObs) -> VecObs:
-        """The learner's view of first observations."""
-        self._scores[obs.env_id] = 0.0
-        return self.show(obs, counts=False)
-
-    def show(self, obs: VecObs, *, counts: bool = True) -> VecObs:
-        """The learner's view of what all players see; `counts` says whether a step led there."""
-        self._shown.record(obs)
-        seating = Seating(obs, self.mapping)
-        part = seating.part(self.seats[obs.env_id])
-        self._latest = seating, part
-        view = seating.show(part)
-        if self.zero_sum:
-            others = seating.rewards.sum(axis=1) - view.reward
-            view.reward = view.reward - others / max(1, self.mapping.num_players - 1)
-        if counts:
-            self._scores[obs.env_id] += seating.rewards
-            if obs.done.any():
-                view.end_of_episode_info = self._told(obs)
-        return view
-
-    def join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
-        """The learner's `actions` in the environments `ids`, and what the others do there."""
-        if self._latest is None:
-            raise ValueError("act was called before reset")
-        seating, part = self._latest
-        if not np.array_equal(seating.obs.env_id, ids):
-            seating = Seating(self._shown.frames(ids), self.mapping)
-            part = seating.part(self.seats[ids])
-        parts = [(part, actions)]
-        num_players = self.mapping.num_players
-        others = [seating.part((part.seats + k) % num_players) for k in range(1, num_players)]
-        if others:  # all of them at once, which is what costs a policy least
-            frames = VecObs.cat([seating.show(other) for other in others])
-            theirs = self.opponents.act(frames, np.tile(ids, len(others)))
-            for k, other in enumerate(others):
-                rows = slice(k * len(ids), (k + 1) * len(ids))
-                own = theirs if len(others) == 1 else {name: buffer[rows] for name, buffer in theirs.items()}
-                parts.append((other, own))
-        return seating.join(parts)
-
-    def clone(self) -> _Game:
-        """Copy the game, opponents included."""
-        twin = copy.copy(self)
-        twin.opponents = self.opponents.clone()
-        twin.seats, twin._scores, twin._shown = self.seats.copy(), self._scores.copy(), self._shown.copy()
-        return twin
-
-    def check_info(self, env_info: EnvInfo | None) -> None:
-        """Refuse parameters that decide who owns what."""
-        if env_info is None:
-            return
-        for i, info in enumerate(check_env_info(env_info, len(self.everyone))):
-            for name in self.mapping.fixed:
-                if name in info:
-                    raise ValueError(
-                        f"env_info of environment {i} has {name!r}, on which it depends what belongs to which player: "
-                        "it cannot change between episodes that are played against opponents"
-                    )
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of everything but the environments."""
-        return {"scores": self._scores.copy(), "seats": self.seats.copy(), "opponents": self.opponents.state()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        scores, seats = np.array(state["scores"]), np.array(state["seats"])
-        if scores.shape != self._scores.shape:
-            raise ValueError(
-                f"the saved state has {scores.shape[0]} environments of {scores.shape[1]} players; this pool has "
-                f"{self._scores.shape[0]} of {self._scores.shape[1]}"
-            )
-        self._scores, self.seats = scores, seats
-        self.opponents.load_state(state["opponents"])
-
-    def _told(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
-        """Return infos of the episodes that ended, and start the next ones with a score of 0."""
-        ended = obs.env_id[obs.done]
-        results = _Results(ended, self._scores[ended], self.seats[ended], self.opponents.faced(ended))
-        self._scores[ended] = 0.0
-        return _Told(obs.end_of_episode_info, results, PLAYER_REWARD in obs.arrays)
-
-
-class _Results(NamedTuple):
-    """Results of n episodes."""
-
-    env_id: EnvIds  # (n,)
-    scores: NDArray[np.float64]  # (n, P), sums of rewards
-    seats: NDArray[np.int64]  # (n,) the learner's player
-    opponents: Sequence[str]
-
-
-class _Told(Mapping[int, Mapping[str, Any]]):
-    """Infos of episodes with `opponent`, `opponent_reward` and `win_rate`, made on demand."""
-
-    def __init__(self, reported: Mapping[int, Mapping[str, Any]], results: _Results, players_are_told: bool) -> None:
-        self._reported, self._results, self._players_are_told = reported, results, players_are_told
-        self._rows = {env_id: row for row, env_id in enumerate(results.env_id.tolist())}
-
-    def __getitem__(self, env_id: int) -> Mapping[str, Any]:
-        row = self._rows[env_id]
-        info = self._reported.get(env_id, {})
-        if info == CRASHED:  # nobody won
-            return info
-        scores = final_scores(self._results.scores[row].tolist(), info, self._players_are_told)
-        result = outcome(scores, int(self._results.seats[row]))
-        return {**info, **result, "opponent": self._results.opponents[row]}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        obs = self._show_step(was.obs)
+        running = obs if len(still.env_id) == len(was.env_id) else self._show(still.obs)
+        return EpisodeStep(Running(obs, was.env_id), Running(running, still.env_id))
 
 
 def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:

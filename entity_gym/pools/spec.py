@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from entity_gym.actions import (
-    ActionSpace,
-    CategoricalActionSpace,
-    ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    SelectEntityActionSpace,
-)
+from entity_gym.actions import ActionSpace
 from entity_gym.errors import nearest
-from entity_gym.pools.slots import FinalObservations, check_final_observations, check_num_envs, check_seed
+from entity_gym.pools.slots import FinalObservations, check_num_envs, check_seed
 from entity_gym.pools.vec_env import check_batch_size
 from entity_gym.pools.workers import check_affinity, check_num_threads
 from entity_gym.spaces import FeatureKind, ObsSpace, describe
@@ -95,17 +89,15 @@ class EnvConfig:
         for option, allowed in (
             ("env_type", get_args(EnvType)),
             ("executor", (None, *get_args(Executor))),
+            ("final_observations", (None, *get_args(FinalObservations))),
             ("invalid_actions", (None, *get_args(InvalidActions))),
             ("render_mode", (None, "rgb_array")),
         ):
             if getattr(self, option) not in allowed:
                 raise ValueError(f"{option} is {getattr(self, option)!r}; allowed: {', '.join(map(repr, allowed))}")
         for option in ("max_episode_steps", "max_num_players"):
-            value = getattr(self, option)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{option} is {value!r}; it must be a whole number of at least 1")
-        if self.final_observations is not None:
-            check_final_observations(self.final_observations)
+            if getattr(self, option) is not None:
+                _check_positive(option, getattr(self, option))
         if self.render_mode is not None and self.env_type != "gymnasium":
             raise ValueError(
                 f"render_mode is {self.render_mode!r}, which is for env_type='gymnasium'; others just render"
@@ -143,10 +135,7 @@ class EnvConfig:
         return replace(self, executor=executor, batch_size=self.batch_size or self.num_envs, final_observations=final)
 
     def __str__(self) -> str:
-        shown = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("name", "parameters")
-        }
-        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return ", ".join(f"{option}={getattr(self, option)!r}" for option in OPTIONS)
 
 
 #: The names of all options of `make`; its other arguments are parameters of the environment.
@@ -175,31 +164,39 @@ class ActionSpec:
     """An action.
 
     Attributes:
-        kind: of choice.
-        choices: their names; none for "select entity". For "continuous" the names of the numbers, if they have any.
-        low, high: smallest and largest value. For "select entity" a value is a position in the padded list of entities, in
-            which every type has the room that its `max` says, and the one after the last is nobody, where that is a choice
-            at all times; None where the room is not known. For "continuous" one bound for each number.
+        space: says what an actor may choose.
         max_actors: the most that act in one frame; None: not known.
         closable: whether not all values can be taken at all times.
-        nobody: whether nobody can be selected at all times.
+        num_rows: the length of the padded list of entities, in which every type has the room that its `max` says; None: not
+            known.
     """
 
-    kind: Literal["categorical", "global categorical", "select entity", "continuous"]
-    choices: tuple[str, ...]
-    high: int | tuple[float, ...] | None
+    space: ActionSpace
     max_actors: int | None
     closable: bool
-    low: int | tuple[float, ...] = 0
-    nobody: bool = False
+    num_rows: int | None
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """The smallest and the largest value: numbers, or tuples of them for continuous actions.
+
+        Where actors select entities, a value is a row of the padded list of entities, and the one after the last row is
+        nobody, if the space has `nobody`. The largest value is None where the number of rows is not known.
+        """
+        if self.space.selects and self.num_rows is None:
+            return 0, None
+        low, high = self.space.padded_bounds(self.space.padded_choices(self.num_rows or 0))
+        return (low, high) if self.space.discrete else (tuple(low.tolist()), tuple(high.tolist()))
 
     def __str__(self) -> str:
-        high = "?" if self.high is None else self.high
-        if self.nobody:
-            high = f"{high}, the last for nobody"
-        names = f" ({', '.join(self.choices)})" if self.choices else ""
+        low, high = self.bounds
+        shown = f"{self.space.kind}, {low} to {'?' if high is None else high}"
+        if self.space.selects and self.space.padded_choices(0):
+            shown += ", the last for nobody"
+        if self.space.labels:
+            shown += f" ({', '.join(self.space.labels)})"
         most = "any number of actors" if self.max_actors is None else f"at most {self.max_actors} actor(s)"
-        return f"{self.kind}, {self.low} to {high}{names}, {most}{', masked' if self.closable else ''}"
+        return f"{shown}, {most}{', masked' if self.closable else ''}"
 
 
 @dataclass(frozen=True)
@@ -260,69 +257,55 @@ def describe_spaces(
     action_space: Mapping[str, ActionSpace],
     declared: type[CompiledEnvironment] | None = None,
 ) -> EnvSpec:
-    """The spec of an environment with these spaces.
+    """Return the spec of an environment with these spaces.
 
     Args:
         config: its `max_entities` and `max_actors` replace what is declared.
-        obs_space: what it may show.
-        action_space: its actions by name.
+        obs_space: of the environment.
+        action_space: of the environment.
         declared: the class of a compiled environment, which says how many there can be of everything.
 
     Raises:
         ValueError: if `max_entities` or `max_actors` do not fit.
     """
-    entities = {}
-    _check_capacities(config.max_entities, "max_entities", obs_space.entities)
-    _check_capacities(config.max_actors, "max_actors", action_space)
+    room: dict[str, Mapping[str, int]] = {}
+    for option, allowed in (("max_entities", obs_space.entities), ("max_actors", action_space)):
+        room[option] = getattr(config, option) or {}
+        if not isinstance(room[option], Mapping):
+            raise ValueError(
+                f"{option} is {room[option]!r:.200}; expected a mapping from name to the most in one frame"
+            )
+        for name, most in room[option].items():
+            if name not in allowed:
+                raise ValueError(f"{option} names {name!r}; {nearest(name, allowed)}")
+            _check_positive(f"{option}[{name!r}]", most)
+    entities: dict[str, EntitySpec] = {}
     for name, entity in obs_space.entities.items():
-        most = (config.max_entities or {}).get(name)
+        most = room["max_entities"].get(name) or (None if declared is None else declared.entities[name].max)
         hideable = declared is None or declared.entities[name].hideable
-        if declared is not None:
-            most = most or declared.entities[name].max
         entities[name] = EntitySpec(entity.features, most, hideable, entity.kinds)
-    actions = {name: _action_spec(name, space, config, entities, declared) for name, space in action_space.items()}
+    actions = {}
+    for name, space in action_space.items():
+        action: Any = None if declared is None else declared.actions[name]
+        max_actors = 1 if space.is_global else room["max_actors"].get(name) or getattr(action, "max_actors", None)
+        actions[name] = ActionSpec(
+            space,
+            max_actors or _most(entities, getattr(action, "actors", None)),
+            space.selects or (space.discrete and getattr(action, "masked", True)),
+            _most(entities),
+        )
     return EnvSpec(
         config, obs_space, action_space, entities, actions, {} if declared is None else dict(declared.arrays)
     )
 
 
-def _action_spec(
-    name: str,
-    space: ActionSpace,
-    config: EnvConfig,
-    entities: Mapping[str, EntitySpec],
-    declared: type[CompiledEnvironment] | None,
-) -> ActionSpec:
-    action: Any = None if declared is None else declared.actions[name]
-    closable = getattr(action, "masked", True)
-    if isinstance(space, GlobalCategoricalActionSpace):
-        return ActionSpec("global categorical", tuple(space.choices), len(space.choices) - 1, 1, closable)
-    max_actors = (config.max_actors or {}).get(name)
-    if max_actors is None:
-        max_actors = getattr(action, "max_actors", None) or _room(entities, getattr(action, "actors", None))
-    if isinstance(space, CategoricalActionSpace):
-        return ActionSpec("categorical", tuple(space.choices), len(space.choices) - 1, max_actors, closable)
-    if isinstance(space, ContinuousActionSpace):
-        names, low, high = tuple(space.names or ()), tuple(space.low), tuple(space.high)
-        return ActionSpec("continuous", names, high, max_actors, closable=False, low=low)
-    assert isinstance(space, SelectEntityActionSpace)
-    room = _room(entities, None)
-    last = None if room is None else room - 1 + space.nobody
-    return ActionSpec("select entity", (), last, max_actors, closable=True, nobody=space.nobody)
-
-
-def _room(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None) -> int | None:
+def _most(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None = None) -> int | None:
     """Return the most entities of `types` (None: of all) in one frame; None: not known."""
     most = [entity.max for name, entity in entities.items() if types is None or name in types]
     known = [each for each in most if each is not None]
     return sum(known) if len(known) == len(most) else None
 
 
-def _check_capacities(given: Mapping[str, int] | None, option: str, allowed: Mapping[str, object]) -> None:
-    if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f"{option} is {given!r:.200}; expected a mapping from name to the most in one frame")
-    for name, most in (given or {}).items():
-        if name not in allowed:
-            raise ValueError(f"{option} names {name!r}; {nearest(name, allowed)}")
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise ValueError(f"{option}[{name!r}] is {most!r}; it must be a whole number of at least 1")
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")

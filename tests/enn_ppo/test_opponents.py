@@ -15,11 +15,12 @@ from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper
-from entity_gym.pools.players import players_of, split
+from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import RogueNet
 from tests.enn_ppo.players_worlds import CPU, DOWN, LEFT, SNAKES, UP, always, snake_net, snake_pool
 from tests.enn_ppo.worlds import tiny_config
+from tests.entity_gym.pools.player_worlds import split
 
 
 def theirs(num_envs: int = 6) -> VecObs:

@@ -20,11 +20,12 @@ from enn_ppo.settings.world import EnvConfig
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.players import PlayerMapping, players_of, split
+from entity_gym.pools.players import PlayerMapping, players_of
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.seats import PlayersTracker
 from rogue_net import FrameKeys, ObsBatch, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net
+from tests.entity_gym.pools.player_worlds import split
 
 FOUR = MultiSnake(board_size=8, num_snakes=4, num_players=4, max_snake_length=3, max_steps=2)
 CAST_OF_FOUR = {"red": [2, 0], "blue": [3, 1]}

@@ -285,22 +285,26 @@ def test_a_spec_can_be_used_in_code() -> None:
     spec = make_spec("CartPole-v1")
     assert spec.config.num_envs == 1
     assert list(spec.obs_space.entities) == ["Cart"]
-    assert (spec.actions["Push"].low, spec.actions["Push"].high, spec.actions["Push"].max_actors) == (0, 1, 1)
-    assert spec.actions["Push"].choices == ("left", "right")
+    assert (spec.actions["Push"].bounds, spec.actions["Push"].max_actors) == ((0, 1), 1)
+    assert spec.actions["Push"].space.labels == ("left", "right")
     assert spec.arrays["obs"].shape == (4,)
     assert spec.arrays["obs"].high[0] == np.float32(4.8)
 
 
 def test_max_entities_decides_how_far_a_selection_can_reach() -> None:
     # rows of 3 doors, 2 guests and a lamp: 0 to 5; with 1 guest, 0 to 4, and one actor
-    assert (make_spec(Hall).actions["enter"].high, make_spec(Hall).actions["enter"].max_actors) == (5, 2)
+    assert (make_spec(Hall).actions["enter"].bounds, make_spec(Hall).actions["enter"].max_actors) == ((0, 5), 2)
     smaller = make_spec(Hall, env_type="dm", max_entities={"Guest": 1}).actions["enter"]
-    assert (smaller.high, smaller.max_actors) == (4, 1)
+    assert (smaller.bounds, smaller.max_actors) == ((0, 4), 1)
 
 
 def test_a_python_environment_has_a_spec_without_bounds_on_entities() -> None:
     spec = make_spec(Counter, limit=4)
-    assert (spec.entities["Total"].max, spec.actions["add"].high, spec.actions["add"].max_actors) == (None, 2, None)
+    assert (spec.entities["Total"].max, spec.actions["add"].bounds, spec.actions["add"].max_actors) == (
+        None,
+        (0, 2),
+        None,
+    )
     assert "Total: any number" in repr(spec)
     assert spec.config.parameters["limit"] == 4
 

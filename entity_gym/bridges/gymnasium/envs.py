@@ -304,7 +304,7 @@ class PaddedEnv(GymnasiumEnv):
         if not boxes:
             return spaces.MultiDiscrete(np.concatenate([part.nvec for part in parts]))
         if len(boxes) < len(parts):
-            kinds = ", ".join(f"{each!r} is {action.kind}" for each, action in self.env_spec.actions.items())
+            kinds = ", ".join(f"{each!r} is {action.space.kind}" for each, action in self.env_spec.actions.items())
             raise ValueError(
                 f"{self.env_spec.config.name} has actions that do not go into one array ({kinds}): use form='nested' or "
                 "form='ragged', which take a dictionary of them"

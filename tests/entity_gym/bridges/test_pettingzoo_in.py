@@ -28,13 +28,13 @@ from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.incoming import Executor  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment, PettingZooFactory, from_pettingzoo  # noqa: E402
 from entity_gym.pools.episodes import EpisodeVecEnv  # noqa: E402
-from entity_gym.pools.players import players_of, split  # noqa: E402
+from entity_gym.pools.players import players_of  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.processes.env import ProcessVecEnv  # noqa: E402
 from entity_gym.pools.seats import SeatedVecEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import GRAZE, PLACE, Herd  # noqa: E402
-from tests.entity_gym.pools.player_worlds import Dice  # noqa: E402
+from tests.entity_gym.pools.player_worlds import Dice, split  # noqa: E402
 
 
 def graze(agents: list[str], choices: list[int]) -> CategoricalAction:

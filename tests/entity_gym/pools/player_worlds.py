@@ -24,8 +24,20 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from entity_gym.pools.players import players_of
+from entity_gym.pools.players import PlayerMapping, Seating, players_of
 from tests.worlds import choose
+
+
+def split(obs: VecObs, mapping: PlayerMapping, player: Any) -> VecObs:
+    """Return the frames as a player sees them: one, or (N,) one for each frame."""
+    seating = Seating(obs, mapping)
+    return seating.show(seating.part(player))
+
+
+def join(obs: VecObs, mapping: PlayerMapping, parts: Any) -> dict[str, VecAction]:
+    """Join the actions of players: (player, actions) of each."""
+    seating = Seating(obs, mapping)
+    return seating.join([(seating.part(player), actions) for player, actions in parts])
 
 
 class Duel(Environment):

@@ -27,8 +27,8 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.players import join, players_of, split
-from tests.entity_gym.pools.player_worlds import DUEL, Duel, bids, duel_obs
+from entity_gym.pools.players import players_of
+from tests.entity_gym.pools.player_worlds import DUEL, Duel, bids, duel_obs, join, split
 from tests.worlds import choose
 
 # --- The mapping
@@ -175,7 +175,7 @@ def test_actions_of_all_players_go_to_their_own_actors() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([(0, bids([1], [1])), (1, bids([1, 1], [1]))], r"'bid' has 1 values in frame 0, where player 0 has 2 actors"),
+        ([(0, bids([1], [1])), (1, bids([1, 1], [1]))], "frame 0, player 0: action 'bid' has 1 values for 2 actors"),
         ([(0, bids([1, 1])), (1, bids([1, 1], [1]))], "'bid' has 1 sequences for 2 environments"),
         ([(0, {}), (1, bids([1, 1], [1]))], "action 'bid' is missing"),
         ([(0, choose("bit", [[1, 1], [1]]))], "unknown action 'bit'; .* did you mean 'bid'"),
