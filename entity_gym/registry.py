@@ -233,7 +233,7 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
             raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
         parameters[limit] = steps
 
-    cls = source if isinstance(source, type) or not compiled else type(source)
+    cls: Any = source if isinstance(source, type) or not compiled else type(source)
     room = cls.max_num_players if compiled else 1
     if config.max_num_players not in (None, room):
         if not compiled or not any(array.per_player for array in cls.arrays.values()):
@@ -246,14 +246,15 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
         values = _as_given(source.values)
     elif parameters:
         source = functools.partial(source, **parameters)
+    threshold = config.reward_threshold
+    if threshold is None:
+        threshold = getattr(cls, "reward_threshold", None)
     config = replace(
         config,
-        max_episode_steps=None if limit is None else values.pop(limit, None),
+        max_episode_steps=None if limit is None else values.pop(limit, None) or None,
         parameters=values,
         max_num_players=room,
-        reward_threshold=getattr(cls, "reward_threshold", None)
-        if config.reward_threshold is None
-        else config.reward_threshold,
+        reward_threshold=threshold,
     )
     return Prepared(config.resolved(compiled=compiled), source)
 
@@ -261,7 +262,8 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
 def _parameters_of(source: Any) -> tuple[list[str], Mapping[str, Any], bool]:
     """Return the names of an environment's parameters, the defaults of those that have one, and if it takes any other."""
     if is_compiled(source):
-        values = source.defaults() if isinstance(source, type) else source.values
+        description: Any = source
+        values = description.defaults() if isinstance(source, type) else description.values
         return list(values), values, False
     try:
         parameters = inspect.signature(source).parameters.values()

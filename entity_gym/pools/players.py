@@ -165,6 +165,10 @@ class Part:
     rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) true for its actors
     actors: Mapping[str, RaggedBufferI64]  # action -> N sequences of its actors
 
+    def where(self, frame: int) -> str:
+        """Return the name of a frame in messages."""
+        return f"frame {frame}, player {self.seats[frame]}"
+
 
 class Seating:
     """N frames with the owner of each actor, found once for the views of all players and for joining their actions.
@@ -240,7 +244,7 @@ class Seating:
         for part, actions in parts:
             check_names(actions, masks)
             for name, actors in part.actors.items():
-                check_lengths(name, actions[name], actors, lambda i, seats=part.seats: f"frame {i}, player {seats[i]}")
+                check_lengths(name, actions[name], actors, part.where)
         joined: dict[str, VecAction] = {}
         for name, mask in masks.items():
             first = parts[0][1][name]

@@ -268,35 +268,36 @@ def describe_spaces(
     Raises:
         ValueError: if `max_entities` or `max_actors` do not fit.
     """
-    room: dict[str, Mapping[str, int]] = {}
-    for option, allowed in (("max_entities", obs_space.entities), ("max_actors", action_space)):
-        room[option] = getattr(config, option) or {}
-        if not isinstance(room[option], Mapping):
-            raise ValueError(
-                f"{option} is {room[option]!r:.200}; expected a mapping from name to the most in one frame"
-            )
-        for name, most in room[option].items():
-            if name not in allowed:
-                raise ValueError(f"{option} names {name!r}; {nearest(name, allowed)}")
-            _check_positive(f"{option}[{name!r}]", most)
+    _check_room("max_entities", config.max_entities, obs_space.entities)
+    _check_room("max_actors", config.max_actors, action_space)
     entities: dict[str, EntitySpec] = {}
     for name, entity in obs_space.entities.items():
-        most = room["max_entities"].get(name) or (None if declared is None else declared.entities[name].max)
+        most = None if declared is None else declared.entities[name].max
+        most = (config.max_entities or {}).get(name, most)
         hideable = declared is None or declared.entities[name].hideable
         entities[name] = EntitySpec(entity.features, most, hideable, entity.kinds)
     actions = {}
     for name, space in action_space.items():
         action: Any = None if declared is None else declared.actions[name]
-        max_actors = 1 if space.is_global else room["max_actors"].get(name) or getattr(action, "max_actors", None)
+        max_actors = getattr(action, "max_actors", None) or _most(entities, getattr(action, "actors", None))
         actions[name] = ActionSpec(
             space,
-            max_actors or _most(entities, getattr(action, "actors", None)),
+            1 if space.is_global else (config.max_actors or {}).get(name, max_actors),
             space.selects or (space.discrete and getattr(action, "masked", True)),
             _most(entities),
         )
     return EnvSpec(
         config, obs_space, action_space, entities, actions, {} if declared is None else dict(declared.arrays)
     )
+
+
+def _check_room(option: str, given: Any, allowed: Mapping[str, object]) -> None:
+    if not isinstance(given, Mapping | None):
+        raise ValueError(f"{option} is {given!r:.200}; expected a mapping from name to the most in one frame")
+    for name, most in (given or {}).items():
+        if name not in allowed:
+            raise ValueError(f"{option} names {name!r}; {nearest(name, allowed)}")
+        _check_positive(f"{option}[{name!r}]", most)
 
 
 def _most(entities: Mapping[str, EntitySpec], types: tuple[str, ...] | None = None) -> int | None:

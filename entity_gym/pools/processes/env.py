@@ -294,7 +294,8 @@ class ProcessVecEnv(VecEnv):
                 if self._compiled:  # the first one may compile, and the others find it in the cache
                     self._await(replies)
             self._await(replies)
-            obs_space, action_space, environment, self._can_save = replies.results[0]
+            obs_space, action_space, environment, can_save = replies.results[0]
+            self._can_save: bool = can_save
             self._reader = FrameReader(obs_space, action_space, environment, self._first_env)
             for worker in self._workers:
                 self._check_started(worker, replies)

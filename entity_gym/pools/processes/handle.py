@@ -188,7 +188,8 @@ class WorkerProcess:
         elif kind == "result":
             replies.results[self.index] = content[0]
         else:
-            replies.add(unpack_frames(*content, arrays))
+            paths, reports = content
+            replies.add(unpack_frames(paths, reports, arrays))
             if request.name == "step":
                 self.deaths_in_a_row = 0
 
