@@ -6,7 +6,7 @@ Shapes: N environments, P players.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Self
 
@@ -99,16 +99,25 @@ class _Seated:
         assert self._latest is not None
         self._scores[obs.env_id] += self._latest[0].rewards
         if obs.done.any():
-            ended = obs.env_id[obs.done]
-            told: dict[int, Mapping[str, Any]] = {}
-            for i, opponent in zip(ended.tolist(), self._opponents.faced(ended), strict=True):
-                told[i] = info = obs.end_of_episode_info.get(i, {})
-                if info != CRASHED:  # otherwise nobody won
-                    scores = final_scores(self._scores[i].tolist(), info, PLAYER_REWARD in obs.arrays)
-                    told[i] = {**info, **outcome(scores, int(self._seats[i])), "opponent": opponent}
-            self._scores[ended] = 0.0
-            view.end_of_episode_info = told
+            view.end_of_episode_info = self._reports(obs)
         return view
+
+    def _reports(self, obs: VecObs) -> Mapping[int, Mapping[str, Any]]:
+        """Return the reports of the episodes that ended, and start the next ones with a score of 0."""
+        ended = obs.env_id[obs.done]
+        row_of = {env_id: row for row, env_id in enumerate(ended.tolist())}
+        scores, seats, opponents = self._scores[ended], self._seats[ended], self._opponents.faced(ended)
+        self._scores[ended] = 0.0
+        reported, players_are_told = obs.end_of_episode_info, PLAYER_REWARD in obs.arrays  # `obs` itself is let go
+
+        def report(env_id: int) -> Mapping[str, Any]:
+            row, info = row_of[env_id], reported.get(env_id, {})
+            if info == CRASHED:  # nobody won
+                return info
+            of_players = final_scores(scores[row].tolist(), info, players_are_told)
+            return {**info, **outcome(of_players, int(seats[row])), "opponent": opponents[row]}
+
+        return _OnDemand(row_of, report)
 
     def _join(self, actions: Mapping[str, VecAction], ids: EnvIds) -> dict[str, VecAction]:
         """Join the learner's `actions` in the environments `ids` with those of its opponents there."""
@@ -251,6 +260,22 @@ class SeatedEpisodeVecEnv(_Seated):
         obs = self._show_step(was.obs)
         running = obs if len(still.env_id) == len(was.env_id) else self._show(still.obs)
         return EpisodeStep(Running(obs, was.env_id), Running(running, still.env_id))
+
+
+class _OnDemand(Mapping[int, Mapping[str, Any]]):
+    """Reports of episodes by environment, each made when it is read: most are not."""
+
+    def __init__(self, env_ids: Collection[int], report: Callable[[int], Mapping[str, Any]]) -> None:
+        self._env_ids, self._report = env_ids, report
+
+    def __getitem__(self, env_id: int) -> Mapping[str, Any]:
+        return self._report(env_id)  # raises KeyError for others
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._env_ids)
+
+    def __len__(self) -> int:
+        return len(self._env_ids)
 
 
 def final_scores(sums: Sequence[float], info: Mapping[str, Any], players_are_told: bool) -> Sequence[float]:

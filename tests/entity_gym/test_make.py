@@ -18,6 +18,7 @@ from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import list_envs, look_up, make, make_spec, register
 from tests.entity_gym.bridges.form_worlds import Crowd, Hall
 from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 
 ZOO = [
     "CartPole-v0",
@@ -172,7 +173,7 @@ def test_two_different_limits_are_refused() -> None:
     ],
 )
 def test_the_executor_is_chosen_by_what_is_asked_for(
-    env: Any, options: dict[str, Any], kind: type[VecEnv], closing: list[VecEnv]
+    env: Any, options: dict[str, Any], kind: type[VecEnv], closing: list[VecEnv], threads: None
 ) -> None:
     pool = make(env, 2, compile=False, **options)
     closing.append(pool)
@@ -180,11 +181,13 @@ def test_the_executor_is_chosen_by_what_is_asked_for(
     assert len(pool.reset()) == 2
 
 
-def test_processes_play_the_same_episodes_as_threads(closing: list[VecEnv]) -> None:
-    processes = make(Hall, 3, executor="process", num_processes=2, compile=False, guests=2)
-    threads = make(Hall, 3, num_threads=2, compile=False, guests=2)
-    closing += [processes, threads]
-    assert [content(obs) for obs in play_together(processes, 5)] == [content(obs) for obs in play_together(threads, 5)]
+def test_processes_play_the_same_episodes_as_threads(closing: list[VecEnv], threads: None) -> None:
+    pools = [
+        make(Hall, 3, compile=False, guests=2, **options) for options in ({"num_processes": 2}, {"num_threads": 2})
+    ]
+    closing += pools
+    seen = [[content(obs) for obs in play_together(pool, 5)] for pool in pools]
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

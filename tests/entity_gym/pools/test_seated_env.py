@@ -21,6 +21,7 @@ from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.seats import SeatedEpisodeVecEnv, SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
+from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose, frames
 
 # --- A pool in which the learner plays one player of each environment
@@ -197,7 +198,7 @@ def test_rewards_of_some_of_the_players_only_are_refused() -> None:
         env.act(bids([1], [1]))
 
 
-def test_a_state_of_a_pool_without_seats_is_refused() -> None:
+def test_a_state_of_a_pool_without_seats_is_refused(threads: None) -> None:
     with snakes("one thread") as pool, seat(snakes("one thread")) as env, seat(snakes("processes")) as other:
         pool.reset()
         with pytest.raises(ValueError, match="the saved state is of another kind of environments"):
@@ -209,7 +210,7 @@ def test_a_state_of_a_pool_without_seats_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "threads", "processes"])
-def test_all_pools_show_the_learner_the_same(kind: str) -> None:
+def test_all_pools_show_the_learner_the_same(kind: str, threads: None) -> None:
     shown = []
     for pool in (snakes("one thread"), snakes(kind)):
         with seat(pool) as env:
