@@ -9,6 +9,7 @@ arrays, then the contents of each array at a multiple of 64.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
@@ -154,7 +155,9 @@ class Channel:
         return bool(last), *self._read.get(Place(*place))
 
     def close(self) -> None:
-        """Close the socket and unmap the memory. May be called twice."""
+        """Hang up and unmap the memory. May be called twice."""
+        with contextlib.suppress(OSError):  # the other end is gone already
+            self.connection.shutdown(socket.SHUT_RDWR)  # a forked process may hold the socket open
         self.connection.close()
         self._written.close()
         self._read.close()

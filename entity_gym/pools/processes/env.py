@@ -283,7 +283,7 @@ class ProcessVecEnv(VecEnv):
         self._interrupted = False
         self._workers: list[WorkerProcess] = []
         # Also ends the workers when this pool is collected as garbage, and when the interpreter exits.
-        self._finalizer = weakref.finalize(self, shut_down, self._workers)
+        self._finalizer = weakref.finalize(self, shut_down, self._workers, self._owner)
         try:
             for index, env_id in enumerate(self._slices):
                 self._workers.append(WorkerProcess(index, env_id, self._first_env))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -102,7 +101,6 @@ class WorkerProcess:
     def __init__(self, index: int, env_id: range, first_env: int) -> None:
         self.index, self.env_id, self.first_env = index, env_id, first_env
         self.restarts = self.restarts_since_seed = self.deaths_in_a_row = 0
-        self.owner = os.getpid()
         self.launch()
 
     def launch(self) -> None:
@@ -199,28 +197,24 @@ class WorkerProcess:
         return WorkerDied(f"{self} {how}", self.index, self.process.returncode, self.env_id)
 
 
-def shut_down(workers: list[WorkerProcess]) -> None:
-    """End the processes: ask first, then use force. Also called by the garbage collector and when the interpreter exits."""
-    here = [worker for worker in workers if worker.owner == os.getpid()]  # a forked process leaves its parent's alone
-    workers.clear()
-    processes = [worker.process for worker in here]
+def shut_down(workers: list[WorkerProcess], owner: int) -> None:
+    """End the processes: hang up first, then use force. Also called by the garbage collector and when the interpreter exits.
+
+    Args:
+        workers: emptied.
+        owner: the process that started them; one that was forked from it leaves them alone.
+    """
+    processes = [worker.process for worker in workers] if owner == os.getpid() else []
     try:
-        for worker in here:
-            descriptor = worker.channel.connection.fileno()
-            if descriptor < 0:  # it died and could not be replaced
-                continue
-            poll = select.poll()
-            poll.register(descriptor, select.POLLOUT)
-            if poll.poll(0):  # otherwise its pipe is full, and it finds out that we are gone
-                with contextlib.suppress(OSError):
-                    worker.channel.send(pickle.dumps(("close",)))
-        for worker in here:
-            worker.channel.close()
+        if processes:
+            for worker in workers:
+                worker.channel.close()
         wait_until_ended(processes, CLOSE_GRACE)
         for process in processes:
             process.terminate()  # does nothing where the process has ended
         wait_until_ended(processes, KILL_GRACE)
     finally:
+        workers.clear()
         for process in processes:
             process.kill()
             process.wait()

@@ -32,7 +32,7 @@ ORPHAN_GRACE = 3.0  # seconds that a worker has to close its environments once t
 
 
 def main(connection: int, write_to: int, read_from: int) -> None:
-    """Serve requests until the main process says so or is gone. The arguments are descriptors, see `Channel`."""
+    """Serve requests until the main process hangs up. The arguments are descriptors, see `Channel`."""
     exit_when_orphaned(connection, ORPHAN_GRACE)
     Worker(Channel(socket.socket(fileno=connection), write_to, read_from)).serve()
 
@@ -47,7 +47,7 @@ class Worker:
         self._lo = 0  # the pool's number of the first environment here
 
     def serve(self) -> None:
-        """Serve requests until "close" is requested or the main process is gone; then close the environments."""
+        """Serve requests until the main process hangs up; then close the environments."""
         try:
             while True:
                 _, pickled, arrays = self._channel.receive()
@@ -56,10 +56,8 @@ class Worker:
                 except Exception as error:  # a module is missing, for example
                     self._send_error(error)
                     continue
-                if name == "close":
-                    return
                 getattr(self, name)(*arguments, *arrays)
-        except (EOFError, ConnectionError):  # the main process is gone
+        except (EOFError, ConnectionError):  # the pool is closed, or the main process is gone
             pass
         finally:
             try:
@@ -94,16 +92,17 @@ class Worker:
         self, ids: EnvIds, one_by_one: bool, seed: int | None, env_info: Sequence[Mapping[str, Any]] | None
     ) -> None:
         """Start episodes, after seeding with `seed` and setting parameters, unless these are None. Answered by frames."""
+        assert not one_by_one or (seed is None and env_info is None)
         local = ids - self._lo
-        try:
+
+        def run(lo: int, hi: int) -> None:
             if seed is not None:
                 self.slots.seed(seed)
             if env_info is not None:
                 self.slots.configure(local, env_info)
-        except Exception as error:
-            self._send_error(error)
-            return
-        self._send_frames(ids, one_by_one, lambda lo, hi: self.slots.reset(local[lo:hi]))
+            self.slots.reset(local[lo:hi])
+
+        self._send_frames(ids, one_by_one, run)
 
     def step(self, one_by_one: bool, paths: Sequence[columns.Path], ids: EnvIds, *arrays: Array) -> None:
         """Step environments; actions are a tree of columns with these paths. Answered by frames."""
