@@ -183,10 +183,12 @@ class ActionSpec:
         Where actors select entities, a value is a row of the padded list of entities, and the one after the last row is
         nobody, if the space has `nobody`. The largest value is None where the number of rows is not known.
         """
+        if self.space.numbers:
+            low, high = zip(*self.space.numbers.values(), strict=True)
+            return low, high
         if self.space.selects and self.num_rows is None:
             return 0, None
-        low, high = self.space.padded_bounds(self.space.padded_choices(self.num_rows or 0))
-        return (low, high) if self.space.discrete else (tuple(low.tolist()), tuple(high.tolist()))
+        return self.space.padded_bounds(self.space.padded_choices(self.num_rows or 0))
 
     def __str__(self) -> str:
         low, high = self.bounds
