@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def write_file(path: Path, data: bytes | memoryview) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Write a new file, and see that it is on the disk."""
     with open(path, "wb") as file:
         file.write(data)
@@ -15,7 +15,7 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, data: bytes | memoryview, aside: Path | None = None) -> None:
+def replace_file(path: Path, data: bytes, aside: Path | None = None) -> None:
     """Write `path`, or what is there anew, so that nobody ever sees it half-written.
 
     Args:

@@ -50,7 +50,7 @@ def write_archive(checkpoint: Checkpoint, file: Path) -> Path:
             )  # of the same time always: the same policy, the same file
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, whole.getbuffer())
+        replace_file(file, whole.getvalue())
     except OSError as error:
         raise CheckpointError(f"{file} cannot be written: {first_line(error)}") from error
     return file

@@ -85,7 +85,7 @@ def save_checkpoint(
     directory = Path(directory)
     target = step_folder(directory, step)
     try:
-        contents: dict[str, bytes | memoryview] = {
+        contents: dict[str, bytes] = {
             POLICY: _weights_bytes("policy", policy),
             CONFIG: _plain_bytes(CONFIG, config),
             SPACES: _plain_bytes(SPACES, spaces),
@@ -190,7 +190,7 @@ def _summary_bytes(seconds: float | None, score: float | None) -> bytes:
     return _plain_bytes(SUMMARY, {"seconds": seconds, "score": known})
 
 
-def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> memoryview:
+def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> bytes:
     """The contents of `trainer.pt`."""
     # Through memory, because torch.save turns an OSError of a file object into a RuntimeError about positions.
     buffer = io.BytesIO()
@@ -199,13 +199,13 @@ def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> memoryview:
     except ValueError as error:
         raise CheckpointError(str(error)) from error
     torch.save({"format": FORMAT, "step": step, "trainer": stored}, buffer)
-    return buffer.getbuffer()
+    return buffer.getvalue()
 
 
 # --- Publishing ---
 
 
-def _write_aside(directory: Path, contents: Mapping[str, bytes | memoryview]) -> Path:
+def _write_aside(directory: Path, contents: Mapping[str, bytes]) -> Path:
     aside = hidden(directory)
     aside.mkdir()
     for name, data in contents.items():
