@@ -80,7 +80,7 @@ class PlayersCollector(EnvBlock):
     """Environments in which several policies play together, each all of its players.
 
     A rollout of a policy has a column for each environment and player, those of the first player first. Column by column it is
-    what `split` shows to that player, with its own actors and reward, and what the policy did there. Its `env_id` numbers
+    what `Seating.show` shows to that player, with its own actors and reward, and what the policy did there. Its `env_id` numbers
     environments and players: environment times players of the policy, plus the place of the player among these.
 
     Args:
