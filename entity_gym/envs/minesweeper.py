@@ -206,8 +206,10 @@ def remove_mine(s: Any, index: int) -> None:
 @kernel
 def move_robot(s: Any, i: int, choice: int) -> None:
     """Move robot i, or let it defuse the mines in reach. The mask has closed moves that leave the board."""
-    s.robot[i, 0] += MOVES[choice, 0]
-    s.robot[i, 1] += MOVES[choice, 1]
+    robot_x = s.robot[i, 0] + MOVES[choice, 0]
+    robot_y = s.robot[i, 1] + MOVES[choice, 1]
+    s.robot[i, 0] = robot_x
+    s.robot[i, 1] = robot_y
     if choice == DEFUSE:
         kept = 0
         for j in range(s.mines_left):
@@ -215,8 +217,7 @@ def move_robot(s: Any, i: int, choice: int) -> None:
             y = s.mine[j, 1]
             s.mine[kept, 0] = x  # written in any case: a write costs less than a branch that is hard to predict
             s.mine[kept, 1] = y
-            if abs(x - s.robot[i, 0]) + abs(y - s.robot[i, 1]) > 1:
-                kept += 1
+            kept += abs(x - robot_x) + abs(y - robot_y) > 1
         s.mines_left = kept
 
 
@@ -225,12 +226,12 @@ def remove_robots(s: Any, shot: int) -> None:
     """Remove the robot that was shot (-1: none) and those that stand on a mine."""
     kept = 0
     for i in range(s.robots_left):
+        x = s.robot[i, 0]
+        y = s.robot[i, 1]
         lost = i == shot
         for j in range(s.mines_left):
-            if s.mine[j, 0] == s.robot[i, 0] and s.mine[j, 1] == s.robot[i, 1]:
-                lost = True
-        s.robot[kept, 0] = s.robot[i, 0]
-        s.robot[kept, 1] = s.robot[i, 1]
-        if not lost:
-            kept += 1
+            lost |= (s.mine[j, 0] == x) & (s.mine[j, 1] == y)
+        s.robot[kept, 0] = x
+        s.robot[kept, 1] = y
+        kept += not lost
     s.robots_left = kept
