@@ -198,7 +198,7 @@ class TrainEnv:
         return AgentEnvironment(World(self), 0)
 
     def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations
+        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
     ) -> EnvSlots:
         """Return slots for `num_envs` environments; see `SlotsFactory`.
 
@@ -219,6 +219,7 @@ class TrainEnv:
             first_env=first_env,
             autoreset=autoreset,
             final_observations=final_observations,
+            entity_ids=entity_ids,
         )
 
 

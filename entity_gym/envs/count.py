@@ -15,7 +15,7 @@ NOTHING = -1
 
 
 class Count(CompiledEnvironment):
-    """A player counts beans that are all alike, and some wrong answers are masked.
+    """Count beans that are all alike. Some wrong answers are masked.
 
     **Observation.** One `Player` and from 0 to `masked_choices` - 1 `Bean`, as many as were drawn uniformly. Neither has
     features.

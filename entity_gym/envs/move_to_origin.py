@@ -15,7 +15,7 @@ THRUST = (0.01, 0.001, 0.0, -0.001, -0.01)  # what each choice adds to a velocit
 
 
 class MoveToOrigin(CompiledEnvironment):
-    """A spaceship is to be as near to the origin as it can when time is up.
+    """Fly a spaceship so that it is as near to the origin as possible when the episode ends.
 
     **Observation.** One `Spaceship` [x_pos, y_pos, x_velocity, y_velocity, step]. It starts at rest on the unit circle,
     at an angle drawn uniformly; x grows to the right and y upwards. `step` counts from 0 to 32.

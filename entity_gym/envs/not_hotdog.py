@@ -14,7 +14,7 @@ NOTHING = -1
 
 
 class NotHotdog(CompiledEnvironment):
-    """The same fact shown in two ways, by a feature and by the type of an entity.
+    """Tell a hotdog from other objects. It is shown in two ways: by a feature, or by the type of the entity.
 
     **Observation.** One `Player` [step], step being 0 and then 1. Beside it stands either an `Object` [is_hotdog] or a
     `Hotdog`, which has no features. It is a hotdog in half of the episodes. A hotdog is shown as a `Hotdog` or as an

@@ -13,7 +13,7 @@ NOTHING = -1
 
 
 class Xor(CompiledEnvironment):
-    """Whether two entities differ, which no one of them can tell.
+    """Tell whether two bits differ. Each entity shows one of them, so that neither is enough.
 
     **Observation.** Two `Input` [is_set], each 0 or 1, and one global feature, `negate`, 0 or 1. The three are drawn
     independently and uniformly.

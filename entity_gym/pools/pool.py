@@ -90,9 +90,8 @@ def make_slots(
         "first_env": first_env,
         "autoreset": autoreset,
         "final_observations": final_observations,
+        "entity_ids": entity_ids,
     }
-    if entity_ids:
-        common["entity_ids"] = True
     if is_compiled(given):
         world = given() if isinstance(given, type) else given
         slots: EnvSlots = world.make_slots(

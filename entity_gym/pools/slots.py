@@ -192,7 +192,7 @@ class SlotsFactory(Protocol):
         """One environment alone."""
 
     def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations
+        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
     ) -> EnvSlots:
         """Slots for several; arguments as in `EnvSlots`, and `first_env` is the number of the first in seeds and messages."""
 

@@ -193,12 +193,19 @@ class GymFactory:
         first_env: int = 0,
         autoreset: bool = True,
         final_observations: FinalObservations = "truncated",
+        entity_ids: bool = False,
     ) -> GymSlots:
-        """Make slots of several environments; arguments as in `EnvSlots`."""
+        """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
         check_num_envs(num_envs)
         worlds = self._worlds(first_env, num_envs)
         try:
-            return GymSlots(worlds, first_env=first_env, autoreset=autoreset, final_observations=final_observations)
+            return GymSlots(
+                worlds,
+                first_env=first_env,
+                autoreset=autoreset,
+                final_observations=final_observations,
+                entity_ids=entity_ids,
+            )
         except BaseException:
             _close(worlds)
             raise
@@ -661,6 +668,7 @@ class GymSlots(BatchSlots):
         first_env: int = 0,
         autoreset: bool = True,
         final_observations: FinalObservations = "truncated",
+        entity_ids: bool = False,
     ) -> None:
         self._worlds = list(worlds)
         super().__init__(
@@ -669,6 +677,7 @@ class GymSlots(BatchSlots):
             first_env=first_env,
             autoreset=autoreset,
             final_observations=final_observations,
+            entity_ids=entity_ids,
         )
         first = self._worlds[0]
         self._reader = FrameReader(self.env.obs_space(), self.env.action_space(), first.name, first_env)

@@ -135,10 +135,10 @@ class ProgramWorlds:
         return RemoteEnvironment(Program(self.settings, num_worlds=1))
 
     def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations
+        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
     ) -> RemoteSlots:
         """Return slots for the worlds of one program; see `SlotsFactory`."""
-        return RemoteSlots(self.settings, num_envs, first_env, autoreset, final_observations)
+        return RemoteSlots(self.settings, num_envs, first_env, autoreset, final_observations, entity_ids)
 
 
 class RemoteSlots(PythonSlots):
@@ -153,6 +153,7 @@ class RemoteSlots(PythonSlots):
         first_env: int,
         autoreset: bool,
         final_observations: FinalObservations,
+        entity_ids: bool,
     ) -> None:
         self._settings = settings
         self._program = program = Program(settings, num_envs)
@@ -164,6 +165,7 @@ class RemoteSlots(PythonSlots):
                 first_env=first_env,
                 autoreset=autoreset,
                 final_observations=final_observations,
+                entity_ids=entity_ids,
             )
         except BaseException:
             program.close()
@@ -193,7 +195,14 @@ class RemoteSlots(PythonSlots):
             self.envs[i].begin_reset()
 
     def _another(self) -> RemoteSlots:
-        return RemoteSlots(self._settings, len(self), self.first_env, self.autoreset, self.final_observations)
+        return RemoteSlots(
+            self._settings,
+            len(self),
+            self.first_env,
+            self.autoreset,
+            self.final_observations,
+            self._numbers is not None,
+        )
 
 
 def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:

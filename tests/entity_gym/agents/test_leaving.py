@@ -46,7 +46,9 @@ class CtrlC:
 def test_a_program_that_was_not_waited_for_any_longer_has_little_time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entity_gym.agents.train_env.LEAVING_AT_ONCE", 0.1)
     go_on = threading.Event()
-    slots: Any = make(hang_after_one_step, go_on).make_slots(2, first_env=0, autoreset=True, final_observations="none")
+    slots: Any = make(hang_after_one_step, go_on).make_slots(
+        2, first_env=0, autoreset=True, final_observations="none", entity_ids=False
+    )
     pool = SlotVecEnv(slots)
     obs = pool.reset()
     slots.envs[0].world._run.observations[0] = CtrlC()

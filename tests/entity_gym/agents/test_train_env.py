@@ -174,7 +174,9 @@ def test_the_same_seed_plays_the_same_whatever_the_pool_and_another_does_not() -
 
 def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> None:
     env = pickle.loads(pickle.dumps(make(walk)))
-    second_half = SlotVecEnv(env.make_slots(2, first_env=2, autoreset=True, final_observations="truncated"), seed=0)
+    second_half = SlotVecEnv(
+        env.make_slots(2, first_env=2, autoreset=True, final_observations="truncated", entity_ids=False), seed=0
+    )
     all_of_them = pool_of(walk, 4)
     expected, got = all_of_them.reset(5), second_half.reset(5)
     for _ in range(5):

@@ -356,3 +356,13 @@ def test_numbers_of_entities_last_as_long_as_the_episode_and_are_saved() -> None
         assert obs.final.ids["Walker"].values.ravel().tolist() == [3, 2, 1, 0]
         assert obs.ids["Walker"].values.ravel().tolist() == [0]
     assert not ListEnv(Herd, 1).reset().ids
+
+
+def test_environments_of_gymnasium_have_no_ids_to_tell() -> None:
+    pytest.importorskip("gymnasium")
+    from entity_gym.bridges import gymnasium_worlds
+
+    with ThreadedVecEnv(gymnasium_worlds("CartPole-v1"), 2, entity_ids=True) as env:
+        obs = env.reset(seed=1)
+        assert obs.ids
+        assert all(ids.values.ravel().tolist() == [-1, -1] for ids in obs.ids.values())

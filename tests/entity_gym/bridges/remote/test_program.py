@@ -29,7 +29,7 @@ from entity_gym.bridges.remote import (
 )
 from entity_gym.bridges.remote.connection import Connection
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.pool import SlotVecEnv, ThreadedVecEnv
+from entity_gym.pools.pool import ListEnv, SlotVecEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
@@ -92,7 +92,7 @@ def test_a_seed_determines_the_episodes_and_neither_processes_nor_threads_do() -
     assert len(set(alone[0])) > 1
 
 
-@pytest.mark.parametrize("make_pool", [ThreadedVecEnv, EpisodeVecEnv])
+@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv, EpisodeVecEnv])
 def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
@@ -104,6 +104,18 @@ def test_a_pool_has_one_program_for_all_its_environments(make_pool: Any, monkeyp
     monkeypatch.setattr("entity_gym.bridges.remote.environment.Program", Counted)
     with closing(make_pool(counting(), 8)):
         assert started == [8]
+
+
+@pytest.mark.parametrize("make_pool", [ListEnv, ThreadedVecEnv])
+def test_entities_keep_their_numbers_on_request(make_pool: Any) -> None:
+    with closing(make_pool(counting(), 2, entity_ids=True)) as env:
+        first = env.reset(seed=0)
+        assert list(first.ids) == list(first.features)
+        assert all(len(first.ids[name].values) == len(first.features[name].values) for name in first.ids)
+        again = env.act(both_add(0, 1))
+        assert {name: ids.values.tolist() for name, ids in again.ids.items()} == {
+            name: ids.values.tolist() for name, ids in first.ids.items()
+        }
 
 
 def test_a_pool_without_autoreset_shows_last_observations() -> None:
@@ -254,7 +266,9 @@ def at_the_end_of_an_episode(env: SlotVecEnv) -> None:
 def test_a_reset_after_an_error_plays_the_seed_and_the_parameters_that_it_was_given() -> None:
     with pool(2) as env:
         expected = counters(env.reset(seed=7))
-    slots = counting("ends badly").make_slots(2, first_env=0, autoreset=True, final_observations="all")
+    slots = counting("ends badly").make_slots(
+        2, first_env=0, autoreset=True, final_observations="all", entity_ids=False
+    )
     with SlotVecEnv(slots) as env:
         at_the_end_of_an_episode(env)
         assert counters(env.reset(seed=7)) == expected
