@@ -30,14 +30,14 @@ class Program:
 
     Attributes:
         arrays: the arrays that `run` works on.
-        run: `run(address of the table, todo, lo, hi)`, without the GIL; None when it runs as ordinary Python.
+        run: `run(address of the table, todo, lo, hi, ids, *actions)`, without the GIL; None when it runs as ordinary Python.
         module: the generated module; `module.work(arrays, todo, lo, hi)` is the ordinary Python form.
         folder: the folder of the compiled code.
     """
 
     layout: Layout
     arrays: list[Bound]
-    run: Callable[[int, int, int, int], None] | None
+    run: Callable[..., None] | None
     module: ModuleType
     folder: Path
 

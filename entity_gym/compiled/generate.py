@@ -2,9 +2,9 @@
 
 `source_of` shows it, and so does `python -m entity_gym.check --source`.
 
-The loops work on `a`, a named tuple of arrays: the slots, the arrays of the present call, and the packed arrays that the call
-fills. A call gets one address, of a table with everything that changes from call to call: `table_entries` says what stands
-where.
+The loops work on `a`, a named tuple of arrays. `bound_arrays` lists them: the slots, whose addresses stand in a table; the
+environments and actions of a call, which are its arguments; and the packed arrays, which the call fills and which lie in one
+block of memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from entity_gym.compiled.layout import Layout, layout_of
 
 _WIDTH = 112  # of generated lines, without their indentation
 
-#: The first entries of the table; the addresses of bound arrays follow, then where in the block the packed arrays begin.
-NUM_SLOTS, NUM_IDS, STRIDE, BLOCK, FIRST_ARRAY = range(5)
+#: The first entries of the table. One for each of `bound_arrays` follows: an address, or for packed arrays the offset in the
+#: block, in bytes. Those of the call's arguments are not used.
+NUM_SLOTS, STRIDE, BLOCK, FIRST_ARRAY = range(4)
 _MANY = "MANY"  # rows of arrays whose sizes the caller knows
 
 
@@ -34,6 +35,7 @@ class Bound:
         name: attribute of `a`.
         dtype, shape: expressions.
         packed: whether it lies in the block that a call fills.
+        argument: whether it is an argument of the call.
         column: the caller's array is (n, 1), and the code sees (n,).
     """
 
@@ -41,6 +43,7 @@ class Bound:
     dtype: str
     shape: str
     packed: bool = False
+    argument: bool = False
     column: bool = False
 
 
@@ -62,11 +65,11 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         arrays.append(
             Bound(slot.name, _dtype(slot.dtype), ", ".join(["num_slots", *map(str, slot.shape)]) + _one(slot))
         )
-    arrays.append(Bound("ids", "np.int64", "num_ids,"))  # and behind it, in this order, the actions: see `bind`
+    arrays.append(Bound("ids", "np.int64", "len(ids),", argument=True))
     for action in layout.actions:
-        width = f"{_MANY}, {action.width}" if action.width else f"{_MANY},"
-        arrays.append(Bound(f"choices_{action.attribute}", _dtype(action.dtype), width, column=not action.width))
-        arrays.append(Bound(f"starts_{action.attribute}", "np.int64", "num_ids + 1,"))
+        name, shape = f"choices_{action.attribute}", f"{_MANY}, {action.width}" if action.width else f"{_MANY},"
+        arrays.append(Bound(name, _dtype(action.dtype), shape, argument=True, column=not action.width))
+        arrays.append(Bound(f"starts_{action.attribute}", "np.int64", "len(ids) + 1,", argument=True))
     arrays.append(Bound("offsets", "np.int64", f"{columns}, stride", packed=True))
     for slot in layout.packed:
         shape = ", ".join([_MANY, *map(str, slot.row)]) + ("" if slot.row else ",")
@@ -394,39 +397,24 @@ def _work(layout: Layout) -> Iterator[str]:
 def _entry(layout: Layout) -> Iterator[str]:
     arrays = bound_arrays(layout)
     yield "if JIT:"
-    yield "    check, show = inline(check), inline(show)"
-    yield "    advance, plan, copy = inline(advance), inline(plan), inline(copy)"
-    yield "    work = inline(work)"
+    yield "    check, show, advance = inline(check), inline(show), inline(advance)"
+    yield "    plan, copy, work = inline(plan), inline(copy), inline(work)"
     yield ""
-    yield "    @njit(types.void(*[types.int64] * 4), nogil=True, cache=True, **OPTIONS)"
-    yield "    def run(address, todo, lo, hi):"
+    names = [array.name for array in arrays if array.argument]
+    forms = ["int64[::1]"]  # ids, then choices and starts of each action
+    for action in layout.actions:
+        forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
+    signature = [f"types.{form}" for form in ["int64"] * 4 + forms]
+    yield from _indented(_call("@njit(types.void(", signature, "), nogil=True, cache=True, **OPTIONS)"))
+    yield from _indented(_call("def run(", ["address", "todo", "lo", "hi", *names], "):"))
     yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
-    yield f"        num_slots, num_ids, stride, block = table[{NUM_SLOTS}], table[{NUM_IDS}], table[{STRIDE}], table[{BLOCK}]"
+    yield f"        num_slots, stride, block = table[{NUM_SLOTS}], table[{STRIDE}], table[{BLOCK}]"
     yield "        a = Arrays("
     for place, array in enumerate(arrays, FIRST_ARRAY):
-        address = f"block + table[{place}]" if array.packed else f"table[{place}]"
-        yield f"            carray(as_pointer({address}), ({array.shape}), {array.dtype}),  # {array.name}"
+        if array.argument:
+            yield f"            carray(as_pointer({array.name}.ctypes.data), ({array.shape}), {array.dtype}),"
+        else:
+            address = f"block + table[{place}]" if array.packed else f"table[{place}]"
+            yield f"            carray(as_pointer({address}), ({array.shape}), {array.dtype}),  # {array.name}"
     yield "        )"
     yield "        work(a, todo, lo, hi)"
-    yield ""
-    places = {array.name: place for place, array in enumerate(arrays, FIRST_ARRAY)}
-    names, forms = ["ids"], ["int64[::1]"]
-    for action in layout.actions:
-        names += [f"choices_{action.attribute}", f"starts_{action.attribute}"]
-        forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
-    signature = ["int64", "int64", "int64", *forms]
-    yield from _indented(
-        _call("@njit(types.void(", [f"types.{form}" for form in signature], "), nogil=True, cache=True)")
-    )
-    yield from _indented(_call("def act(", ["address", "last", "todo", *names], "):"))
-    yield '        """Bind the actions, do `todo` to all `ids`, and pack last observations with the table `last`."""'
-    yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
-    yield f"        table[{NUM_IDS}] = len(ids)"
-    yield from (f"        table[{places[name]}] = {name}.ctypes.data" for name in names)
-    yield "        run(address, todo, 0, len(ids))"
-    yield f"        kept = carray(as_pointer(table[{places['report']}]), (8,), np.int64)[KEPT]"
-    yield "        if last != 0 and kept > 0:"
-    yield f"            table = carray(as_pointer(last), ({FIRST_ARRAY + len(arrays)},), np.int64)"
-    yield f"            if kept < table[{STRIDE}]:"
-    yield f"                table[{NUM_IDS}] = kept"
-    yield "                run(last, OBSERVE | PLAN | COPY, 0, kept)"

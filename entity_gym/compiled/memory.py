@@ -1,4 +1,4 @@
-"""Memory for results, used again once nobody holds it any more.
+"""Memory for batches, used again once nobody holds it any more.
 
 What a pool returns must stay as it is for as long as somebody has it. Fresh memory every time would do, but the operating
 system hands it out page by page, which costs more than the steps themselves.
@@ -6,46 +6,64 @@ system hands it out page by page, which costs more than the steps themselves.
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_ALIGNMENT = 64  # bytes, a cache line
 _MOST_BLOCKS = 8
 
 
-class Block(NamedTuple):
-    """A piece of memory, and its address: asking NumPy for that takes as long as dozens of steps."""
+class Block:
+    """One piece of memory, divided into arrays.
 
-    memory: NDArray[np.uint8]
-    address: int
+    Attributes:
+        arrays: the arrays, each as large as it was asked for.
+        address: of the first byte. Asking NumPy for it takes as long as dozens of steps.
+    """
 
+    __slots__ = ("_memory", "_unused", "address", "arrays")
 
-def _new_block(size: int) -> Block:
-    memory = np.empty(size, dtype=np.uint8)
-    return Block(memory, memory.ctypes.data)
+    def __init__(self, size: int, parts: Sequence[tuple[int, tuple[int, ...], np.dtype[Any]]]) -> None:
+        self._memory: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
+        self.address: int = self._memory.ctypes.data
+        self.arrays = [np.ndarray(shape, dtype, self._memory, start) for start, shape, dtype in parts]
+        self._unused = sys.getrefcount(self._memory)
 
-
-#: References to a block's memory when no array that was made from it is left, counted as `take` counts them.
-_sample = _new_block(1)
-_UNUSED = sys.getrefcount(_sample.memory)
+    def is_free(self) -> bool:
+        """True if all views of `arrays` are gone: a view refers to the memory, not to the array that it was taken from."""
+        return sys.getrefcount(self._memory) == self._unused
 
 
 class Recycler:
-    """Keeps the blocks of earlier results. A block is free again when every array over its memory is gone."""
+    """Hands out blocks of one form: that of an earlier batch if nobody has the batch any more.
 
-    def __init__(self) -> None:
+    Args:
+        arrays: shape and dtype of each array.
+
+    Attributes:
+        starts: where in a block each array begins, in bytes.
+        size: bytes of a block.
+    """
+
+    def __init__(self, arrays: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        self.starts, self.size = [], 0
+        for shape, dtype in arrays:
+            self.starts.append(self.size)
+            self.size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        self._parts = [(start, *array) for start, array in zip(self.starts, arrays, strict=True)]
         self._blocks: list[Block] = []
 
-    def take(self, size: int) -> Block:
-        """A block of at least `size` bytes that nothing else uses."""
-        for index, block in enumerate(self._blocks):
-            if sys.getrefcount(block.memory) == _UNUSED:
-                if len(block.memory) < size:
-                    self._blocks[index] = block = _new_block(size)
+    def take(self) -> Block:
+        """A block that nothing else uses."""
+        for block in self._blocks:
+            if block.is_free():
                 return block
-        block = _new_block(size)
-        if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many results: then each has its own memory
+        block = Block(self.size, self._parts)
+        if len(self._blocks) < _MOST_BLOCKS:  # somebody keeps many batches: then each has its own memory
             self._blocks.append(block)
         return block

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Kind, Slot, safe_name
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.faults import fault_error, row_error
-from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_IDS, NUM_SLOTS, STRIDE
+from entity_gym.compiled.generate import BLOCK, FIRST_ARRAY, NUM_SLOTS, STRIDE
 from entity_gym.compiled.layout import Layout
 from entity_gym.compiled.memory import Block, Recycler
 from entity_gym.compiled.random import first_random_states
@@ -42,7 +42,6 @@ from entity_gym.pools.slots import (
 )
 from entity_gym.spaces import GLOBAL_ENTITY
 
-_ALIGNMENT = 64  # bytes, a cache line
 _WORTH_SPLITTING = 4096  # slots; copying fewer takes less time than waking a thread
 
 #: Slots that a saved state holds: everything but scratch, and what belongs to a step.
@@ -52,67 +51,47 @@ _SHOWN = tuple(kind for kind in Kind if kind not in (Kind.OUTCOME, Kind.INFO, Ki
 
 
 class _Caller:
-    """One thread's table of addresses, from which a call of the compiled loops knows its arrays.
+    """Calls the compiled loops for one thread, with a table of the addresses of the slots; see `generate`.
 
     Attributes:
         report: (8,) int64, what the last call left behind; see `runtime`.
-        held: the bound arrays in the order of the table; they must stay alive.
     """
 
     def __init__(self, program: Program, num_slots: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._program = program
-        self._run = program.run
-        self.table = np.zeros(FIRST_ARRAY + len(program.arrays), dtype=np.int64)
-        self.address = self.table.ctypes.data
-        self.table[NUM_SLOTS] = num_slots
-        self._act = getattr(program.module, "act", None)  # asks for addresses ten times as fast as NumPy
-        self.ids: EnvIds | None = None
-        self._actions: Sequence[NDArray[Any]] = ()
         self.report = np.zeros(8, dtype=np.int64)
-        self.held: list[NDArray[Any] | None] = [None] * len(program.arrays)
-        self.places = {array.name: place for place, array in enumerate(program.arrays)}
-        self._first = self.places["ids"]
-        for name, array in {**arrays, "report": self.report}.items():
-            self.held[self.places[name]] = array
-            self.table[FIRST_ARRAY + self.places[name]] = _address(array)
+        self._arrays = {**arrays, "report": self.report}  # the table has their addresses: they must stay alive
+        self.places = {array.name: place for place, array in enumerate(program.arrays, FIRST_ARRAY)}
+        self.table = np.zeros(FIRST_ARRAY + len(program.arrays), dtype=np.int64)
+        self.table[NUM_SLOTS] = num_slots
+        for name, array in self._arrays.items():
+            self.table[self.places[name]] = array.ctypes.data
+        self._address = self.table.ctypes.data
+        self._no_actions: list[NDArray[Any]] = []
+        for action in program.layout.actions:
+            self._no_actions += [np.empty((0, action.width or 1), action.dtype), np.zeros(1, dtype=np.int64)]
 
-    def act(self, todo: int, ids: EnvIds, actions: Sequence[NDArray[Any]], last: int = 0) -> None:
-        """Use `ids` and `actions`, choices and starts of each action in turn, from now on, and do `todo` to all `ids`.
+    def use(self, block: Block) -> None:
+        """Pack into `block` from now on."""
+        self.table[BLOCK] = block.address
+        if self._program.run is None:
+            names = (array.name for array in self._program.arrays if array.packed)
+            self._arrays.update(zip(names, block.arrays, strict=True))
 
-        `last` is the address of the table with which to show last observations; 0: do not.
-        """
-        self.report.fill(0)
-        if self._act is None:
-            self.held[self._first : self._first + 1 + len(actions)] = [ids, *actions]
-            self.ids = ids
-            self.run(todo, 0, len(ids))
-            return
-        try:
-            self._act(self.address, last, todo, ids, *actions)
-        except TypeError:  # read-only, or not in one piece, as arrays may come from elsewhere
-            ids, *actions = (np.array(array, order="C") for array in (ids, *actions))
-            self._act(self.address, last, todo, ids, *actions)
-        finally:
-            self.ids, self._actions = ids, actions  # they must stay alive
-
-    def bind_ids(self, ids: EnvIds) -> None:
-        """Use `ids` from now on, and the actions as they are."""
-        if self.ids is not ids:
-            own = ids if ids.flags.c_contiguous else ids.copy()
-            self.held[self._first] = own
-            self.table[FIRST_ARRAY + self._first] = _address(own)
-            self.table[NUM_IDS] = len(own)
-            self.ids = ids
-
-    def run(self, todo: int, lo: int, hi: int) -> None:
-        """Do `todo` to `ids[lo:hi]`; see `runtime`."""
-        if self._run is not None:
-            self._run(self.address, todo, lo, hi)
+    def run(self, todo: int, ids: EnvIds, lo: int, hi: int, actions: Sequence[NDArray[Any]] | None = None) -> None:
+        """Run the phases `todo` on `ids[lo:hi]`. `actions`: choices and starts of each action in turn, for all `ids`."""
+        actions = self._no_actions if actions is None else actions
+        ids = ids if ids.flags.carray else ids.copy()
+        if self._program.run is not None:
+            self._program.run(self._address, todo, lo, hi, ids, *actions)
             return
         reason = self._program.layout.reason_for_guards
+        names = (array.name for array in self._program.arrays if array.argument)
+        named = self._arrays | dict(zip(names, [ids, *actions], strict=True))
         arrays: list[Any] = []
-        for bound, array in zip(self._program.arrays, self.held, strict=True):
-            if array is None:
+        for bound in self._program.arrays:
+            array = named.get(bound.name)
+            if array is None:  # a packed one, without a block
                 arrays.append(None)
             elif array.dtype.names:
                 arrays.append(Records(array, reason))
@@ -122,19 +101,14 @@ class _Caller:
             self._program.module.work(self._program.module.Arrays(*arrays), todo, lo, hi)
 
 
-def _address(array: NDArray[Any]) -> int:
-    return array.ctypes.data
-
-
 class _Packed(NamedTuple):
-    """A packed array: `place` in the table, `column` of its number of rows (-1: one for each environment)."""
+    """A packed array: its `place` in the table, and the `column` of its number of rows (-1: one for each environment)."""
 
     place: int
     column: int
     dtype: np.dtype[Any]
     row: tuple[int, ...]
     row_bytes: int
-    empty: NDArray[Any]  # many are empty in many worlds
     ragged: Any  # the class of its buffer
 
 
@@ -200,7 +174,6 @@ class CompiledSlots(EnvSlots):
         settings[runtime.KEEP_ALL] = final_observations == "all"
         self._last: CompiledSlots | None = None  # shows last observations
         self._keeps_last = autoreset and final_observations != "none"
-        self._checked: Mapping[str, VecAction] | None = None  # the actions that are bound for worker 0
         self._block: Block | None = None  # memory for the next batch
         self._everyone: EnvIds | None = None  # the last `ids` that were all slots in order
         for name in self.layout.metrics:
@@ -225,9 +198,8 @@ class CompiledSlots(EnvSlots):
         for slot in layout.packed:
             column = columns.index(slot.rows) if slot.rows else -1
             row_bytes = slot.dtype.itemsize * math.prod(slot.row)
-            empty = np.empty((0, *slot.row), slot.dtype)
             place, ragged = places[f"packed_{slot.name}"], _RAGGED.get((slot.dtype.char, len(slot.row)), RaggedBuffer)
-            self._packed.append(_Packed(place, column, slot.dtype, slot.row, row_bytes, empty, ragged))
+            self._packed.append(_Packed(place, column, slot.dtype, slot.row, row_bytes, ragged))
         number = {slot.name: k for k, slot in enumerate(layout.packed)}
 
         def packed(slot: Slot | None) -> int:
@@ -283,63 +255,41 @@ class CompiledSlots(EnvSlots):
         slots["pending"][ids] = True
 
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
-        self._callers[worker].bind_ids(ids)
-        self._run(self._callers[worker], RESET, 0, len(ids))
+        self._run(self._callers[worker], RESET, ids)
 
     def observe(self, ids: EnvIds) -> None:
-        """Show the states of `ids` again, for example after they were written to."""
-        self._callers[0].bind_ids(ids)
-        self._run(self._callers[0], OBSERVE, 0, len(ids))
+        """Observe the states of `ids` again, for example after they were written to."""
+        self._run(self._callers[0], OBSERVE, ids)
 
     def check(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        caller = self._callers[0]
-        self._checked = None
         arrays = self._arrays_of(actions, len(ids))
         if arrays is not None:
-            caller.act(CHECK, ids, arrays)
-            if caller.report[runtime.FAULT] == runtime.NO_FAULT:
-                self._checked = actions
+            report = self._run(self._callers[0], CHECK, ids, arrays)
+            if report[runtime.FAULT] == runtime.NO_FAULT:
                 return
-        self._refuse(actions, ids)
+        masks = self._collect(ids).action_masks
+        check_actions(actions, masks, self._reader.action_space, lambda row: self.where(int(ids[row])))
+        raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
-        caller = self._callers[worker]
-        if worker or self._checked is not actions:  # else they are bound already
-            arrays = self._arrays_of(actions, len(ids))
-            assert arrays is not None, "the actions have not been checked"
-            caller.act(0, ids, arrays)
-        self._run(caller, STEP, lo, hi)
+        arrays = self._arrays_of(actions, len(ids))
+        assert arrays is not None, "the actions have not been checked"
+        self._run(self._callers[worker], STEP, ids, arrays, lo, hi)
 
-    def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
-        caller, last = self._callers[0], self._last_slots() if self._keeps_last else None
-        self._checked = None
+    def act(self, actions: Mapping[str, VecAction], ids: EnvIds) -> VecObs | None:
         arrays = self._arrays_of(actions, len(ids))
         if arrays is None:
-            untouched()
-            self._refuse(actions, ids)
-        assert arrays is not None
+            return None
         block = self._take_block(len(ids))
-        last_block = None
-        if last is not None:
-            last_block = last._take_block(0)
-            last._callers[0].report[runtime.COPIED] = False  # of an earlier step, whose batch was never made
-        try:
-            caller.act(CHECK | STEP | PLAN | COPY, ids, arrays, 0 if last is None else last._callers[0].address)
-        except Exception as error:
-            self._add_place(error, caller, STEP)
-            raise
-        report: list[int] = caller.report.tolist()
+        report = self._run(self._callers[0], CHECK | STEP | PLAN | COPY, ids, arrays)
         if report[runtime.FAULT] == runtime.BAD_ACTION:
-            untouched()
-            self._refuse(actions, ids)
-        self._raise_fault(report)
+            return None
         if report[runtime.COPIED]:
             obs = self._batch(ids, block, self._ended_ids[: report[runtime.ENDED]])
         else:
             obs = self._collect(ids)
-        if last is not None and report[runtime.KEPT]:
-            assert last_block is not None
-            self._add_last_observations(obs, self._kept_ids[: report[runtime.KEPT]].copy(), last_block)
+        if report[runtime.KEPT]:
+            self._add_last_observations(obs, self._kept_ids[: report[runtime.KEPT]].copy())
         return obs
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
@@ -347,7 +297,7 @@ class CompiledSlots(EnvSlots):
         if self._keeps_last and obs.done.any():
             ended = ids[self.slots["kept"][ids]]
             if len(ended):
-                self._add_last_observations(obs, ended, None)
+                self._add_last_observations(obs, ended)
         return obs
 
     def render(self, i: int) -> NDArray[np.uint8]:
@@ -416,66 +366,63 @@ class CompiledSlots(EnvSlots):
             values, starts = given.values, given.offsets
             if len(starts) != num_starts or values.shape[1] != width:
                 return None
-            arrays += [values, starts]
+            for array in (values, starts):
+                arrays.append(array if array.flags.carray else array.copy(order="C"))  # else compiled code takes none
         return arrays
 
-    def _refuse(self, actions: Mapping[str, VecAction], ids: EnvIds) -> None:
-        """Raise the ValueError that says which action of which environment was not offered."""
-        masks = self._collect(ids).action_masks
-        check_actions(actions, masks, self._reader.action_space, lambda row: self.where(int(ids[row])))
-        raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
-
-    def _run(self, caller: _Caller, todo: int, lo: int, hi: int) -> list[int]:
-        """Do `todo` to the bound environments lo ... hi - 1; returns the report."""
+    def _run(
+        self,
+        caller: _Caller,
+        todo: int,
+        ids: EnvIds,
+        actions: Sequence[NDArray[Any]] | None = None,
+        lo: int = 0,
+        hi: int | None = None,
+    ) -> list[int]:
+        """Run the phases `todo` on `ids[lo:hi]`, and raise what they raise; returns the report."""
         caller.report.fill(0)
         try:
-            caller.run(todo, lo, hi)
+            caller.run(todo, ids, lo, len(ids) if hi is None else hi, actions)
         except Exception as error:
-            self._add_place(error, caller, todo)
+            function = "reset" if todo & RESET else "act"
+            error.add_note(f"raised by {self.where(int(caller.report[runtime.SLOT]))} in {function}()")
             raise
         report: list[int] = caller.report.tolist()
-        self._raise_fault(report)
-        return report
-
-    def _add_place(self, error: Exception, caller: _Caller, todo: int) -> None:
-        """Add the environment in which the world's own code has raised `error`."""
-        function = "reset" if todo & RESET else "act"
-        error.add_note(f"raised by {self.where(int(caller.report[runtime.SLOT]))} in {function}()")
-
-    def _raise_fault(self, report: list[int]) -> None:
-        """Raise the error for a fault of `reset`, `step` or `observe`."""
         if report[runtime.FAULT] not in (runtime.NO_FAULT, runtime.BAD_ROW, runtime.BAD_ACTION):
             raise fault_error(report, self.layout, self.slots, self.where(report[runtime.SLOT]))
+        return report
 
-    def _collect(self, ids: EnvIds, run: Run | None = None) -> VecObs:
-        """Pack what the slots `ids` show; `run` may split the copying.
+    def _collect(self, ids: EnvIds, run: Run | None = None, todo: int = 0) -> VecObs:
+        """Run the phases `todo`, and pack the observations of `ids`; `run` may split the copying.
 
         Raises:
             ValueError: for a bad feature, or an actor whose every choice is closed.
         """
         caller, num_ids = self._callers[0], len(ids)
-        caller.bind_ids(ids)
         parts = max(1, self._num_workers - 1) if run is not None and num_ids >= _WORTH_SPLITTING else 1
         block = self._take_block(num_ids)
-        report = self._run(caller, PLAN if parts > 1 else PLAN | COPY, 0, num_ids)
+        report = self._run(caller, todo | PLAN if parts > 1 else todo | PLAN | COPY, ids)
         if not report[runtime.COPIED]:
-            totals = self._offsets(block, num_ids)[:, num_ids]
+            totals = block.arrays[0][:, num_ids]
             if (totals > self._rooms).any():
                 self._make_room(num_ids, (totals + totals // 4).tolist())
                 block = self._take_block(num_ids)
-                self._run(caller, PLAN, 0, num_ids)
+                self._run(caller, PLAN, ids)
             if run is not None and parts > 1:
-                run(lambda part: caller.run(COPY, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
+                run(lambda part: caller.run(COPY, ids, num_ids * part // parts, num_ids * (part + 1) // parts), parts)
             if (
                 parts == 1 or caller.report[runtime.FAULT]
             ):  # several parts may have written a report at once: look again
-                report = self._run(caller, COPY, 0, num_ids)
+                report = self._run(caller, COPY, ids)
             if report[runtime.FAULT]:
                 raise row_error(self.layout.packed[report[runtime.WHAT]], self.layout, self.slots, ids, self.where)
         return self._batch(ids, block)
 
-    def _last_slots(self) -> CompiledSlots:
-        """Slots with which the same loops show last observations: the records of ended episodes as they were."""
+    def _add_last_observations(self, obs: VecObs, ids: EnvIds) -> None:
+        """Set the last observations of the episodes that ended in `ids`.
+
+        The same loops observe them in slots of their own, from the records of the ended episodes as they were.
+        """
         if self._last is None:
             self._last = last = copy.copy(self)
             shown = _new_arrays(self.layout, len(self), self.layout.of_kind(*_SHOWN))
@@ -485,20 +432,7 @@ class CompiledSlots(EnvSlots):
             last._everyone = last._block = None
             last._prepare()
             last._info = {}  # the batch itself has the reports
-            last._callers[0].bind_ids(self._kept_ids)
-        return self._last
-
-    def _add_last_observations(self, obs: VecObs, ids: EnvIds, block: Block | None) -> None:
-        """Set the last observations of the episodes that ended in `ids`; with a block, `_Caller.act` may have packed them."""
-        last = self._last_slots()
-        caller = last._callers[0]
-        if block is not None and caller.report[runtime.COPIED]:
-            obs.final = last._batch(ids, block, ids)
-        else:
-            caller.bind_ids(ids)
-            last._run(caller, OBSERVE, 0, len(ids))
-            obs.final = last._collect(ids)
-            caller.bind_ids(self._kept_ids)
+        obs.final = self._last._collect(ids, todo=OBSERVE)
         if isinstance(obs.end_of_episode_info, _EpisodeInfo):
             obs.final.end_of_episode_info = obs.end_of_episode_info.of(ids)
 
@@ -508,60 +442,47 @@ class CompiledSlots(EnvSlots):
         """Memory for the next batch: the block that was taken last until a batch is made of it."""
         if num_ids >= self._stride:
             self._make_room(num_ids, self._rooms.tolist())
-        if self._block is not None:
-            return self._block
-        self._block = block = self._blocks.take(self._size)
-        self._callers[0].table[BLOCK] = block.address
-        if self.program.run is None:
-            held = self._callers[0].held
-            held[self._callers[0].places["offsets"]] = np.ndarray(
-                (len(self._rooms), self._stride), np.int64, block.memory
-            )
-            for packed, start, rows in zip(self._packed, self._starts, self._num_rows, strict=True):
-                held[packed.place] = np.ndarray((rows, *packed.row), packed.dtype, block.memory, start)
-        return block
+        if self._block is None:
+            self._block = self._blocks.take()
+            self._callers[0].use(self._block)
+        return self._block
 
     def _make_room(self, num_ids: int, rooms: list[int]) -> None:
         """Divide blocks of memory anew: room for `num_ids` environments, and for `rooms` rows by column of the layout."""
         self._stride = max(num_ids, min(self._num_envs, num_ids + num_ids // 4)) + 1
         self._rooms[:] = rooms
-        self._num_rows = [self._stride - 1 if packed.column < 0 else rooms[packed.column] for packed in self._packed]
-        self._starts = []
-        size = _aligned(8 * len(rooms) * self._stride)
-        for packed, rows in zip(self._packed, self._num_rows, strict=True):
-            self._starts.append(size)
-            size += _aligned(rows * packed.row_bytes)
-        self._size = size
-        self._blocks, self._block = Recycler(), None
+        arrays: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((len(rooms), self._stride), np.dtype(np.int64))]
+        for packed in self._packed:
+            num_rows = self._stride - 1 if packed.column < 0 else rooms[packed.column]
+            arrays.append(((num_rows, *packed.row), packed.dtype))
+        self._blocks, self._block = Recycler(arrays), None
         table = self._callers[0].table
         table[STRIDE] = self._stride
-        for packed, start in zip(self._packed, self._starts, strict=True):
-            table[FIRST_ARRAY + packed.place] = start
-
-    def _offsets(self, block: Block, num_ids: int) -> NDArray[np.int64]:
-        """(columns, num_ids + 1) offsets in `block`."""
-        return np.ndarray((len(self._rooms), num_ids + 1), np.int64, block.memory, 0, (8 * self._stride, 8))
+        for packed, start in zip(self._packed, self._blocks.starts[1:], strict=True):
+            table[packed.place] = start
 
     def _batch(self, ids: EnvIds, block: Block, ended: EnvIds | None = None) -> VecObs:
         """The batch over the rows that a call has left in `block`.
 
         `ended` are the environments whose episodes have just ended; None: those of `ids` that are done.
         """
-        num_ids, memory, slots = len(ids), block.memory, self.slots
+        num_ids, slots = len(ids), self.slots
         self._block = None  # it is used up
-        offsets = np.ndarray((len(self._rooms), num_ids + 1), np.int64, memory, 0, (8 * self._stride, 8))
+        offsets, *packed = block.arrays
+        offsets = offsets[:, : num_ids + 1]
         rows = list(offsets)
         totals = offsets[:, num_ids].tolist()
         totals.append(num_ids)
         if self.layout.has_global_entity:
             rows.append(np.arange(num_ids + 1, dtype=np.int64))
         buffers, used = [], 0
-        for (_, column, dtype, row, row_bytes, empty, ragged), start in zip(self._packed, self._starts, strict=True):
+        for (_, column, _, _, row_bytes, ragged), array in zip(self._packed, packed, strict=True):
             total = totals[column]
             used += total * row_bytes
-            values = np.ndarray((total, *row), dtype, memory, start) if total else empty
-            buffers.append(ragged.unchecked(values, rows[column]))
-        if self._size > 4 * used + 16 * offsets.size + 65536:  # there were many more rows at some time: keep less
+            buffers.append(ragged.unchecked(array[:total], rows[column]))
+        if (
+            self._blocks.size > 4 * used + 16 * offsets.size + 65536
+        ):  # there were many more rows at some time: keep less
             self._make_room(num_ids, [total + total // 4 for total in totals[:-1]])
 
         features: dict[str, RaggedBufferF32] = {}
@@ -637,10 +558,6 @@ def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[s
         "settings": np.zeros(4, dtype=np.int64),
     }
     return arrays | {slot.name: np.zeros((num_slots, *slot.shape), slot.dtype) for slot in slots}
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _metrics(columns: Mapping[str, NDArray[Any]], ids: EnvIds) -> dict[str, Metric]:

@@ -189,9 +189,10 @@ class SlotVecEnv(VecEnv):
         ids = self._statuses.ready(env_id, "act")
         if self._workers.num_workers == 1:
             self._mark(ids, _LOST)  # unless all goes well
-            obs = self.slots.act(actions, ids, lambda: self._mark(ids, _READY))
+            obs = self.slots.act(actions, ids)
             self._mark(ids, _READY)
-            return obs
+            if obs is not None:
+                return obs
         self.slots.check(actions, ids)
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.step(actions, ids, lo, hi, worker))
 

@@ -113,22 +113,15 @@ class EnvSlots(ABC):
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         """Step the environments `ids[lo:hi]`. `actions` are for all of `ids`, and have been checked."""
 
-    def act(self, actions: Mapping[str, VecAction], ids: EnvIds, untouched: Callable[[], None]) -> VecObs:
-        """Check the actions, step the environments `ids` and pack what they show, all in the thread of worker 0.
+    def act(self, actions: Mapping[str, VecAction], ids: EnvIds) -> VecObs | None:
+        """`check`, `step` and `collect` in one go, in the thread of worker 0, for slots that can.
 
-        Slots that can do this in one go override it. `untouched` is called before an error is raised if no environment has
-        been stepped.
+        Returns None if these cannot, or if the actions are not among those that were offered; then nothing has been stepped.
 
         Raises:
-            ValueError: see `check` and `collect`.
+            ValueError: see `collect`.
         """
-        try:
-            self.check(actions, ids)
-        except BaseException:
-            untouched()
-            raise
-        self.step(actions, ids, 0, len(ids))
-        return self.collect(ids, run_serially)
+        return None
 
     @abstractmethod
     def collect(self, ids: EnvIds, run: Run) -> VecObs:

@@ -11,21 +11,36 @@ from entity_gym.compiled.memory import Recycler
 FLOAT = np.dtype(np.float32)
 
 
-def array(recycler: Recycler, rows: int = 10) -> np.ndarray:
-    return np.ndarray((rows,), FLOAT, recycler.take(4 * rows).memory)
+@pytest.fixture
+def recycler() -> Recycler:
+    return Recycler([((10,), FLOAT), ((0, 3), FLOAT), ((7, 2), np.dtype(np.bool_))])
+
+
+def array(recycler: Recycler) -> np.ndarray:
+    return recycler.take().arrays[0][:10]
 
 
 def address(held: Any) -> int:
     return int(np.asarray(held).__array_interface__["data"][0])
 
 
-def test_a_block_knows_its_address_and_is_as_large_as_asked() -> None:
-    block = Recycler().take(64)
-    assert address(block.memory) == block.address and len(block.memory) >= 64 and block.memory.dtype == np.uint8
+def test_a_block_has_the_arrays_that_were_asked_for(recycler: Recycler) -> None:
+    block = recycler.take()
+    assert [(each.shape, each.dtype) for each in block.arrays] == [
+        ((10,), FLOAT),
+        ((0, 3), FLOAT),
+        ((7, 2), np.dtype(np.bool_)),
+    ]
+    assert [address(each) - block.address for each in block.arrays if each.size] == [
+        recycler.starts[0],
+        recycler.starts[2],
+    ]
+    block.arrays[0][:] = 1
+    block.arrays[2][:] = False
+    assert block.arrays[0].tolist() == [1] * 10  # they do not overlap
 
 
-def test_memory_is_used_again_when_nobody_holds_it() -> None:
-    recycler = Recycler()
+def test_memory_is_used_again_when_nobody_holds_it(recycler: Recycler) -> None:
     first = array(recycler)
     place = address(first)
     del first
@@ -46,8 +61,7 @@ def test_memory_is_used_again_when_nobody_holds_it() -> None:
         lambda a: np.from_dlpack(a),
     ],
 )
-def test_whatever_is_made_from_it_holds_it(hold: Any) -> None:
-    recycler = Recycler()
+def test_whatever_is_made_from_it_holds_it(recycler: Recycler, hold: Any) -> None:
     first = array(recycler)
     place = address(first)
     held = hold(first)
@@ -57,22 +71,9 @@ def test_whatever_is_made_from_it_holds_it(hold: Any) -> None:
     assert place in {address(array(recycler)) for _ in range(2)}
 
 
-def test_larger_memory_is_made_where_it_does_not_suffice() -> None:
-    recycler = Recycler()
-    array(recycler, 10)
-    larger = array(recycler, 1000)
-    larger[:] = 3
-    assert len(larger) == 1000
-
-
-def test_any_number_of_results_can_be_kept() -> None:
-    recycler = Recycler()
+def test_any_number_of_results_can_be_kept(recycler: Recycler) -> None:
     kept = [array(recycler) for _ in range(30)]
     for k, each in enumerate(kept):
         each[:] = k
     assert len({address(each) for each in kept}) == 30
     assert [each.tolist() for each in kept] == [[float(k)] * 10 for k in range(30)]
-
-
-def test_no_memory_at_all_can_be_asked_for() -> None:
-    assert array(Recycler(), 0).shape == (0,)
