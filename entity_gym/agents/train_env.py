@@ -43,9 +43,9 @@ from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
 TIME_LIMIT = 60.0
-#: Seconds that a program may take to return once `act` has returned None, if its time limit is not less.
+#: Seconds that `main` has to return after `act` has returned None; at most the time limit.
 LEAVING = 10.0
-#: The same after the user pressed Ctrl-C while a program was waited for.
+#: The same limit after Ctrl-C.
 LEAVING_AT_ONCE = 1.0
 
 
@@ -63,7 +63,7 @@ class TrainEnvBuilder:
         """Add entity types: dataclasses, see `entity_gym.agents.schema`.
 
         Raises:
-            ValueError: a class is no such dataclass; names the field.
+            ValueError: a class is no dataclass, or a field has a type that is not supported; names the field.
         """
         for cls in classes:
             if not isinstance(cls, type):
@@ -75,7 +75,7 @@ class TrainEnvBuilder:
         """Add actions: Enums or dataclasses of Enums, see `entity_gym.agents.schema`. Each `Obs` asks for one of them.
 
         Raises:
-            ValueError: a class is neither; names the field.
+            ValueError: a class is no Enum and no dataclass of Enums; names the field.
         """
         for cls in classes:
             _add(self._actions, choices_of(cls), "actions")
@@ -97,7 +97,7 @@ class TrainEnvBuilder:
                 integer of at least 0; equal seeds must play equal games.
             config: passed to `main`; shared by all environments, so it must not be changed.
             num_agents: agents in one world. To the trainer each is an environment of its own, so the number of environments of
-                a pool, and of each worker process, must be a multiple. The games of one world end together.
+                a pool, and of each worker process, must be a multiple of `num_agents`. The games of one world end together.
             time_limit: seconds that `main` may take until it hands in the next observation.
 
         Raises:
@@ -141,7 +141,7 @@ class TrainEnv:
     """A program with its spaces: a factory of environments (`SlotsFactory`). `TrainEnvBuilder.build` makes it.
 
     Attributes:
-        main: see `TrainEnvBuilder.build`, as the following three.
+        main, config, num_agents, time_limit: see `TrainEnvBuilder.build`.
         obs_space: the declared entity types.
         action_space: the declared actions.
     """
@@ -208,8 +208,8 @@ class TrainEnv:
         check_num_envs(num_envs)
         if num_envs % self.num_agents or first_env % self.num_agents:
             raise ValueError(
-                f"{num_envs} environments from number {first_env} on are no whole number of worlds of {self.__name__} with "
-                f"{self.num_agents} agents each: num_envs must be a multiple of {self.num_agents}, in each worker process as well"
+                f"{self.__name__} has {self.num_agents} agents in each world; num_envs is {num_envs} (first environment: "
+                f"{first_env}) and must be a multiple of {self.num_agents}, in each worker process as well"
             )
         worlds = [World(self) for _ in range(num_envs // self.num_agents)]
         envs = iter([AgentEnvironment(world, number) for world in worlds for number in range(self.num_agents)])
@@ -343,8 +343,8 @@ class AgentSlots(PythonSlots):
 class World:
     """A program that is run again and again, each time in a new thread.
 
-    An agent's next observation begins a game after main was started and after `game_over`. If the trainer wants a new game at
-    another time, main is told to leave and started again.
+    The first observation after `main` starts, and the first after `game_over`, begins a game. If the trainer resets at
+    another time, `main` has to return, and is started again.
 
     Attributes:
         env: the program.
@@ -487,10 +487,10 @@ class _Run:
         observations: one queue per agent; None: main has ended.
         actions: one queue per agent, of the choices of its actors; None: main must return.
         error: what main raised; set before the None in `observations`.
-        was_told: `act` had returned None before main ended.
-        is_leaving: main has been told to leave.
-        limit: seconds that it then has.
-        leave_by: when they are over, on the clock of `time.monotonic`.
+        was_told: `act` returned None before main ended.
+        is_leaving: main has to return.
+        limit: seconds that main has to return.
+        leave_by: the deadline, on the clock of `time.monotonic`.
     """
 
     def __init__(self, env: TrainEnv, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The forms of a pool that `make(..., env_type=...)` returns."""
+"""The interfaces in which `make(..., env_type=...)` returns a pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def as_form(pool: VecEnv, spec: EnvSpec, env_type: EnvType) -> Any:
     """Return `pool` as a `GymnasiumVectorEnv` or `DmVecEnv`, or itself for "entity".
 
     Raises:
-        ValueError: if the environment has no such form.
+        ValueError: if the environment does not fit the interface.
         ImportError: naming what to install.
     """
     if env_type == "gymnasium":

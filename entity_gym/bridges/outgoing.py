@@ -81,8 +81,8 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
     mapping = players_of(prepared.source)
     if mapping is None:
         raise ValueError(
-            f"{prepared.config.name} has no players, who would be the agents: give its class num_players(), players() and "
-            "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
+            f"{prepared.config.name} has no players, and PettingZoo's agents are players: give its class num_players(), "
+            "players() and seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
     return _wrap_pool(prepared, lambda pool, spec: PlayersParallelEnv(pool, spec, mapping, render_mode))[0]
 
@@ -114,7 +114,7 @@ def _prepare_one(env: Any, render_mode: str | None, options: dict[str, Any]) -> 
 
 
 def _wrap_pool(prepared: Prepared, wrap: Callable[[SlotVecEnv, EnvSpec], Made]) -> tuple[Made, SlotVecEnv]:
-    """Return `wrap` of a pool of one environment without autoreset, and the pool, which is closed if that fails."""
+    """Make a pool of one environment without autoreset; return wrap(pool, spec) and the pool. An error in `wrap` closes it."""
     pool = make_single_pool(prepared)
     try:
         return wrap(pool, spec_of(prepared, pool)), pool

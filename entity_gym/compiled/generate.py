@@ -289,7 +289,7 @@ def _advance(layout: Layout) -> Iterator[str]:
 
 
 def _step(layout: Layout) -> Iterator[str]:
-    """Step slot i: sets `fresh` where the next episode begins, `drop` where none does."""
+    """Step slot i. Sets `fresh` to begin the next episode, or `drop` to remove the actors of a last observation."""
     arguments = [action.argument() for action in layout.actions]
     if layout.entities:
         yield "n = a.counts[i]"
@@ -373,7 +373,7 @@ def _copy(layout: Layout) -> Iterator[str]:
 def _work(layout: Layout) -> Iterator[str]:
     num_columns = len(layout.columns)
     yield "def work(a, todo, lo, hi):"
-    yield '    """Do to ids[lo:hi] what `todo` says, a few environments at a time."""'
+    yield '    """Run the phases `todo` on ids[lo:hi], CHUNK environments at a time."""'
     yield "    if todo & CHECK:"
     yield "        if not check(a, lo, hi):"
     yield "            return"

@@ -2,8 +2,9 @@
 
     pool = from_dm_env(lambda seed: MyTask(seed), num_envs=64)
 
-Specs are converted to Gymnasium's spaces, and `bridges.gymnasium` does the rest: arrays are numbers, a `DiscreteArray` is a
-category or a choice, nested dictionaries are types of their own. An episode whose last discount is 0 has terminated, and one with
+Specs are converted to Gymnasium's spaces, and `bridges.gymnasium` does the rest: arrays become numeric features, a
+`DiscreteArray` a category or a categorical action, and a nested dictionary an entity type. An episode whose last discount is 0
+has terminated, and one with
 another discount was truncated. Discounts of other steps are not used: the trainer has its own.
 """
 
@@ -100,15 +101,15 @@ class DmAsGym:
         seed_name: the parameter of `make` that takes a seed; None if it has none.
 
     Attributes:
-        why_unseedable: what it lacks to be seeded; "" if nothing.
+        why_unseedable: why the environment cannot be seeded; "" if it can.
 
     Raises:
-        ValueError: if `make` returns something else, or for specs that are no spaces.
+        ValueError: if `make` returns no dm_env environment, or a spec cannot be converted.
     """
 
     def __init__(self, make: Callable[..., Any], seed_name: str | None) -> None:
         self._make, self._seed_name = make, seed_name
-        self.why_unseedable = "" if seed_name else f"what makes it has none of the parameters {', '.join(SEEDS)}"
+        self.why_unseedable = "" if seed_name else f"its constructor has none of the parameters {', '.join(SEEDS)}"
         self._dm = make()
         lacking = [name for name in ("reset", "step", "observation_spec", "action_spec") if not hasattr(self._dm, name)]
         if lacking:

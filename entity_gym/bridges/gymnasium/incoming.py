@@ -1,15 +1,15 @@
-"""Environments of Gymnasium's interface, of any age, as a pool of entity environments.
+"""Pools of Gymnasium environments, those with the interface of the old gym included.
 
     pool = from_gymnasium("CartPole-v1", num_envs=64)
 
-`observations` says what becomes of observations, and `actions` of actions. The info of the last step of an episode is its
-`end_of_episode_info`; `info["action_mask"]` closes choices.
+The module `observations` converts observation spaces, and the module `actions` converts action spaces. The info of the last
+step of an episode is its `end_of_episode_info`; `info["action_mask"]` closes choices.
 
 Gymnasium's interface is `reset(seed=, options=) -> (observation, info)` and `step(action) -> (observation, reward, terminated,
 truncated, info)`. Older interfaces work as well: `seed(number)`, `reset()` or `reset(env_info=...)` that return the observation
 alone, and `step` that returns `(observation, reward, done, info)`, where `info["TimeLimit.truncated"]` marks a truncated episode.
 
-Shapes: N environments, n of them, F features, C choices.
+Shapes: N environments of the pool, n of one call, F features, C choices.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 
 #: How messages call the argument that names an environment.
 _OPTION = "the Gymnasium environment"
-#: Namespace of ids -> the package that has it, if its name does not say so.
+#: Namespace of environment ids -> pip package, where the two names differ.
 _PACKAGES = {"ALE": "ale-py"}
 #: Key of the info of a step: which actions are open.
 ACTION_MASK = "action_mask"
 _CUT = "TimeLimit.truncated"
 
-#: Side of the spaces -> what a space that changes should hold instead.
+#: Attribute of the environment -> advice for an environment whose space changes between episodes.
 _IF_IT_VARIES = {
     "observation_space": "observations, with Sequence or Graph for what varies in number",
     "action_space": 'actions, and close those that cannot be taken with info["action_mask"]',
@@ -121,7 +121,8 @@ def from_gymnasium(
             which each environment plays one episode, and the batch shrinks as they end.
         num_workers: number of threads or processes. None: one for each core, at most one for each environment.
         final_observations: which last observations to keep in `VecObs.final`.
-        observation_space: replaces the environment's own. If an environment declares none, its first observation tells it.
+        observation_space: replaces the environment's own. If an environment declares none, the space is inferred
+            from its first observation.
         action_space: replaces the environment's own.
         global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
         rows: paths of Boxes, such as "ships", whose rows are entities; "Item" if the observation itself is the Box.
@@ -174,7 +175,9 @@ class GymFactory:
         elif isinstance(env, Sequence) and len(env):
             self._instances = _made_already(env, kwargs)
         elif hasattr(env, "reset"):
-            raise ValueError(f"env is one {type(env).__name__} object; give [it] as a list, or what makes one")
+            raise ValueError(
+                f"env is one {type(env).__name__} object; give its class, a function that makes one, or a list of environments"
+            )
         else:
             raise ValueError(f"env is {env!r:.200}; expected an id, a class, a function, or a list of environments")
 
@@ -239,8 +242,8 @@ class GymWorld:
         options: how its spaces are read.
 
     Attributes:
-        where: how messages call it.
-        warns: whether it warns if it cannot be seeded; once.
+        where: the name of the environment in messages.
+        warns: warn, once, if the environment cannot be seeded.
 
     Raises:
         ValueError: if it is no such environment, or has spaces that have no form as entities.
@@ -262,7 +265,7 @@ class GymWorld:
             )
         space = self._declared["observation_space"] if options.observation_space is None else options.observation_space
         self._expected = "the observation space"
-        # An observation of such a space looks like (observation, info).
+        # An observation of a Tuple(..., Dict) space could be taken for the pair (observation, info).
         self._shows_pairs = space is not None and kind_of(space) == "Tuple"
         self._shows_pairs &= self._shows_pairs and [kind_of(each) for _, each in members_of(space)][1:] == ["Dict"]
         shown = None
@@ -350,8 +353,9 @@ class GymWorld:
         array = None if image is None else np.asarray(image)
         if array is None or array.ndim != 3 or array.shape[2] != 3:
             raise NoPictureError(
-                f"{self.where}: render() returned {image!r:.80}; expected an image (height, width, 3): make it with "
-                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
+                f"{self.where}: render() returned {image!r:.80}; expected an image (height, width, 3). Make the "
+                "environment with render_mode='rgb_array'; in training with env.kwargs.render_mode=rgb_array, in evaluation with "
+                "env_kwargs.render_mode=rgb_array"
             )
         return array.astype(np.uint8, copy=False)
 
@@ -467,7 +471,7 @@ def _same(now: Any, before: Any) -> bool:
 
 
 def _takes(env: Any, name: str) -> bool:
-    """Return whether `reset` has this parameter; `**kwargs` stand for those of a wrapped environment, or for Gymnasium's."""
+    """Return whether `reset` has this parameter; `**kwargs` pass on what the wrapped environment or Gymnasium takes."""
     parameters = parameters_of(env.reset)
     if name in parameters:
         return True
@@ -569,7 +573,7 @@ class GymBatch(BatchEnvironment):
         fixed = [name for name, count in self._observations.counts.items() if count is not None]
         # Entity type -> (N, F) if there is always one, (N, n, F) if there are always n.
         self._fixed = {name: np.zeros((len(worlds), *self._empty[name].shape), np.float32) for name in fixed}
-        # Of each environment: views of these, and arrays of its own where the number varies.
+        # The arrays of each environment: views of `_fixed`, and arrays of its own for types with a varying number of entities.
         self._shown = [
             {**self._empty, **{name: all_[i] for name, all_ in self._fixed.items()}} for i in range(len(worlds))
         ]
@@ -657,7 +661,7 @@ class GymBatch(BatchEnvironment):
 
 
 class GymSlots(BatchSlots):
-    """Slots of Gymnasium environments, closed with them; environment i is seeded with `seed + first_env + i`."""
+    """Slots of Gymnasium environments. `close` closes these; environment i is seeded with `seed + first_env + i`."""
 
     one_by_one = True
 
@@ -725,8 +729,8 @@ def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         if isinstance(each, type) or (callable(each) and not hasattr(each, "reset")):
             name = getattr(each, "__name__", type(each).__name__)
             raise ValueError(
-                f"the list has {name}, which makes environments; give it alone, with num_envs={len(envs)}, or a list of what "
-                "such functions return: [make() for make in makes]"
+                f"the list has {name}, which makes environments; give {name} itself, with num_envs={len(envs)}, or a list of "
+                "environments: [make() for make in makes]"
             )
     if kwargs:
         raise ValueError(
@@ -773,7 +777,7 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 class _FromSpec:
-    """Makes environments of a spec, which worker processes get as it is: they have not run the code that registered it."""
+    """Makes environments of a Gymnasium spec. Worker processes get the spec itself: its id may not be registered there."""
 
     def __init__(self, name: str, spec: Any, kwargs: dict[str, Any]) -> None:
         self._name, self._spec, self._kwargs = name, spec, kwargs

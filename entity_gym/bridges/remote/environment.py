@@ -1,4 +1,4 @@
-"""The worlds of another program as environments, alone or many of one program in a pool."""
+"""Environments that run in another program: one in a program of its own, or all those of a pool in one program."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RemoteEnvironment(Environment):
         obs = self.receive()
         if obs.done:
             self._program.fail(
-                f"answered 'reset' of world {self._world} with an observation that is done: a game begins"
+                f"answered 'reset' of world {self._world} with done=true; the first observation of an episode is not done"
             )
         return obs
 
@@ -93,7 +93,7 @@ class RemoteEnvironment(Environment):
         try:
             return observation_from_json(answer, self._program.action_space)
         except ProtocolError as error:
-            self._program.fail(f"sent an observation that cannot be, of world {self._world}: {error}")
+            self._program.fail(f"sent an invalid observation of world {self._world}: {error}")
 
     def can_save(self) -> bool:  # type: ignore[override]  # depends on the program, and not on the class
         return self._program.can_save

@@ -105,7 +105,7 @@ def test_actions_arrive_with_the_types_of_their_specs() -> None:
         return made[-1]
 
     with pytest.warns(
-        UserWarning, match=r"Push cannot be seeded: what makes it has none of the parameters seed, random"
+        UserWarning, match=r"Push cannot be seeded: its constructor has none of the parameters seed, random"
     ):
         pool = from_dm_env(make)
         pool.reset()

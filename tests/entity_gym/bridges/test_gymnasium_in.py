@@ -343,11 +343,11 @@ def test_the_factory_is_what_every_pool_takes() -> None:
         (("entity_gym:Line-v0",), r"'entity_gym:Line-v0' is no environment that Gymnasium knows"),
         (("ALE/Pong-v5",), r"ids of ALE/ come with ale-py: install that, and name .*, as in ale_py:ALE/Pong-v5"),
         (("Sea/Fish-v0",), r"ids of Sea/ come with a package of their own: .*, as in its_module:Sea/Fish-v0"),
-        (([Line, Line],), r"the list has Line, which makes environments; give it alone, with num_envs=2, or a list"),
+        (([Line, Line],), r"the list has Line, which makes environments; give Line itself, with num_envs=2, or a list"),
         (([lambda: Line()],), r"the list has <lambda>, which makes environments"),
         ((5,), r"env is 5; expected an id, a class, a function, or a list of environments"),
         (([],), r"expected an id, a class, a function, or a list"),
-        ((Line(),), r"env is one Line object; give \[it\] as a list"),
+        ((Line(),), r"env is one Line object; give its class, a function that makes one, or a list of environments"),
         (([Line()], 2), r"num_envs asks for 2 environments, and the list has 1"),
         ((lambda: 5,), r"5 is no environment of Gymnasium's interface: it has no reset\(\) and step\(\)"),
         ((lambda: CartPole().as_environment(),), r"has entities already: give it to ListEnv"),
@@ -551,7 +551,9 @@ def test_a_world_that_draws_nothing_says_how_it_would() -> None:
         pool.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it is not asked for pictures, which Gymnasium would warn of every time
-            with pytest.raises(NoPictureError, match=r"make it with render_mode='rgb_array', in training env\.kwargs"):
+            with pytest.raises(
+                NoPictureError, match=r"Make the environment with render_mode='rgb_array'; in training with env\.kwargs"
+            ):
                 pool.render([0])
 
 

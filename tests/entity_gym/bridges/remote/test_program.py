@@ -220,11 +220,14 @@ def is_running(pid: int) -> bool:
         ("no json", "sent a message that is no JSON"),
         ("closes", "is gone while 'reset' of worlds 0, 1 was not answered: it sent 'close'"),
         ("closes at once", "is gone while the greeting was not answered: it sent 'close'"),
-        ("is done at once", "answered 'reset' of world 0 with an observation that is done: a game begins"),
+        (
+            "is done at once",
+            "answered 'reset' of world 0 with done=true; the first observation of an episode is not done",
+        ),
         ("true version", "speaks version True of the protocol; this is version 1"),
         ("another env", "sent 'observation' of world 7, which was not asked anything"),
         ("another answer", "answered 'saved' where 'observation' was due, of world 0"),
-        ("cannot be", "sent an observation that cannot be, of world 0: features of 'Counter' are"),
+        ("cannot be", "sent an invalid observation of world 0: features of 'Counter' are"),
     ],
 )
 def test_a_program_that_misbehaves_is_named_with_what_it_did(fault: str, why: str) -> None:
