@@ -27,11 +27,11 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Category:
-    """A feature that says which of `num` sorts something is, such as a card or a kind of unit: 0 to num - 1, without an order.
+    """A categorical feature with the values 0 to num - 1, such as a card or a kind of unit.
 
     Attributes:
         name: of the feature.
-        num: how many sorts there are, from 1 to 2^24: up to there float32, in which features travel, is exact.
+        num: number of values, from 1 to 2^24. Features are float32, which is exact for whole numbers up to there.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Flag:
 
 
 FeatureKind = Category | Angle | Flag
-#: What stands in a list of features: a plain number by its name, or something else.
+#: An item of a list of features: the name of a plain number, or its kind.
 Feature = str | FeatureKind
 
-#: Of features that are all plain numbers.
+#: The kinds of features that are all plain numbers: none.
 NO_KINDS: Mapping[str, FeatureKind] = MappingProxyType({})
 _NO_ENTITIES: Mapping[str, Entity] = MappingProxyType({})
 
@@ -81,9 +81,9 @@ class Entity:
     """A type of entity: `Entity(["x", "y", Category("card", 52), Angle("heading"), Flag("frozen")])`.
 
     Args:
-        features: of each, one column: its name for a plain number, or a `Category`, `Angle` or `Flag`. May be empty: such an
-            entity says only that it is there.
-        kinds: the attribute of another entity, where `features` are its mere names.
+        features: one item for each column: a name (a plain number), or a `Category`, `Angle` or `Flag`. May be empty: then all
+            that is observed is that the entity exists.
+        kinds: name -> kind, for features that are given by name only: `Entity(other.features, other.kinds)` is a copy.
 
     Attributes:
         features: their names, in the order of the columns.
@@ -144,7 +144,7 @@ class ObsSpace:
 
 
 def with_kinds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[Feature, ...]:
-    """Features as they are declared, from their names and what is known of those that are not plain numbers."""
+    """Return features as they are declared: the kind where there is one, and else the name."""
     return tuple(kinds.get(name, name) for name in names)
 
 
@@ -154,7 +154,7 @@ class _Features(NamedTuple):
 
 
 def _split(given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: str) -> _Features:
-    """Names and kinds of features as they are declared; `kinds` has more of those that are given by their mere names."""
+    """Split declared features into names and kinds; `kinds` has those of features that are given by name only."""
     features = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
     if features is None or not all(isinstance(feature, Feature) for feature in features):
         raise ValueError(f"{where} is {given!r}; it must be a list of feature names, or of Category, Angle and Flag")
@@ -163,7 +163,7 @@ def _split(given: Iterable[Feature], kinds: Mapping[str, FeatureKind], where: st
     known = set(names)
     for name, kind in kinds.items():
         if name not in known:
-            raise ValueError(f"{where}: the kind of {name!r} is given, which is none; {nearest(name, names)}")
+            raise ValueError(f"{where}: kinds has {name!r}, which is no feature; {nearest(name, names)}")
         if not isinstance(kind, FeatureKind) or kind.name != name:
             raise ValueError(f"{where}: the kind of {name!r} is {kind!r}; it must be its own Category, Angle or Flag")
     all_kinds = {**kinds, **{kind.name: kind for kind in features if not isinstance(kind, str)}}
@@ -195,7 +195,7 @@ class WholeColumns(NamedTuple):
     limits: NDArray[np.float32]  # (K,) each is below this, and not below 0
 
     def wrong(self, features: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """(E, K) which of the `features` (E, F) are not what they must be; all of them are finite."""
+        """(E, K) true where one of the `features` (E, F), all finite, is no whole number of its range."""
         values = features[:, self.columns]
         wrong: NDArray[np.bool_] = (values < 0) | (values >= self.limits) | (values != np.floor(values))
         return wrong
@@ -234,7 +234,7 @@ def whole_columns_of(obs_space: ObsSpace) -> dict[str, WholeColumns]:
 def wrong_values(
     features: NDArray[np.float32], names: Sequence[str], kinds: Mapping[str, FeatureKind]
 ) -> NDArray[np.bool_]:
-    """(E, F) which of the `features` (E, F) may not be what they are."""
+    """(E, F) true where one of the `features` (E, F) is invalid: not finite, or outside the range of its kind."""
     wrong = ~np.isfinite(features)
     whole = whole_columns(names, kinds)
     if whole is not None:
@@ -261,7 +261,7 @@ def bounds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> Bounds:
 
 
 def describe(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> str:
-    """Such as "x, card (category of 52), heading (angle), frozen (flag)"."""
+    """Return features as a text, such as "x, card (category of 52), heading (angle), frozen (flag)"."""
     words = {Angle: " (angle)", Flag: " (flag)"}
     told = {
         name: f" (category of {kind.num})" if isinstance(kind, Category) else words[type(kind)]

@@ -1,7 +1,7 @@
 """Frames of many environments become one packed batch.
 
-Exact whichever environments show a type, a mask, a visibility list or an action: what one frame leaves out is an empty
-sequence, an open mask, or visible.
+Frames may leave out parts. A missing entity type or action becomes an empty sequence, a missing mask is open everywhere, and
+without a visibility list all entities are visible.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _features(arrays: list[NDArray[np.float32]], width: int) -> RaggedBufferF32:
 
 
 def check_features(name: str, buffer: RaggedBufferF32, env_id: NDArray[np.int64], reader: FrameReader) -> None:
-    """Raise a ValueError that names the first feature of type `name` that may not be what it is, if there is one."""
+    """Raise a ValueError that names the first invalid feature of type `name`, if there is one."""
     values, whole, space = buffer.values, reader.whole_columns.get(name), reader.obs_space
     if np.isfinite(values).all() and (whole is None or not whole.wrong(values).any()):
         return
@@ -157,7 +157,7 @@ def _visible(frames: Sequence[Frame], features: dict[str, RaggedBufferF32]) -> d
 def _ids(
     frames: Sequence[Frame], features: Mapping[str, RaggedBufferF32], reader: FrameReader
 ) -> dict[str, RaggedBufferI64]:
-    """Pack the numbers of entities by type; nothing where frames have none."""
+    """Pack the ids of entities by type; {} if the frames have none."""
     if not frames or frames[0].numbers is None:
         return {}
     parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in reader.widths}
@@ -201,7 +201,7 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
 def _player_rewards(
     observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
 ) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
-    """What players earned, for `VecObs.arrays`; nothing where no observation tells."""
+    """Pack the player rewards for `VecObs.arrays`; {} if no observation has any."""
     num_players = next((len(obs.player_rewards) for obs in observations if len(obs.player_rewards)), None)
     if num_players is None:
         return {}

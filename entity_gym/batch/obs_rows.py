@@ -1,4 +1,4 @@
-"""Some of the frames of a batch, and frames of environments that crashed: pure functions of a `VecObs`."""
+"""The last observation of every environment, and observations of environments whose worker process crashed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ CRASHED = {"crashed": True}
 
 
 class Shown:
-    """What each of `num_envs` environments showed last, as rows of the batches in which it was shown."""
+    """The last observation of each of `num_envs` environments, stored as a batch and a row of it."""
 
     def __init__(self, num_envs: int) -> None:
         self._everyone = np.arange(num_envs)
         self._rows: list[tuple[VecObs, int] | None] = [None] * num_envs
-        self._latest: VecObs | None = None  # a batch of everyone in order, the usual case; stands for all rows
+        self._latest: VecObs | None = (
+            None  # the last batch, if it has all environments in order; then `_rows` is not used
+        )
 
     def record(self, obs: VecObs) -> None:
-        """Remember what these environments show."""
+        """Store the observations of these environments."""
         if np.array_equal(obs.env_id, self._everyone):
             self._latest = obs
             return
@@ -35,17 +37,20 @@ class Shown:
             self._rows[i] = obs, row
 
     def last(self, i: int) -> VecObs | None:
-        """The frame that environment `i` showed last, as a copy; None if it has shown nothing."""
+        """Return a copy of the last observation of environment `i`; None if there is none."""
         self._spell_out()
         shown = self._rows[i]
         return None if shown is None else shown[0].gather(np.array([shown[1]]))
 
     def action_masks(self, ids: Rows) -> Mapping[str, VecActionMask]:
-        """What the environments `ids`, one or more that have shown something, offered last, in that order."""
+        """Return the last action masks of the environments `ids`, in that order; see `frames`."""
         return self.frames(ids).action_masks
 
     def frames(self, ids: Rows) -> VecObs:
-        """What the environments `ids`, one or more that have shown something, showed last, in that order; not to be changed."""
+        """Return the last observations of the environments `ids`, in that order. Do not change them.
+
+        There must be at least one of `ids`, and each must have been observed.
+        """
         if self._latest is not None and np.array_equal(ids, self._everyone):
             return self._latest
         self._spell_out()
@@ -70,11 +75,11 @@ class Shown:
 
 
 def crashed(first: VecObs, last: VecObs | None) -> VecObs:
-    """First frames of new episodes, in place of ones that ended with a worker process.
+    """Return the first observations of new episodes as truncated: a worker crash ended the episodes before.
 
     Args:
-        first: what the new episodes show.
-        last: what the lost ones showed last, as the observations to bootstrap from. None: not wanted.
+        first: the first observations of the new episodes.
+        last: the last observations of the old episodes, for bootstrap values. None: leave them out.
     """
     num_frames = len(first)
     ended: dict[str, Any] = {

@@ -75,7 +75,7 @@ def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, Act
 
 
 def _kinds_to_dict(key: str, kinds: Mapping[str, FeatureKind]) -> dict[str, Any]:
-    """Under `key`; nothing where all are plain numbers, as in what was saved before there was anything else."""
+    """Return {key: saved kinds}, or {} if all features are plain numbers."""
     saved = [{"type": type(kind).__name__, **vars(kind)} for kind in kinds.values()]
     return {key: saved} if saved else {}
 

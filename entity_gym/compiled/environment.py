@@ -17,11 +17,11 @@ class CompiledEnvironment(Description):
     """A world as three plain functions over one record `s`; thousands of them are stepped by compiled code.
 
     A subclass declares the attributes below and writes `reset(s)`, `step(s, act)` and `observe(s, obs)`, without `self`.
-    An instance is a description, the class and its parameters: give it to a `ThreadedVecEnv`, or ask it for a plain
+    An instance holds parameters, and is no running environment: give it to a `ThreadedVecEnv`, or ask it for a plain
     environment with `as_environment()`.
 
-    `s` holds every parameter (read-only), the declared state, `s.steps` (of this episode; `step` finds the present one
-    counted) and `s.max_steps`; the state keeps its values over `reset` unless that writes them. Random numbers come from
+    `s` holds every parameter (read-only), the declared state, `s.steps` (of this episode; 1 in the first call of `step`)
+    and `s.max_steps`. Fields that `reset` does not write keep their values from the episode before. Random numbers come from
     `rand_int(s, n)`, `rand_float(s)` and `rand_normal(s)`, in `reset` and `step` only.
 
     Attributes:
@@ -37,7 +37,7 @@ class CompiledEnvironment(Description):
         arrays: `obs:...` or `info:...` -> `Array`, beside the entities; written as `obs.arrays.<name>`.
         player_rewards: in worlds with several players (`entity_gym.pools.players`), the state fields that say what each player
             earned with a step, in the order of players. NaN: there is no such player. Empty: all share the reward.
-        max_num_players: the most rows of an array with a leading -1.
+        max_num_players: the largest number of players: the capacity of arrays whose shape begins with -1, a row for each player.
         reward_threshold: mean episodic reward at which the environment counts as solved.
 
     Names become attributes with "_" for whatever cannot stand in an identifier: `act.Fire_Orbital_Cannon`.
@@ -58,7 +58,7 @@ class CompiledEnvironment(Description):
         """Make a plain `Environment` with the same rules, for playing, checking and debugging.
 
         Args:
-            compile: run the compiled form; by default the source runs as ordinary Python, with checks of array bounds.
+            compile: run the compiled form; by default the class runs as ordinary Python, with checks of array bounds.
         """
         return CompiledView(self, compile=compile)
 
@@ -76,7 +76,7 @@ class CompiledEnvironment(Description):
     ) -> CompiledSlots:
         """Make slots for a pool; see `entity_gym.pools.slots.SlotsFactory`.
 
-        Before a source is used for the first time, it is played for 1,000 steps as ordinary Python.
+        Before the first use with these parameters, and after every change of the code, 1,000 random steps run as ordinary Python.
 
         Raises:
             CompileError: the source cannot be compiled.

@@ -21,10 +21,10 @@ STEPS = 1000
 
 
 def check_first_use(env: Description, program: Program) -> None:
-    """Play random actions, unless this source passed with these parameters before.
+    """Play random actions, unless this code has passed with these parameters before.
 
     Raises:
-        ValueError: or whatever the environment's own code raises, with a note that says so.
+        ValueError: a rule is broken. Exceptions of the environment's own code pass through, with a note.
     """
     marker = program.folder / f"checked_{hashlib.sha256(repr(env.values).encode()).hexdigest()[:16]}"
     if marker.exists():
@@ -59,7 +59,9 @@ def _play(env: Description) -> None:
         seen = records.copy()
         slots.observe(ids)
         fields = records.dtype.names or ()
-        changed = [field for field in fields if records[field].tobytes() != seen[field].tobytes()]  # NaN is not itself
+        changed = [
+            field for field in fields if records[field].tobytes() != seen[field].tobytes()
+        ]  # as bytes, since NaN != NaN
         if changed:
             raise ValueError(f"{name}: observe() changes {', '.join(changed)}; do that in reset() or step()")
         _check_all_is_written(slots, ids)
@@ -67,7 +69,7 @@ def _play(env: Description) -> None:
         if not obs.done[0]:
             reader.read(view.show(), 0)  # finds what a compiled check does not look for, such as an actor listed twice
         actions = random_actions(obs, rng, slots.action_space)
-        if step % 8 == 7:  # rules that forget nobody are found out
+        if step % 8 == 7:  # finds rules that use -1, nobody, as an index
             for plan in slots.layout.actions:
                 plan.choose_nobody(actions[plan.name].values)
         slots.check(actions, ids)
@@ -75,7 +77,7 @@ def _play(env: Description) -> None:
 
 
 def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
-    """Observe over two different backgrounds: what differs is left from an earlier step, or from another episode."""
+    """Fill the arrays with 0, then with 1, and observe each time: what differs was not written by `observe`."""
     layout, arrays = slots.layout, slots.slots
     written = layout.of_kind(Kind.FEATURES, Kind.GLOBAL_FEATURES, Kind.ARRAY)
     shown = []
@@ -83,7 +85,7 @@ def _check_all_is_written(slots: CompiledSlots, ids: NDArray[np.int64]) -> None:
         for slot in written:
             arrays[slot.name].fill(background)
         for slot in layout.of_kind(Kind.ACTORS, Kind.ACTEES):
-            arrays[slot.name].fill(-1)  # refused by `observe` itself
+            arrays[slot.name].fill(-1)  # if not written, reported as an entity index that is out of range
         slots.observe(ids)
         shown.append({slot.name: arrays[slot.name][0].copy() for slot in written})
     for slot in written:

@@ -1,6 +1,6 @@
 """The layout of a compiled environment: its record, its counts, and the arrays that hold what N of them show.
 
-Environments share arrays, with a slot each, sized by the declared capacities. What leaves is copied and packed.
+Environments share arrays that are as large as the declared capacities, with one slot (row) each. Batches are packed copies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Layout:
     Attributes:
         record: dtype of `s`.
         counts: dtype of `obs.n`; all int64.
-        columns: names of the numbers of rows: the counts, and pairs of counts whose product they are.
+        columns: the row counts of packed arrays: the name of a count, or a pair of them whose product is the number of rows.
         entities: attribute -> declaration.
         entity_names: attribute -> name.
         global_kinds: the kinds of the global features that are not plain numbers.
@@ -70,7 +70,7 @@ class Layout:
     def reason_for_guards(self) -> str:
         """Why arrays refuse negative indices as ordinary Python; "" where no action selects entities."""
         names = ", ".join(repr(action.name) for action in self.actions if action.actees is not None)
-        return names and f"-1 stands for nobody in action {names}, and is no index: ask for it first"
+        return names and f"-1 stands for nobody in action {names}, and is no index: test for it first"
 
     def of_kind(self, *kinds: Kind) -> list[Slot]:
         """The slots of some kinds."""
@@ -171,8 +171,8 @@ def _attributes(names: Iterable[str], owner: str, what: str) -> dict[str, str]:
             )
         if keyword.iskeyword(attribute) or not attribute[:1].isalpha() or not attribute.isidentifier():
             raise ValueError(
-                f"{owner}: {name!r} in {what} is written {attribute} in the functions, which is no Python name that can be used "
-                "there; it must begin with a letter and be no keyword"
+                f"{owner}: {name!r} in {what} becomes the attribute {attribute}, which is no valid name: it must begin with a "
+                "letter and be no keyword of Python"
             )
         if attribute in RESERVED:
             raise ValueError(f"{owner}: {name!r} in {what} is a name that the engine uses; choose another")
@@ -195,8 +195,8 @@ def _record(env: type[Description]) -> np.dtype[Any]:
     names = [field[0] for field in fields]
     for name in names:
         if names.count(name) > 1:
-            by = "the engine" if name in ENGINE_FIELDS else "parameters and state, or twice"
-            raise ValueError(f"{env.__name__}: the field {name!r} is declared by {by}; rename it")
+            by = "by the engine" if name in ENGINE_FIELDS else "twice, in parameters or state"
+            raise ValueError(f"{env.__name__}: the field {name!r} is declared {by}; rename it")
         if not str(name).isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{env.__name__}: the field {name!r} is not a Python name")
     return np.dtype(fields, align=True)
@@ -246,8 +246,8 @@ def _counts(owner: str, entities: Mapping[str, Entity], actions: Sequence[Action
             actees = action.actees.count
             if actees in names:
                 raise ValueError(
-                    f"{owner}: obs.n.{actees} would be the number of {actees!r} and of those that {action.name!r} selects from; "
-                    "rename one of them"
+                    f"{owner}: obs.n.{actees} would be two counts: of the entities {actees!r}, and of the "
+                    f"actees of {action.name!r}; rename one of them"
                 )
             names.append(actees)
     return np.dtype([(name, np.int64) for name in names])
@@ -302,7 +302,7 @@ def _outcome_slots(
     for name, field in info.items():
         yield Slot(Kind.INFO, safe_name(name), record[field])
     for name in metrics:
-        yield Slot(Kind.METRIC, safe_name(name), F64)  # NaN, whatever the field
+        yield Slot(Kind.METRIC, safe_name(name), F64)  # for any type of the field: NaN means that there is no report
     for name in ("max_steps", *parameters):
         yield Slot(Kind.PENDING, name, record[name])
 

@@ -23,7 +23,7 @@ class Block:
 
     Attributes:
         arrays: the arrays, each as large as it was asked for.
-        address: of the first byte. Asking NumPy for it takes as long as dozens of steps.
+        address: of the first byte. `ndarray.ctypes.data` takes as long as dozens of steps, so it is stored.
     """
 
     __slots__ = ("_memory", "_unused", "address", "arrays")

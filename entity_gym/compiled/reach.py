@@ -19,7 +19,7 @@ import numpy as np
 from entity_gym.compiled import runtime
 from entity_gym.compiled.description import Description
 
-#: Libraries whose code stays as it is as long as their version does, which is part of the hash.
+#: Libraries that are hashed by their version, and not file by file.
 _VERSIONED = ("numpy", "numba", "llvmlite")
 
 
@@ -54,7 +54,7 @@ class _Reached:
             return
         where = f"{function.__module__}.{function.__qualname__}"
         self.file(function.__code__.co_filename, function)
-        # Functions of one name may stand in one file, so the file alone does not tell which it is.
+        # Two functions in one file can have the same name, so that the file does not identify the function.
         self.constants.add(f"{where} is {_text(function.__code__)}")
         for cell in function.__closure__ or ():
             self._value(f"{where} closure", cell.cell_contents, ())
@@ -65,7 +65,7 @@ class _Reached:
             self._value(f"{function.__module__}.{name}", function.__globals__[name], names)
 
     def file(self, path: str, owner: Any) -> None:
-        """Take in a file; or the source of `owner`, which was written at a prompt or in a notebook."""
+        """Add a file to the hash; if there is none, at a prompt or in a notebook, the source text of `owner`."""
         if Path(path).is_file():
             self.files.add(path)
             return
@@ -115,7 +115,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _text(constant: Any) -> str:
-    """A constant of a function's code, the same in every process."""
+    """Return a text of a constant of a function's code. Sets are sorted, so that it is the same in every process."""
     if isinstance(constant, types.CodeType):
         return f"{constant.co_code.hex()} {constant.co_names} {[_text(each) for each in constant.co_consts]}"
     if isinstance(constant, frozenset):
@@ -124,7 +124,7 @@ def _text(constant: Any) -> str:
 
 
 def _is_users(path: str | None) -> bool:
-    """Whether a file may change while everything in the hash that is not a file stays: not so Python's own, for example."""
+    """True for files of the user. Those of Python and of `_VERSIONED` change only with a version, which is in the hash."""
     if path is None:
         return False
     parts = Path(path).parts

@@ -1,8 +1,8 @@
 """Records and arrays as ordinary Python sees them.
 
 A record's fields are attributes of any name, `s.round` and `s.size` included, which NumPy's own records would hide behind
-methods. Where an action can select nobody, which is -1, arrays refuse negative indices: the rules have forgotten nobody, and
-compiled code would change the last row instead.
+methods. Where an action can select nobody (-1), arrays refuse negative indices: -1 as an index is a mistake in the world's rules,
+and compiled code would change the last row without a word.
 """
 
 from __future__ import annotations

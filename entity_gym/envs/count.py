@@ -17,7 +17,7 @@ NOTHING = -1
 class Count(CompiledEnvironment):
     """Count beans that are all alike. Some wrong answers are masked.
 
-    **Observation.** One `Player` and from 0 to `masked_choices` - 1 `Bean`, as many as were drawn uniformly. Neither has
+    **Observation.** One `Player`, and `Bean`, whose number is drawn uniformly from 0 to `masked_choices` - 1. Neither has
     features.
 
     **Actions.** `count`: the player picks a number from 0 to 9. Open are the right number and a random set of others

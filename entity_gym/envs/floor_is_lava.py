@@ -20,8 +20,8 @@ class FloorIsLava(CompiledEnvironment):
     """A player steps on the one tile that is not lava. Where the tiles are matters only relative to the player.
 
     **Observation.** `Lava` [x, y], `HighGround` [x, y] and `Player` [x, y], whole numbers; x grows to the east and y to
-    the north. The player starts anywhere in -1000 <= x, y <= 1000. From one to eight of the eight tiles around it are
-    shown, as many as were drawn uniformly: one of them, drawn uniformly, is high ground and the others are lava.
+    the north. The player starts anywhere in -1000 <= x, y <= 1000. One to eight of the eight tiles around it
+    are observed, a number drawn uniformly. One of them, drawn uniformly, is high ground and the others are lava.
     There is always one player and one high ground, and from none to seven lava. In a frame the player is the last
     entity, at index (number of lava) + 1, and that is the actor.
 

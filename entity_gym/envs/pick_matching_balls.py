@@ -15,7 +15,7 @@ CELL = 32  # pixels
 
 
 class PickMatchingBalls(CompiledEnvironment):
-    """Pick as many balls of one colour as there are, the most frequent one at best.
+    """Pick all balls of one colour. The most frequent colour scores best.
 
     **Observation.** `Ball` [color0, ..., color5, selected] for every ball, selected or not, and `Player`, without features.
     The six features hold the number of the ball's colour, from 0 to 5, six times; with `one_hot`, 1 in the place of the

@@ -25,7 +25,7 @@ PATIENCE = 5.0
 
 
 class Task(NamedTuple):
-    """Work that nobody waits for: `work(worker)`, on the environments `ids`."""
+    """A submitted job, `work(worker)`, on the environments `ids`; `Workers.next` waits for it."""
 
     ids: EnvIds
     work: Callable[[int], None]
@@ -66,11 +66,11 @@ class Workers(ABC):
 
     @abstractmethod
     def submit(self, task: Task, share: int) -> None:
-        """Have `task` done, after those given for this share (0 ... num_workers - 1) before. `next` tells when."""
+        """Queue `task`. Tasks of one share, 0 ... num_workers - 1, run in order; `next` returns it when it is done."""
 
     @abstractmethod
     def next(self) -> Finished:
-        """Wait for any task to be done that `next` has not returned yet. There must be one."""
+        """Wait for the next task that is done. There must be one that `next` has not returned yet."""
 
     @abstractmethod
     def clone(self) -> Self:
@@ -78,7 +78,7 @@ class Workers(ABC):
 
     @abstractmethod
     def close(self) -> bool:
-        """Stop. Returns whether nothing is left behind; False after waiting `PATIENCE` seconds in vain."""
+        """Stop. Returns True if all threads have ended, False if one still runs after `PATIENCE` seconds."""
 
 
 class SerialWorkers(Workers):
@@ -109,8 +109,8 @@ class SerialWorkers(Workers):
 class ThreadWorkers(Workers):
     """Worker threads 1 ... n - 1, while the calling thread is worker 0.
 
-    The calling thread does not do what is submitted: the share of worker 0 goes to one more thread, worker n, that is started
-    when it is first needed. So worker 0 is the calling thread at all times.
+    Submitted tasks of share 0 run in an extra thread, worker n, which is started when it is first needed. So worker 0 is
+    always the calling thread.
 
     Args:
         num_workers: n, at least 2.
@@ -127,7 +127,7 @@ class ThreadWorkers(Workers):
         self._affinity_offset = affinity_offset
         self._pid = os.getpid()
         self._finished: SimpleQueue[Finished] = SimpleQueue()
-        self._inboxes = [_Inbox() for _ in range(num_workers)]  # by share; that of worker n at 0
+        self._inboxes = [_Inbox() for _ in range(num_workers)]  # by share; worker n has inbox 0
         self._threads: list[threading.Thread | None] = [None] * num_workers
         # Runs at the latest when the interpreter exits. Threads know their inbox only, so that they keep no pool alive.
         self._stop = weakref.finalize(self, _stop, self._inboxes, self._threads)
@@ -200,7 +200,7 @@ class _Inbox:
     def ring(self) -> None:
         try:
             self.wake.release()
-        except RuntimeError:  # it is free already: the thread has yet to look, and will find this as well
+        except RuntimeError:  # released already: the thread has not looked yet, and will find this task too
             pass
 
 
@@ -234,7 +234,7 @@ class _Round:
             try:
                 raise self._errors[min(self._errors)]
             finally:
-                self._errors.clear()  # else they and their traces, which lead here, would hold each other
+                self._errors.clear()  # their tracebacks refer to this object: a reference cycle
 
 
 def _serve(inbox: _Inbox) -> None:
@@ -263,7 +263,7 @@ def _stop(inboxes: list[_Inbox], threads: list[threading.Thread | None]) -> None
 
 
 def numbers_of_workers(num_threads: int) -> int:
-    """Return how many different worker numbers slots are called with by so many threads; see `ThreadWorkers`."""
+    """Return the number of different `worker` arguments with which this many threads call slots; see `ThreadWorkers`."""
     return num_threads + 1 if num_threads > 1 else 1
 
 

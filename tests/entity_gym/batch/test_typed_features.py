@@ -107,7 +107,7 @@ def test_kinds_may_stand_beside_mere_names() -> None:
         (lambda: ObsSpace({}, [None]), r"ObsSpace.global_features is \[None\]; it must be a list"),  # type: ignore[list-item]
         (
             lambda: Entity(["x", "y"], {"yy": Flag("yy")}),
-            "the kind of 'yy' is given, which is none; .*did you mean 'y'",
+            "kinds has 'yy', which is no feature; .*did you mean 'y'",
         ),
         (lambda: Entity(["x"], {"x": Flag("y")}), r"the kind of 'x' is Flag\(name='y'\); it must be its own"),
     ],

@@ -153,7 +153,7 @@ STAR = Watching.entities["Star"]
         ({"actions": {"a b": GlobalCategorical(["x"]), "a-b": GlobalCategorical(["x"])}}, r"'a b' and 'a-b' are both"),
         ({"entities": {"players": STAR}}, r"'players' in entities is a name that the engine uses; choose another"),
         ({"actions": {"visible": GlobalCategorical(["x"])}}, r"'visible' in actions is a name that the engine uses"),
-        ({"state": [("t", np.int64), ("t", np.float64)]}, r"World: the field 't' is declared by parameters and state, or twice"),
+        ({"state": [("t", np.int64), ("t", np.float64)]}, r"World: the field 't' is declared twice, in parameters or state"),
         ({"state": [("steps", np.int64)]}, r"World: the field 'steps' is declared by the engine; rename it"),
         ({"parameters": {"t": 1}}, r"World: the field 't' is declared"),
         ({"parameters": {"name": "x"}}, r"parameter 'name' has the default 'x'; it must be int, float or bool"),
