@@ -60,6 +60,46 @@ class Registered:
         limit = {} if self.max_episode_steps is None else {"max_steps": self.max_episode_steps}
         return {**limit, **self.defaults}
 
+    def bind(
+        self,
+        source: Any,
+        name: str,
+        given: Mapping[str, Any],
+        max_episode_steps: int | None = None,
+        options: Sequence[str] = (),
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Check the parameters given for an environment, and complete them.
+
+        Args:
+            source: the result of `load`.
+            name: the environment's name in messages.
+            given: they replace the registered ones.
+            max_episode_steps: step limit. None: the registered one, unless one is among the parameters.
+            options: further keywords that messages offer.
+
+        Returns:
+            The parameters to call the environment with, and the values of all its parameters, defaults included.
+
+        Raises:
+            ValueError: the environment has no such parameter, takes no step limit, or is given two.
+        """
+        names, defaults, takes_others = _parameters_of(source)
+        parameters = {**self.defaults, **given}
+        limit = next((each for each in LIMITS if each in names), None)
+        steps = max_episode_steps
+        if steps is None and limit not in given:
+            steps = self.max_episode_steps
+        for key, value in parameters.items():
+            if key == limit and steps not in (None, value):
+                raise ValueError(f"{key}={value!r} and max_episode_steps={steps!r}: give one of them")
+            if key not in names and not takes_others:
+                raise ValueError(f"{name} has no parameter {key!r}; {nearest(key, [*names, *options])}")
+        if steps is not None:
+            if limit is None:
+                raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
+            parameters[limit] = steps
+        return parameters, {**defaults, **parameters}
+
 
 _ENVS = "entity_gym.envs"
 _registered: dict[str, Registered] = {
@@ -147,7 +187,7 @@ def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
     """
     prepared = prepare(env, {"num_envs": num_envs, **options})
     config = prepared.config
-    pool = make_pool(prepared, 1 if config.env_type == "dm" else config.batch_size)
+    pool = make_pool(prepared)
     if config.env_type == "entity":
         return pool
     from entity_gym.bridges.forms import as_form
@@ -205,34 +245,18 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     found = look_up(env) if isinstance(env, str) else Registered(env)
     name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
     options = {key: value for key, value in given.items() if key in OPTIONS}
-    parameters = {**found.defaults, **{key: value for key, value in given.items() if key not in OPTIONS}}
-    if options.get("max_episode_steps") is None and "max_steps" not in given:
-        options["max_episode_steps"] = found.max_episode_steps
     if options.get("reward_threshold") is None:
         options["reward_threshold"] = found.reward_threshold
     source = found.load()
-    config = EnvConfig(name=name, **{**options, "parameters": parameters})
+    config = EnvConfig(name=name, **options)
     if isinstance(source, Environment):
         raise ValueError(f"make: {name} is one object; give what makes one, such as the class {type(source).__name__}")
     compiled = is_compiled(source)
     if not compiled and not callable(source):
         raise ValueError(f"make: {source!r:.200} is no environment; give a name, a class or what makes an environment")
 
-    names, defaults, takes_others = _parameters_of(source)
-    limit = next((each for each in LIMITS if each in names), None)
-    steps = config.max_episode_steps
-    for key, value in parameters.items():
-        if key == limit and steps not in (None, value):
-            raise ValueError(f"{key}={value!r} and max_episode_steps={steps!r}: give one of them")
-        if key not in names and not takes_others:
-            raise ValueError(
-                f"make: {name} has no parameter {key!r}, and there is no such option; {nearest(key, [*names, *OPTIONS])}"
-            )
-    if steps is not None:
-        if limit is None:
-            raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
-        parameters[limit] = steps
-
+    others = {key: value for key, value in given.items() if key not in OPTIONS}
+    parameters, values = found.bind(source, name, others, config.max_episode_steps, OPTIONS)
     cls: Any = source if isinstance(source, type) or not compiled else type(source)
     room = cls.max_num_players if compiled else 1
     if config.max_num_players not in (None, room):
@@ -240,22 +264,16 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
             raise ValueError(f"max_num_players is {config.max_num_players}; {name} has no arrays with a row a player")
         room = config.max_num_players
         cls = resized(cls, room)
-    values = {**defaults, **parameters}
     if compiled:
         source = cls(**_as_given(values))
         values = _as_given(source.values)
     elif parameters:
         source = functools.partial(source, **parameters)
-    threshold = config.reward_threshold
-    if threshold is None:
-        threshold = getattr(cls, "reward_threshold", None)
-    config = replace(
-        config,
-        max_episode_steps=None if limit is None else values.pop(limit, None) or None,
-        parameters=values,
-        max_num_players=room,
-        reward_threshold=threshold,
-    )
+    if config.reward_threshold is None:
+        config = replace(config, reward_threshold=getattr(cls, "reward_threshold", None))
+    limit = next((each for each in LIMITS if each in values), "")
+    steps = values.pop(limit, None) or None
+    config = replace(config, max_episode_steps=steps, parameters=values, max_num_players=room)
     return Prepared(config.resolved(compiled=compiled), source)
 
 
@@ -274,11 +292,11 @@ def _parameters_of(source: Any) -> tuple[list[str], Mapping[str, Any], bool]:
     return [each.name for each in named], defaults, any(each.kind == each.VAR_KEYWORD for each in parameters)
 
 
-def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
-    """Make a pool of the environments, with `batch_size` in place of the config's."""
+def make_pool(prepared: Prepared) -> VecEnv:
+    """Make a pool of the environments."""
     config, source = prepared.config, prepared.source
     common: dict[str, Any] = {
-        "batch_size": batch_size,
+        "batch_size": 1 if config.env_type == "dm" else config.batch_size,
         "seed": config.seed,
         "final_observations": config.final_observations,
         "compile": config.compile,

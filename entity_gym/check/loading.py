@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import os
 import re
@@ -16,16 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import entity_gym
 from entity_gym.environment import Environment
-from entity_gym.errors import nearest
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.registry import look_up
 
 if TYPE_CHECKING:
     from entity_gym.compiled import CompiledEnvironment
-
-#: Parameters that may take the step limit of a registered environment.
-STEP_LIMITS = ("max_steps", "max_episode_steps")
 
 # --- Loading
 
@@ -51,15 +46,8 @@ def load_environment(name: str, parameters: Mapping[str, Any]) -> Loaded:
     registered = look_up(name)
     source = registered.load()
     refuse_batches(source, name)
-    known = _parameter_names(source)
-    given = {**registered.defaults, **parameters}
-    limit = next((each for each in STEP_LIMITS if known is not None and each in known), None)
-    if registered.max_episode_steps is not None and limit is not None:
-        given.setdefault(limit, registered.max_episode_steps)
-    for parameter in given:
-        if known is not None and parameter not in known:
-            raise ValueError(f"{name} has no parameter {parameter!r}; {nearest(parameter, known)}")
-    return Loaded(source, given)
+    bound, _ = registered.bind(source, name, parameters)
+    return Loaded(source, bound)
 
 
 def refuse_batches(source: Any, name: str) -> None:
@@ -69,19 +57,6 @@ def refuse_batches(source: Any, name: str) -> None:
             f"{name} is a BatchEnvironment, which is many environments at once; give an Environment or a "
             "CompiledEnvironment"
         )
-
-
-def _parameter_names(source: Any) -> list[str] | None:
-    """The parameters of an environment; None if it takes any, or Python cannot tell."""
-    if is_compiled(source):
-        return list(source.defaults())
-    try:
-        signature = inspect.signature(source).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(each.kind is each.VAR_KEYWORD for each in signature):
-        return None
-    return [each.name for each in signature if each.kind is not each.VAR_POSITIONAL]
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
