@@ -83,7 +83,7 @@ def check_reset(subject: Subject) -> str:
 def check_observations(subject: Subject) -> str:
     """In random play every observation fits the spaces, final observations of episodes included."""
     effort, pool = subject.effort, subject.pool()
-    played = Trajectory(subject.obs_space, subject.action_space, SEED)
+    played = Trajectory(SEED)
     try:
         with global_random(SEED):
             played.record(pool, effort.steps, effort.seconds)
@@ -118,7 +118,7 @@ def check_end(subject: Subject) -> str:
     lengths = [episode.length for episode in episodes]
     longest, num_truncated = max(lengths), sum(episode.truncated for episode in episodes)
     at_longest = [episode for episode in episodes if episode.length == longest]
-    clock = _step_feature(subject.trajectory)
+    clock = _step_feature(subject.trajectory, subject.obs_space)
     if not any(episode.truncated for episode in at_longest) and len(at_longest) >= ENOUGH and clock is None:
         seen = (
             f"{len(at_longest)} of {len(episodes)} episodes ended after exactly {longest} steps, with truncated=False"
@@ -137,7 +137,7 @@ def check_end(subject: Subject) -> str:
     return f"{len(episodes)} episodes, {shape}, {num_truncated} truncated"
 
 
-def _step_feature(trajectory: Trajectory) -> str | None:
+def _step_feature(trajectory: Trajectory, obs_space: ObsSpace) -> str | None:
     """Find a feature that tells the step of the episode, so that the end after so many steps is part of the task."""
     steps = np.concatenate([obs.elapsed_step for obs in trajectory.observations])
     ranks = np.unique(steps, return_inverse=True)[1]
@@ -150,8 +150,8 @@ def _step_feature(trajectory: Trajectory) -> str | None:
             of_step = np.zeros(num_steps, first.values.dtype)
             of_step[ranks] = values
             if num_steps > 1 and np.array_equal(of_step[ranks], values) and len(np.unique(of_step)) == num_steps:
-                entity = trajectory.obs_space.entities.get(name)
-                features = trajectory.obs_space.global_features if entity is None else entity.features
+                entity = obs_space.entities.get(name)
+                features = obs_space.global_features if entity is None else entity.features
                 return f"feature {features[column]!r} of {name}"
     return None
 
@@ -174,7 +174,7 @@ def _play_until_an_end(subject: Subject) -> str:
 
 def _step_limits(subject: Subject) -> dict[str, int]:
     """Parameters and attributes of the environment that have the name of a step limit."""
-    values: Mapping[str, Any] = subject.compiled.values if subject.is_compiled else vars(subject.make())
+    values: Mapping[str, Any] = subject.source.values if subject.is_compiled else vars(subject.make())
     return {
         name: int(value)
         for name, value in values.items()
@@ -234,7 +234,7 @@ def check_fresh_start(subject: Subject) -> str:
     pool, effort = subject.pool(), subject.effort
     steps = min(PLAYED_BEFORE, max(1, effort.steps - 3))
     with global_random(SEED):
-        Trajectory(subject.obs_space, subject.action_space, SEED + 1).record(pool, steps, effort.seconds)
+        Trajectory(SEED + 1).record(pool, steps, effort.seconds)
     different = repeat(subject.trajectory, pool)
     if different is not None:
         warn(
@@ -246,7 +246,7 @@ def check_fresh_start(subject: Subject) -> str:
 def check_independence(subject: Subject) -> str:
     """An environment alone does what it does beside others."""
     i = NUM_ENVS - 1
-    different = repeat(subject.trajectory.only(i), subject.pool(1, first_env=i))
+    different = repeat(subject.trajectory.only(i), subject.pool(1, first_env=i), metrics=False)
     if different is not None:
         fail(
             f"an environment alone is not what it is beside others: {different.when}: {different.text}. {_SHARED}, or a "
@@ -338,13 +338,14 @@ def _require_plain(value: Any, where: str) -> None:
 
 def check_rendering(subject: Subject) -> str:
     """An image is (height, width, 3) uint8, and drawing it changes nothing."""
-    if not subject.has_render:
+    draws = subject.source.render if subject.is_compiled else type(subject.make()).render is not Environment.render
+    if not draws:
         skip("render() is not there: no videos")
     pool, played = subject.pool(), subject.trajectory
     sizes: list[tuple[int, ...]] = []
     obs = pool.reset(played.seed)
     for step in range(min(len(played), DRAWN_STEPS) + 1):
-        different = difference(played.observations[step], obs, played.obs_space)
+        different = difference(played.observations[step], obs, subject.obs_space)
         if different is not None:
             fail(f"render() changes the episode: step {step}: {different[1]}")
         (image,) = pool.render([0])
@@ -391,7 +392,7 @@ def _try_wrong_actions(pool: VecEnv, trajectory: Trajectory) -> set[str]:
     tried: set[str] = set()
     obs = pool.reset(trajectory.seed)
     for step in range(min(len(trajectory), TRIED_STEPS)):
-        for what, actions in wrong_actions(obs, trajectory.actions[step], trajectory.action_space):
+        for what, actions in wrong_actions(obs, trajectory.actions[step], pool.action_space()):
             tried.add(what)
             try:
                 pool.act(actions)
@@ -399,7 +400,7 @@ def _try_wrong_actions(pool: VecEnv, trajectory: Trajectory) -> set[str]:
                 continue
             fail(f"step {step + 1}: {what} was taken; it must be refused")
         obs = pool.act(trajectory.actions[step])
-        different = difference(trajectory.observations[step + 1], obs, trajectory.obs_space)
+        different = difference(trajectory.observations[step + 1], obs, pool.obs_space())
         if different is not None:
             fail(f"step {step + 1}: actions that were refused changed something: {different[1]}")
     return tried
@@ -474,7 +475,7 @@ def check_compiled(subject: Subject) -> str:
     took = time.monotonic() - started
     python = subject.threaded_pool(compile=False)  # has the declared arrays, which the pools of other checks have not
     seconds = subject.effort.seconds
-    arrays = Trajectory(subject.obs_space, subject.action_space, SEED)
+    arrays = Trajectory(SEED)
     arrays.record(python, 100, None if seconds is None else seconds / 3)
     different = repeat(arrays, compiled) or repeat(subject.trajectory, compiled)
     if different is not None:
@@ -698,10 +699,13 @@ def _run(check: Check, subject: Subject) -> tuple[Status, str]:
             subject.close()
     except Finding as finding:
         return finding.status, finding.text
-    except HangError as error:
-        return Status.FAILED, describe_hang(subject.watch.limit, error_place(error))
-    except (Exception, SystemExit) as error:
-        return Status.FAILED, describe_error(error)
+    except (Exception, SystemExit, HangError) as error:
+        return Status.FAILED, describe_failure(error, subject.watch.limit)
+
+
+def describe_failure(error: BaseException, limit: float) -> str:
+    """Describe an exception of the environment's code, or a call that took longer than `limit` seconds."""
+    return describe_hang(limit, error_place(error)) if isinstance(error, HangError) else describe_error(error)
 
 
 def describe_hang(limit: float, place: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import re
@@ -11,16 +12,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import entity_gym
 from entity_gym.environment import Environment
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.registry import look_up
-
-if TYPE_CHECKING:
-    from entity_gym.compiled import CompiledEnvironment
 
 # --- Loading
 
@@ -84,12 +82,14 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def with_parameters(source: Any, parameters: Mapping[str, Any]) -> CompiledEnvironment:
-    """Return a compiled environment with `parameters` in place of its own."""
-    compiled: CompiledEnvironment = (
-        source(**parameters) if isinstance(source, type) else type(source)(**{**source.values, **parameters})
-    )
-    return compiled
+def with_parameters(source: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a compiled environment, or a function that makes a Python one, with `parameters` in place of its own."""
+    if not is_compiled(source):
+        return functools.partial(source, **parameters) if parameters else source
+    if isinstance(source, type):
+        return source(**parameters)
+    own = {**source.values, "max_steps": source.values["max_steps"] or None}
+    return type(source)(**{**own, **parameters})
 
 
 def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:
@@ -98,7 +98,8 @@ def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:
     Raises:
         ValueError: `source` makes something else.
     """
-    made: Any = with_parameters(source, parameters).as_environment() if is_compiled(source) else source(**parameters)
+    bound = with_parameters(source, parameters)
+    made = bound.as_environment() if is_compiled(source) else bound()
     if isinstance(made, Environment):
         return made
     hint = "; give the compiled environment itself" if is_compiled(made) else ""
