@@ -38,7 +38,7 @@ from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_typ
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
+from entity_gym.pools.slots import EnvIds, EnvSlots, check_num_envs
 from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
@@ -197,9 +197,7 @@ class TrainEnv:
             )
         return AgentEnvironment(World(self), 0)
 
-    def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
-    ) -> EnvSlots:
+    def make_slots(self, num_envs: int, *, first_env: int, **options: Any) -> EnvSlots:
         """Return slots for `num_envs` environments; see `SlotsFactory`.
 
         Raises:
@@ -213,14 +211,7 @@ class TrainEnv:
             )
         worlds = [World(self) for _ in range(num_envs // self.num_agents)]
         envs = iter([AgentEnvironment(world, number) for world in worlds for number in range(self.num_agents)])
-        return AgentSlots(
-            lambda: next(envs),
-            num_envs,
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
-            entity_ids=entity_ids,
-        )
+        return AgentSlots(lambda: next(envs), num_envs, first_env=first_env, **options)
 
 
 # ---- the trainer's thread
@@ -288,9 +279,11 @@ class AgentSlots(PythonSlots):
     All actions are sent before any observation is waited for, so that no program waits for another one.
     """
 
+    envs: list[AgentEnvironment]  # type: ignore[assignment]
+
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._check_whole_worlds(ids.tolist())
-        agents = {i: self._agent(i) for i in ids.tolist()}
+        agents = {i: self.envs[i] for i in ids.tolist()}
         for agent in agents.values():  # tell all programs to leave before any is waited for
             agent.world.leave_unless_new(agent.number)
         for i, agent in agents.items():
@@ -298,7 +291,7 @@ class AgentSlots(PythonSlots):
         super().reset(ids, worker)
 
     def close(self) -> None:
-        worlds = [self._agent(i).world for i in range(len(self))]
+        worlds = [env.world for env in self.envs]
         limit = LEAVING_AT_ONCE if any(world.interrupted for world in worlds) else LEAVING
         for world in worlds:  # tell all programs to leave before any is waited for
             world.leave(limit)
@@ -307,18 +300,13 @@ class AgentSlots(PythonSlots):
     def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> list[Observation]:
         self._check_whole_worlds(ids)
         for i, told in zip(ids, actions, strict=True):
-            self._call(i, self._agent(i).send, told)
-        observations = {i: self._call(i, self._agent(i).world.receive, self._agent(i).number) for i in ids}
+            self._call(i, self.envs[i].send, told)
+        observations = {i: self._call(i, self.envs[i].world.receive, self.envs[i].number) for i in ids}
         self._check_same_ends(observations)
         return list(observations.values())
 
-    def _agent(self, i: int) -> AgentEnvironment:
-        env = self.envs[i]
-        assert isinstance(env, AgentEnvironment)
-        return env
-
     def _check_whole_worlds(self, ids: list[int]) -> None:
-        num_agents = self._agent(0).world.env.num_agents
+        num_agents = self.envs[0].world.env.num_agents
         given = set(ids)
         for i in ids if num_agents > 1 else ():
             first = i - i % num_agents
@@ -329,7 +317,7 @@ class AgentSlots(PythonSlots):
                 )
 
     def _check_same_ends(self, observations: Mapping[int, Observation]) -> None:
-        num_agents = self._agent(0).world.env.num_agents
+        num_agents = self.envs[0].world.env.num_agents
         for i, obs in observations.items() if num_agents > 1 else ():
             first = i - i % num_agents
             if obs.done != observations[first].done:

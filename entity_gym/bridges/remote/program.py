@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import NoReturn
 
-from entity_gym.bridges.remote.connection import CannotReach, Connection, HungUp, NoAnswer, ProgramSettings
+from entity_gym.bridges.remote.connection import Connection, HungUp, NoAnswer, ProgramError, ProgramSettings
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError
 from entity_gym.bridges.remote.wire import spaces_from_json
 from entity_gym.errors import check_parts
@@ -15,13 +15,6 @@ from entity_gym.errors import check_parts
 _OFFER = ("type", "protocol", "name", "spaces", "parameters", "can_save")
 #: The type of the answer to each type of request.
 _ANSWERS = {"reset": "observation", "act": "observation", "save": "saved", "load": "loaded"}
-
-
-class ProgramError(ValueError):
-    """A program that offers worlds failed: it did not start, reported an error, ended, fell silent, or sent an invalid message.
-
-    The message names the program and the request.
-    """
 
 
 class Program:
@@ -47,10 +40,7 @@ class Program:
         self._asked: dict[int, str] = {}  # world -> type of the request that it has not answered yet
         self._answers: dict[int, Message] = {}  # world -> answer that nobody has fetched yet
         self._failure: str | None = None
-        try:
-            self._connection = Connection(settings, num_worlds)
-        except CannotReach as error:
-            raise ProgramError(str(error)) from None
+        self._connection = Connection(settings, num_worlds)
         # Ends the process of a pool that is dropped without being closed.
         self._finalizer = weakref.finalize(self, self._connection.close, 0)
         self._greet(num_worlds)
