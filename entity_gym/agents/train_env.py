@@ -373,7 +373,7 @@ class World:
         if self._closed:
             raise ValueError(f"{self.env.__name__}: the environment is closed")
         self.leave_unless_new(number)
-        if self._run is not None and self._run.is_leaving:
+        if self._run is not None and self._run.leave_by is not None:
             self._join()
         if self._run is None:
             seed = np.random.SeedSequence((*self._seed, self._num_starts)).generate_state(1)
@@ -404,9 +404,7 @@ class World:
                 f"{self.env.__name__} has neither asked for an action nor ended its game for {self.env.time_limit:g} seconds "
                 f"(time_limit); {run.position()}"
             ) from None
-        except (
-            KeyboardInterrupt
-        ):  # the user does not want to wait for this program: `close` will not wait for long, either
+        except KeyboardInterrupt:  # the user does not want to wait: `close` will not wait for long, either
             self.interrupted = True
             raise
         if obs is None:
@@ -436,6 +434,7 @@ class World:
     def _join(self) -> None:
         """Wait until main, which has been told to leave, has returned; raise the exception that it raised meanwhile."""
         run, self._run = self._running(), None
+        assert run.leave_by is not None
         self._finalizer.detach()
         try:
             run.thread.join(max(0.0, run.leave_by - time.monotonic()))
@@ -476,25 +475,25 @@ class _Run:
         actions: one queue per agent, of the choices of its actors; None: main must return.
         error: what main raised; set before the None in `observations`.
         was_told: `act` had returned None before main ended.
-        is_leaving: main has been told to leave.
-        limit: seconds that it then has.
-        leave_by: when they are over, on the clock of `time.monotonic`.
+        limit: seconds that main has to return once it was told to leave.
+        leave_by: when they are over, on the clock of `time.monotonic`; None: main was not told to leave.
     """
 
     def __init__(self, env: TrainEnv, seed: int) -> None:
         self.observations: list[SimpleQueue[Observation | None]] = [SimpleQueue() for _ in range(env.num_agents)]
         self.actions: list[SimpleQueue[list[int] | None]] = [SimpleQueue() for _ in range(env.num_agents)]
         self.error: BaseException | None = None
-        self.was_told = self.is_leaving = False
-        self.limit = self.leave_by = 0.0
+        self.was_told = False
+        self.limit = 0.0
+        self.leave_by: float | None = None
         # A daemon, so that neither a program that hangs nor a pool that was never closed keeps Python from exiting.
         self.thread = threading.Thread(target=self._play, args=(env, seed), name=env.__name__, daemon=True)
         self.thread.start()
 
     def leave(self, limit: float) -> None:
         """Make every `act` return None from now on."""
-        if not self.is_leaving:
-            self.is_leaving, self.limit, self.leave_by = True, limit, time.monotonic() + limit
+        if self.leave_by is None:
+            self.limit, self.leave_by = limit, time.monotonic() + limit
             for actions in self.actions:
                 actions.put(None)
 
@@ -502,9 +501,7 @@ class _Run:
         """Say which line of the program its thread is at."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         package = __name__.rpartition(".")[0]
-        while (
-            frame is not None and frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None
-        ):
+        while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
             frame = frame.f_back  # while the program waits in this package, name the line that called it
         if frame is None:
             return "it is just ending"

@@ -19,7 +19,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.loading import describe_error, error_place, refuse_batches
 from entity_gym.check.report import Finding, Report, Result, Status, fail, skip, warn
 from entity_gym.check.subject import NUM_ENVS, SEED, Effort, HangError, Subject, Watch, global_random
-from entity_gym.check.trajectory import Difference, Trajectory, difference, repeat
+from entity_gym.check.trajectory import Difference, Trajectory, difference, equal, repeat
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeTracker
 from entity_gym.pools.pool import EnvSource, is_compiled
@@ -157,19 +157,24 @@ def _step_feature(trajectory: Trajectory, obs_space: ObsSpace) -> str | None:
 
 
 def _play_until_an_end(subject: Subject) -> str:
-    effort, pool, rng = subject.effort, subject.pool(1), np.random.default_rng(SEED)
-    started, steps = time.monotonic(), 0
-    obs = pool.reset(SEED)
-    while steps < effort.longest_episode:
-        if time.monotonic() - started > effort.search_seconds:
-            skip(f"no episode ended in {steps:,} steps, and more take too long")
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
-        steps += 1
+    started, steps = time.monotonic(), subject.effort.longest_episode
+    for step, obs in enumerate(_random_play(subject, subject.pool(1), steps)):
         if obs.done[0]:
-            return f"the first episode ended after {steps:,} steps{', truncated' * bool(obs.truncated[0])}"
-    if effort.is_quick:
+            return f"the first episode ended after {step:,} steps{', truncated' * bool(obs.truncated[0])}"
+        if time.monotonic() - started > subject.effort.search_seconds and step < steps:
+            skip(f"no episode ended in {step:,} steps, and more take too long")
+    if subject.effort.is_quick:
         skip(f"no episode ended in {steps:,} steps; without --quick more are played")
     fail(f"no episode ended in {steps:,} steps: give it a step limit that truncates")
+
+
+def _random_play(subject: Subject, pool: VecEnv, steps: int) -> Iterator[VecObs]:
+    """Yield the `steps` + 1 batches of observations of random play."""
+    obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
+    yield obs
+    for _ in range(steps):
+        obs = pool.act(random_actions(obs, rng, subject.action_space))
+        yield obs
 
 
 def _step_limits(subject: Subject) -> dict[str, int]:
@@ -205,20 +210,15 @@ def check_global_random(subject: Subject) -> str:
     """Python's and NumPy's global random numbers make no difference."""
     pool = subject.pool()
     with global_random(SEED + 1):
-        python, numpy = random.getstate(), _numpy_state()
+        python, numpy = random.getstate(), np.random.get_state()
         different = repeat(subject.trajectory, pool)
-        used = ["random"] * (python != random.getstate()) + ["np.random"] * (numpy != _numpy_state())
+        used = ["random"] * (python != random.getstate()) + ["np.random"] * (not equal(numpy, np.random.get_state()))
     sources = " and ".join(used) or "a global source"
     if different is not None:
         fail(f"random numbers come from {sources}, which no seed reaches: draw from self.rng ({different})")
     if used:
         warn(f"random numbers are drawn from {sources}, though it made no difference here: draw from self.rng")
     return "not used"
-
-
-def _numpy_state() -> tuple[bytes, int]:
-    state = np.random.get_state(legacy=False)
-    return state["state"]["key"].tobytes(), int(state["state"]["pos"])
 
 
 def check_other_seed(subject: Subject) -> str:
@@ -277,14 +277,12 @@ def check_own_arrays(subject: Subject) -> str:
         return keep
 
     env.reset, env.act = keeping(env.reset), keeping(env.act)  # type: ignore[method-assign]
-    rng = np.random.default_rng(SEED)
-    obs = pool.reset(SEED)
-    for step in range(1, min(len(subject.trajectory), COMPARED_STEPS) + 1):
-        before = [(name, array, array.tobytes()) for name, array in _arrays(last[0])]
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
+    before: list[tuple[str, NDArray[Any], bytes]] = []
+    for step, _ in enumerate(_random_play(subject, pool, min(len(subject.trajectory), COMPARED_STEPS))):
         for name, array, content in before:
             if array.tobytes() != content:
                 fail(f"step {step} overwrites {name} of the observation before it: show copies of arrays")
+        before = [(name, array, array.tobytes()) for name, array in _arrays(last[0])]
     return ""
 
 
@@ -455,15 +453,13 @@ def check_observe(subject: Subject) -> str:
         skip("a Python environment")
     pool = subject.pool(1)
     view: Any = pool.envs[0]
-    obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
-    for step in range(min(len(subject.trajectory), 100)):
+    for step, _ in enumerate(_random_play(subject, pool, min(len(subject.trajectory), 100))):
         before = view.state()["fields"]
         view.observe()
         after = view.state()["fields"]
         changed = [name for name, values in after.items() if values.tobytes() != before[name].tobytes()]
         if changed:
             fail(f"after {step} steps observe() changes {', '.join(changed)}; do that in reset() or step()")
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
     return ""
 
 
@@ -477,12 +473,12 @@ def check_compiled(subject: Subject) -> str:
     seconds = subject.effort.seconds
     arrays = Trajectory(SEED)
     arrays.record(python, 100, None if seconds is None else seconds / 3)
+    reason = (
+        "Look for whole numbers that overflow, for an index outside its array, and for variables whose type differs (use "
+        "np.int64 and np.float64)"
+    )
     different = repeat(arrays, compiled) or repeat(subject.trajectory, compiled)
-    if different is not None:
-        fail(
-            f"compiled and as ordinary Python it is not the same: {different}. Look for whole numbers that overflow, for an "
-            "index outside its array, and for variables whose type differs (use np.int64 and np.float64)"
-        )
+    _require_same(different, "compiled and as ordinary Python", reason)
     _try_wrong_actions(compiled, subject.trajectory)
     return f"compiled or loaded in {took:.1f} s; {len(subject.trajectory):,} steps are identical"
 
@@ -518,8 +514,7 @@ def _compiles() -> bool:
 
 def check_threads(subject: Subject) -> str:
     """The number of threads makes no difference."""
-    tried = (1, 2, 3) if subject.effort.full else (1, 2)
-    for num_threads in tried:
+    for num_threads in (1, 2, 3) if subject.effort.full else (1, 2):
         pool = subject.threaded_pool(num_threads)
         _require_same(repeat(subject.trajectory, pool), f"with {num_threads} thread{'s' * (num_threads > 1)}", _SHARED)
     return f"{'1, 2 and 3' if subject.effort.full else '1 and 2'} threads are identical"
