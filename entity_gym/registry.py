@@ -257,20 +257,17 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
 
     others = {key: value for key, value in given.items() if key not in OPTIONS}
     parameters, values = found.bind(source, name, others, config.max_episode_steps, OPTIONS)
-    cls: Any = source if isinstance(source, type) or not compiled else type(source)
-    room = cls.max_num_players if compiled else 1
+    if config.reward_threshold is None:
+        config = replace(config, reward_threshold=getattr(source, "reward_threshold", None))
+    source = with_parameters(source, parameters)
+    room = source.max_num_players if compiled else 1
     if config.max_num_players not in (None, room):
-        if not compiled or not any(array.per_player for array in cls.arrays.values()):
+        if not compiled or not any(array.per_player for array in source.arrays.values()):
             raise ValueError(f"max_num_players is {config.max_num_players}; {name} has no arrays with a row a player")
         room = config.max_num_players
-        cls = resized(cls, room)
+        source = resized(type(source), room)(**_as_given(source.values))
     if compiled:
-        source = cls(**_as_given(values))
         values = _as_given(source.values)
-    elif parameters:
-        source = functools.partial(source, **parameters)
-    if config.reward_threshold is None:
-        config = replace(config, reward_threshold=getattr(cls, "reward_threshold", None))
     limit = next((each for each in LIMITS if each in values), "")
     steps = values.pop(limit, None) or None
     config = replace(config, max_episode_steps=steps, parameters=values, max_num_players=room)
@@ -336,6 +333,15 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
         return describe_spaces(prepared.config, declared.obs_space(), declared.action_space(), declared)
     with contextlib.nullcontext(pool) if pool is not None else ListEnv(prepared.source, 1) as one:
         return describe_spaces(prepared.config, one.obs_space(), one.action_space())
+
+
+def with_parameters(source: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a compiled environment, or a function that makes a Python one, with `parameters` in place of its own."""
+    if not is_compiled(source):
+        return functools.partial(source, **parameters) if parameters else source
+    if isinstance(source, type):
+        return source(**parameters)
+    return type(source)(**{**_as_given(source.values), **parameters})
 
 
 def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:

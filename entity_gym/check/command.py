@@ -29,11 +29,11 @@ from entity_gym.check.loading import (
     load_environment,
     parse_settings,
     traceback_place,
-    with_parameters,
 )
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import FULL, QUICK, Effort, HangError, Watch
 from entity_gym.pools.pool import is_compiled
+from entity_gym.registry import with_parameters
 
 PROGRESS_EVERY = 10.0  # seconds between progress lines, where they cannot replace each other
 

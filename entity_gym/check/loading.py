@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import linecache
 import os
 import re
@@ -18,7 +17,7 @@ import entity_gym
 from entity_gym.environment import Environment
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, is_compiled
-from entity_gym.registry import look_up
+from entity_gym.registry import look_up, with_parameters
 
 # --- Loading
 
@@ -80,16 +79,6 @@ def _parse_value(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
-
-
-def with_parameters(source: Any, parameters: Mapping[str, Any]) -> Any:
-    """Return a compiled environment, or a function that makes a Python one, with `parameters` in place of its own."""
-    if not is_compiled(source):
-        return functools.partial(source, **parameters) if parameters else source
-    if isinstance(source, type):
-        return source(**parameters)
-    own = {**source.values, "max_steps": source.values["max_steps"] or None}
-    return type(source)(**{**own, **parameters})
 
 
 def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:

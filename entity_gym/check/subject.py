@@ -19,11 +19,12 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from entity_gym.actions import ActionSpace
-from entity_gym.check.loading import make_python, with_parameters
+from entity_gym.check.loading import make_python
 from entity_gym.check.trajectory import Trajectory
 from entity_gym.environment import Environment
 from entity_gym.pools.pool import EnvSource, ListEnv, ThreadedVecEnv, is_compiled
 from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import with_parameters
 from entity_gym.spaces import ObsSpace
 
 NUM_ENVS = 3  # as many as three threads need
