@@ -265,7 +265,8 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
         if not compiled or not any(array.per_player for array in source.arrays.values()):
             raise ValueError(f"max_num_players is {config.max_num_players}; {name} has no arrays with a row a player")
         room = config.max_num_players
-        source = resized(type(source), room)(**_as_given(source.values))
+        cls: Any = type(source)
+        source = resized(cls, room)(**_as_given(source.values))
     if compiled:
         values = _as_given(source.values)
     limit = next((each for each in LIMITS if each in values), "")

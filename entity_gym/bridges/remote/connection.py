@@ -191,7 +191,7 @@ class Connection:
         return message
 
     def ending(self) -> str:
-        """Say how the program ended, and the last of its standard error. Waits a second for it to end."""
+        """Say how the program ended. Waits a second for it to end, and reads its standard error meanwhile."""
         if self._process is None:
             return "it closed the connection"
         deadline = time.monotonic() + _GRACE / 2
@@ -200,7 +200,7 @@ class Connection:
                 self._read_errors()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE / 2)
-        return f"{_how_it_ended(self._process.poll())}{self.last_words()}"
+        return _how_it_ended(self._process.poll())
 
     def last_words(self) -> str:
         """Return the end of the program's standard error, for messages."""

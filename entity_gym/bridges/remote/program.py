@@ -92,9 +92,9 @@ class Program:
             self._connection.close()
             self._failure = self._failure or f"{self._title} has been closed"
 
-    def fail(self, what: str, *, with_last_words: bool = False) -> NoReturn:
-        """End the program because of something it did, and raise a ProgramError that says so."""
-        self._failure = f"{self._title} {what}{self._connection.last_words() if with_last_words else ''}"
+    def fail(self, what: str) -> NoReturn:
+        """End the program because of something it did, and raise a ProgramError with that and its last words."""
+        self._failure = f"{self._title} {what}{self._connection.last_words()}"
         self._finalizer.detach()
         self._connection.close(0)
         raise ProgramError(self._failure)
@@ -104,9 +104,9 @@ class Program:
         self._connection.send(
             {"type": "hello", "protocol": PROTOCOL, "num_envs": num_worlds, "max_message_bytes": limit}
         )
-        offer = self._receive(time.monotonic() + self._settings.start_seconds, greeting=True)
+        offer = self._receive(time.monotonic() + self._settings.start_seconds)
         if offer["type"] == "error":
-            self.fail(f"reported an error: {offer.get('message')}", with_last_words=True)
+            self.fail(f"reported an error: {offer.get('message')}")
         if offer["type"] != "worlds":
             self.fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
         try:
@@ -130,30 +130,40 @@ class Program:
         self.parameters: list[str] = parameters
         self.can_save: bool = offer.get("can_save", False)
 
-    def _receive(self, deadline: float, *, greeting: bool = False) -> Message:
-        def asked() -> str:
-            return "the greeting" if greeting else _requests(self._asked)
-
+    def _receive(self, deadline: float) -> Message:
         try:
             message = self._connection.receive(deadline)
         except HungUp:
-            self.fail(f"is gone while {asked()} was not answered: {self._connection.ending()}")
+            self.fail(f"is gone while {self._requests()} was not answered: {self._connection.ending()}")
         except NoAnswer:
-            name = "start_seconds" if greeting else "answer_seconds"
+            name = "answer_seconds" if self._asked else "start_seconds"
             seconds = getattr(self._settings, name)
-            self.fail(f"has not answered {asked()} within {name}={seconds:g}", with_last_words=True)
+            self.fail(f"has not answered {self._requests()} within {name}={seconds:g}")
         except ProtocolError as error:
-            self.fail(f"sent {error}", with_last_words=True)
+            self.fail(f"sent {error}")
         if message["type"] == "close":
-            self.fail(f"is gone while {asked()} was not answered: it sent 'close'", with_last_words=True)
+            self.fail(f"is gone while {self._requests()} was not answered: it sent 'close'")
         return message
+
+    def _requests(self, most: int = 5) -> str:
+        """Describe the requests that are under way, such as "'act' of worlds 0, 3"; the first one is the greeting."""
+        worlds: dict[str, list[int]] = {}
+        for world, kind in sorted(self._asked.items()):
+            worlds.setdefault(kind, []).append(world)
+        described = []
+        for kind, numbers in worlds.items():
+            listed = ", ".join(map(str, numbers[:most])) + (
+                f" and {len(numbers) - most} more" if numbers[most:] else ""
+            )
+            described.append(f"{kind!r} of world{'s' if len(numbers) > 1 else ''} {listed}")
+        return " and ".join(described) or "the greeting"
 
     def _file(self, message: Message) -> None:
         """Check an answer, and keep it until it is fetched."""
         world, kind = message.get("env"), message["type"]
         if kind == "error":
             of = f" of world {world}" if type(world) is int else ""
-            self.fail(f"reported an error{of}: {message.get('message')}", with_last_words=True)
+            self.fail(f"reported an error{of}: {message.get('message')}")
         if type(world) is not int or world not in self._asked:
             self.fail(f"sent {kind!r} of world {world!r}, which was not asked anything")
         due = _ANSWERS[self._asked.pop(world)]
@@ -164,15 +174,3 @@ class Program:
     def _check(self) -> None:
         if self._failure is not None:
             raise ProgramError(self._failure)
-
-
-def _requests(asked: dict[int, str], most: int = 5) -> str:
-    """Describe the requests that are under way, such as "'act' of worlds 0, 3"."""
-    worlds: dict[str, list[int]] = {}
-    for world, kind in sorted(asked.items()):
-        worlds.setdefault(kind, []).append(world)
-    described = []
-    for kind, numbers in worlds.items():
-        listed = ", ".join(map(str, numbers[:most])) + (f" and {len(numbers) - most} more" if numbers[most:] else "")
-        described.append(f"{kind!r} of world{'s' if len(numbers) > 1 else ''} {listed}")
-    return " and ".join(described)
