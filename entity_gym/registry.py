@@ -68,17 +68,14 @@ class Registered:
         max_episode_steps: int | None = None,
         options: Sequence[str] = (),
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Check the parameters given for an environment, and complete them.
+        """Return the parameters to call the environment with, and all of its parameters, defaults included.
 
         Args:
             source: the result of `load`.
             name: the environment's name in messages.
-            given: they replace the registered ones.
-            max_episode_steps: step limit. None: the registered one, unless one is among the parameters.
+            given: parameters that replace the registered ones.
+            max_episode_steps: step limit. None: the registered one, unless `given` has one.
             options: further keywords that messages offer.
-
-        Returns:
-            The parameters to call the environment with, and the values of all its parameters, defaults included.
 
         Raises:
             ValueError: the environment has no such parameter, takes no step limit, or is given two.
@@ -156,7 +153,7 @@ def register(
     names = [name, *([aliases] if isinstance(aliases, str) else aliases)]
     if isinstance(env, str):
         _split(env, "the environment")
-    elif not callable(env) and not hasattr(env, "as_environment"):
+    elif not callable(env) and not is_compiled(env):
         raise ValueError(
             f"register: env is {env!r:.200}; expected a class, what makes an environment, or 'module:Name'"
         )
@@ -400,7 +397,7 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
     module_name, name = _split(env_id, option)
     module = import_module(env_id, option)
     found = getattr(module, name, None)
-    if not callable(found) and not hasattr(found, "as_environment"):
+    if not callable(found) and not is_compiled(found):
         raise ValueError(
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
@@ -425,4 +422,4 @@ def _is_made(value: Any) -> bool:
 
 
 def _is_environment(value: Any) -> bool:
-    return isinstance(value, type) and (issubclass(value, Environment) or hasattr(value, "as_environment"))
+    return isinstance(value, type) and (issubclass(value, Environment) or is_compiled(value))

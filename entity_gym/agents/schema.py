@@ -231,16 +231,18 @@ def _annotated_encoder(kind: Any, metadata: Sequence[Any], where: str, outer: tu
     """Return the encoder of `Annotated[list[T], length]` or `Annotated[numpy.ndarray, shape]`."""
     shape = next((each for each in metadata if _is_shape(each)), None)
     origin = typing.get_origin(kind) or kind
-    if origin is np.ndarray and shape is not None:
+    if shape is None:
+        for length in metadata:
+            if type(length) is int:
+                raise ValueError(
+                    f"{where} is of type {kind!r} with the length {length}; it must be at least 1; {ALLOWED}"
+                )
+        return _encoder(kind, where, outer)  # the annotation is for somebody else
+    if origin is np.ndarray:
         return _array_encoder((shape,) if isinstance(shape, int) else tuple(shape), where)
     if origin in (list, tuple, Sequence) and isinstance(shape, int):
         item, *_ = typing.get_args(kind) or (float,)
         return _sequence_encoder([item] * shape, where, outer)
-    lengths = [each for each in metadata if type(each) is int]
-    if shape is None and lengths:
-        raise ValueError(f"{where} is of type {kind!r} with the length {lengths[0]}; it must be at least 1; {ALLOWED}")
-    if shape is None:  # the annotation is for somebody else
-        return _encoder(kind, where, outer)
     raise ValueError(f"{where} is of type {kind!r} with the length {shape!r}; {ALLOWED}")
 
 

@@ -109,10 +109,6 @@ class Program:
             self.fail(f"reported an error: {offer.get('message')}")
         if offer["type"] != "worlds":
             self.fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
-        try:
-            check_parts(offer, _OFFER, "what it offers")
-        except ValueError as error:
-            self.fail(f"offers no worlds that can be: {error}")
         if type(offer.get("protocol")) is not int or offer["protocol"] != PROTOCOL:
             self.fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
         if not isinstance(offer.get("name"), str) or not offer["name"]:
@@ -123,8 +119,9 @@ class Program:
         if not isinstance(offer.get("can_save", False), bool):
             self.fail(f"says that 'can_save' is {offer['can_save']!r}; it must be true or false")
         try:
+            check_parts(offer, _OFFER, "what it offers")
             self.obs_space, self.action_space = spaces_from_json(offer.get("spaces"))
-        except ProtocolError as error:
+        except ValueError as error:
             self.fail(f"offers no worlds that can be: {error}")
         self.name: str = offer["name"]
         self.parameters: list[str] = parameters
