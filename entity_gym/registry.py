@@ -60,6 +60,43 @@ class Registered:
         limit = {} if self.max_episode_steps is None else {"max_steps": self.max_episode_steps}
         return {**limit, **self.defaults}
 
+    def bind(
+        self,
+        source: Any,
+        name: str,
+        given: Mapping[str, Any],
+        max_episode_steps: int | None = None,
+        options: Sequence[str] = (),
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters to call the environment with, and all of its parameters, defaults included.
+
+        Args:
+            source: the result of `load`.
+            name: the environment's name in messages.
+            given: parameters that replace the registered ones.
+            max_episode_steps: step limit. None: the registered one, unless `given` has one.
+            options: further keywords that messages offer.
+
+        Raises:
+            ValueError: the environment has no such parameter, takes no step limit, or is given two.
+        """
+        names, defaults, takes_others = _parameters_of(source)
+        parameters = {**self.defaults, **given}
+        limit = next((each for each in LIMITS if each in names), None)
+        steps = max_episode_steps
+        if steps is None and limit not in given:
+            steps = self.max_episode_steps
+        for key, value in parameters.items():
+            if key == limit and steps not in (None, value):
+                raise ValueError(f"{key}={value!r} and max_episode_steps={steps!r}: give one of them")
+            if key not in names and not takes_others:
+                raise ValueError(f"{name} has no parameter {key!r}; {nearest(key, [*names, *options])}")
+        if steps is not None:
+            if limit is None:
+                raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
+            parameters[limit] = steps
+        return parameters, {**defaults, **parameters}
+
 
 _ENVS = "entity_gym.envs"
 _registered: dict[str, Registered] = {
@@ -116,7 +153,7 @@ def register(
     names = [name, *([aliases] if isinstance(aliases, str) else aliases)]
     if isinstance(env, str):
         _split(env, "the environment")
-    elif not callable(env) and not hasattr(env, "as_environment"):
+    elif not callable(env) and not is_compiled(env):
         raise ValueError(
             f"register: env is {env!r:.200}; expected a class, what makes an environment, or 'module:Name'"
         )
@@ -147,7 +184,7 @@ def make(env: EnvSource | str, num_envs: int = 1, **options: Any) -> Any:
     """
     prepared = prepare(env, {"num_envs": num_envs, **options})
     config = prepared.config
-    pool = make_pool(prepared, 1 if config.env_type == "dm" else config.batch_size)
+    pool = make_pool(prepared)
     if config.env_type == "entity":
         return pool
     from entity_gym.bridges.forms import as_form
@@ -205,57 +242,33 @@ def prepare(env: Any, given: Mapping[str, Any]) -> Prepared:
     found = look_up(env) if isinstance(env, str) else Registered(env)
     name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
     options = {key: value for key, value in given.items() if key in OPTIONS}
-    parameters = {**found.defaults, **{key: value for key, value in given.items() if key not in OPTIONS}}
-    if options.get("max_episode_steps") is None and "max_steps" not in given:
-        options["max_episode_steps"] = found.max_episode_steps
     if options.get("reward_threshold") is None:
         options["reward_threshold"] = found.reward_threshold
     source = found.load()
-    config = EnvConfig(name=name, **{**options, "parameters": parameters})
+    config = EnvConfig(name=name, **options)
     if isinstance(source, Environment):
         raise ValueError(f"make: {name} is one object; give what makes one, such as the class {type(source).__name__}")
     compiled = is_compiled(source)
     if not compiled and not callable(source):
         raise ValueError(f"make: {source!r:.200} is no environment; give a name, a class or what makes an environment")
 
-    names, defaults, takes_others = _parameters_of(source)
-    limit = next((each for each in LIMITS if each in names), None)
-    steps = config.max_episode_steps
-    for key, value in parameters.items():
-        if key == limit and steps not in (None, value):
-            raise ValueError(f"{key}={value!r} and max_episode_steps={steps!r}: give one of them")
-        if key not in names and not takes_others:
-            raise ValueError(
-                f"make: {name} has no parameter {key!r}, and there is no such option; {nearest(key, [*names, *OPTIONS])}"
-            )
-    if steps is not None:
-        if limit is None:
-            raise ValueError(f"max_episode_steps is {steps}, but {name} has no parameter 'max_steps' to give it to")
-        parameters[limit] = steps
-
-    cls: Any = source if isinstance(source, type) or not compiled else type(source)
-    room = cls.max_num_players if compiled else 1
+    others = {key: value for key, value in given.items() if key not in OPTIONS}
+    parameters, values = found.bind(source, name, others, config.max_episode_steps, OPTIONS)
+    if config.reward_threshold is None:
+        config = replace(config, reward_threshold=getattr(source, "reward_threshold", None))
+    source = with_parameters(source, parameters)
+    room = source.max_num_players if compiled else 1
     if config.max_num_players not in (None, room):
-        if not compiled or not any(array.per_player for array in cls.arrays.values()):
+        if not compiled or not any(array.per_player for array in source.arrays.values()):
             raise ValueError(f"max_num_players is {config.max_num_players}; {name} has no arrays with a row a player")
         room = config.max_num_players
-        cls = resized(cls, room)
-    values = {**defaults, **parameters}
+        cls: Any = type(source)
+        source = resized(cls, room)(**_as_given(source.values))
     if compiled:
-        source = cls(**_as_given(values))
         values = _as_given(source.values)
-    elif parameters:
-        source = functools.partial(source, **parameters)
-    threshold = config.reward_threshold
-    if threshold is None:
-        threshold = getattr(cls, "reward_threshold", None)
-    config = replace(
-        config,
-        max_episode_steps=None if limit is None else values.pop(limit, None) or None,
-        parameters=values,
-        max_num_players=room,
-        reward_threshold=threshold,
-    )
+    limit = next((each for each in LIMITS if each in values), "")
+    steps = values.pop(limit, None) or None
+    config = replace(config, max_episode_steps=steps, parameters=values, max_num_players=room)
     return Prepared(config.resolved(compiled=compiled), source)
 
 
@@ -274,11 +287,11 @@ def _parameters_of(source: Any) -> tuple[list[str], Mapping[str, Any], bool]:
     return [each.name for each in named], defaults, any(each.kind == each.VAR_KEYWORD for each in parameters)
 
 
-def make_pool(prepared: Prepared, batch_size: int | None) -> VecEnv:
-    """Make a pool of the environments, with `batch_size` in place of the config's."""
+def make_pool(prepared: Prepared) -> VecEnv:
+    """Make a pool of the environments."""
     config, source = prepared.config, prepared.source
     common: dict[str, Any] = {
-        "batch_size": batch_size,
+        "batch_size": 1 if config.env_type == "dm" else config.batch_size,
         "seed": config.seed,
         "final_observations": config.final_observations,
         "compile": config.compile,
@@ -318,6 +331,15 @@ def spec_of(prepared: Prepared, pool: VecEnv | None = None) -> EnvSpec:
         return describe_spaces(prepared.config, declared.obs_space(), declared.action_space(), declared)
     with contextlib.nullcontext(pool) if pool is not None else ListEnv(prepared.source, 1) as one:
         return describe_spaces(prepared.config, one.obs_space(), one.action_space())
+
+
+def with_parameters(source: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a compiled environment, or a function that makes a Python one, with `parameters` in place of its own."""
+    if not is_compiled(source):
+        return functools.partial(source, **parameters) if parameters else source
+    if isinstance(source, type):
+        return source(**parameters)
+    return type(source)(**{**_as_given(source.values), **parameters})
 
 
 def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -375,7 +397,7 @@ def import_callable(env_id: str, option: str, offered: Callable[[ModuleType], li
     module_name, name = _split(env_id, option)
     module = import_module(env_id, option)
     found = getattr(module, name, None)
-    if not callable(found) and not hasattr(found, "as_environment"):
+    if not callable(found) and not is_compiled(found):
         raise ValueError(
             f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, offered(module))}"
         )
@@ -400,4 +422,4 @@ def _is_made(value: Any) -> bool:
 
 
 def _is_environment(value: Any) -> bool:
-    return isinstance(value, type) and (issubclass(value, Environment) or hasattr(value, "as_environment"))
+    return isinstance(value, type) and (issubclass(value, Environment) or is_compiled(value))

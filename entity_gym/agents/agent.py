@@ -234,10 +234,9 @@ class Agent(ABC):
         check_obs(obs)
 
 
-class RandomAgent(Agent):
-    """Picks an open action for each actor, uniformly at random; `random_agent` makes it."""
-
+class _RandomAgent(Agent):
     def __init__(self, seed: int) -> None:
+        check_seed(seed)
         self._rng = np.random.default_rng(seed)
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
@@ -253,10 +252,9 @@ class RandomAgent(Agent):
 
 
 def random_agent(seed: int = 0) -> Agent:
-    """Return an agent that picks any open action; the same seed picks the same.
+    """Return an agent that picks an open action for each actor, uniformly at random; the same seed picks the same.
 
     Raises:
         ValueError: the seed is no integer of at least 0.
     """
-    check_seed(seed)
-    return RandomAgent(seed)
+    return _RandomAgent(seed)

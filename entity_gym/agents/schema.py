@@ -28,10 +28,10 @@ import functools
 import itertools
 import math
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import EllipsisType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,8 +87,8 @@ class EntityType:
 
     def __init__(self, cls: type) -> None:
         self.name: str = getattr(cls, "__name__", repr(cls))
-        self._encoder = _FieldsEncoder(cls, self.name)
-        self.entity = Entity(self._encoder.features)
+        features, self._append = _dataclass_encoder(cls, self.name)
+        self.entity = Entity(features)
 
     def rows(self, objects: Sequence[Any]) -> NDArray[np.float32]:
         """Return the features of the objects, shape (number of objects, F).
@@ -97,11 +97,9 @@ class EntityType:
             ValueError: a value is not of its field's type, or not a number that float32 can hold; names the field.
         """
         width = len(self.entity.features)
-        table: list[Row] = []
-        for each in objects:
-            row: Row = []
-            self._encoder.append(each, row)
-            table.append(row)
+        table: list[Row] = [[] for _ in objects]
+        for each, row in zip(objects, table, strict=True):
+            self._append(each, row)
         if not table or not width:
             return np.zeros((len(table), width), np.float32)
         values: NDArray[Any]
@@ -127,89 +125,84 @@ def entity_type(cls: Any) -> EntityType:
     return EntityType(cls)
 
 
-class _Encoder:
-    """Turns values of one annotated type into numbers. This one takes numbers as they are: `EntityType.rows` checks them.
+class _Encoder(NamedTuple):
+    """Turns values of one annotated type into numbers."""
 
-    Attributes:
-        features: one per number.
-    """
-
-    def __init__(self, features: list[Feature]) -> None:
-        self.features = features
-
-    def append(self, value: Any, row: Row) -> None:
-        """Append the numbers of a value to a row; raise a ValueError for a value of another type."""
-        row.append(value)
+    features: list[Feature]  # one per number
+    append: Callable[[Any, Row], None]  # to a row the numbers of a value; raises ValueError for a value of another type
 
 
-class _OneHotEncoder(_Encoder):
-    """Encodes a member of an Enum as one flag per member."""
-
-    def __init__(self, kind: type[enum.Enum], where: str) -> None:
-        members = list(kind)
-        if not members or issubclass(kind, enum.Flag):
-            problem = "is a Flag, whose members combine: use a bool for each" if members else "has no members"
-            raise ValueError(f"{where} is of the Enum {kind.__name__}, which {problem}")
-        super().__init__([Flag(f"{_feature(where)}.is_{member.name}") for member in members])
-        self._kind, self._where = kind, where
-        self._rows = {member: [float(member is other) for other in members] for member in members}
-
-    def append(self, value: Any, row: Row) -> None:
-        if type(value) is not self._kind:
-            raise ValueError(f"{self._where} is {value!r:.200}; it must be a member of {self._kind.__name__}")
-        row.extend(self._rows[value])
+def _append_number(value: Any, row: Row) -> None:
+    row.append(value)  # `EntityType.rows` checks numbers
 
 
-class _ArrayEncoder(_Encoder):
-    """Encodes an array of a fixed shape."""
+def _one_hot_encoder(kind: type[enum.Enum], where: str) -> _Encoder:
+    """Return the encoder of an Enum: one flag per member."""
+    members = list(kind)
+    if not members or issubclass(kind, enum.Flag):
+        problem = "is a Flag, whose members combine: use a bool for each" if members else "has no members"
+        raise ValueError(f"{where} is of the Enum {kind.__name__}, which {problem}")
+    one_hot = {member: [float(member is other) for other in members] for member in members}
 
-    def __init__(self, shape: tuple[int, ...], where: str) -> None:
-        super().__init__([f"{_feature(where)}.{'.'.join(map(str, index))}" for index in np.ndindex(shape)])
-        self._shape, self._where = shape, where
+    def append(value: Any, row: Row) -> None:
+        if type(value) is not kind:
+            raise ValueError(f"{where} is {value!r:.200}; it must be a member of {kind.__name__}")
+        row.extend(one_hot[value])
 
-    def append(self, value: Any, row: Row) -> None:
-        if not isinstance(value, np.ndarray) or value.shape != self._shape:
-            raise ValueError(f"{self._where} is {value!r:.200}; it must be an array of shape {self._shape}")
+    return _Encoder([Flag(f"{_feature(where)}.is_{member.name}") for member in members], append)
+
+
+def _array_encoder(shape: tuple[int, ...], where: str) -> _Encoder:
+    def append(value: Any, row: Row) -> None:
+        if not isinstance(value, np.ndarray) or value.shape != shape:
+            raise ValueError(f"{where} is {value!r:.200}; it must be an array of shape {shape}")
         row.extend(value.ravel().tolist())
 
-
-class _ItemsEncoder(_Encoder):
-    """Encodes a list or tuple of a fixed length; `kinds` are the annotated types of its items by name."""
-
-    def __init__(self, kinds: Mapping[Any, Any], where: str, outer: tuple[type, ...]) -> None:
-        self._encoders = [_encoder(kind, f"{where}.{name}", outer) for name, kind in kinds.items()]
-        super().__init__([feature for encoder in self._encoders for feature in encoder.features])
-        self._only_numbers = all(type(encoder) is _Encoder for encoder in self._encoders)
-        self._names, self._where = list(kinds), where
-
-    def append(self, value: Any, row: Row) -> None:
-        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(self._names):
-            raise ValueError(f"{self._where} is {value!r:.200}; it must have {len(self._names)} items")
-        self._append_each(value, row)
-
-    def _append_each(self, values: Sequence[Any], row: Row) -> None:
-        if self._only_numbers:
-            row.extend(values)
-        else:
-            for encoder, value in zip(self._encoders, values, strict=True):
-                encoder.append(value, row)
+    return _Encoder([f"{_feature(where)}.{'.'.join(map(str, index))}" for index in np.ndindex(shape)], append)
 
 
-class _FieldsEncoder(_ItemsEncoder):
-    """Encodes an object of a dataclass. `outer` are the dataclasses that hold this one."""
+def _items_encoder(kinds: Mapping[Any, Any], where: str, outer: tuple[type, ...]) -> _Encoder:
+    """Return the encoder of sequences, which it does not check; `kinds` are the annotated types of the items by name."""
+    encoders = [_encoder(kind, f"{where}.{name}", outer) for name, kind in kinds.items()]
+    features = [feature for encoder in encoders for feature in encoder.features]
+    if all(encoder.append is _append_number for encoder in encoders):
+        return _Encoder(features, lambda values, row: row.extend(values))
 
-    def __init__(self, cls: type, where: str, outer: tuple[type, ...] = ()) -> None:
-        if cls in outer:
-            raise ValueError(f"{where} holds itself: {cls.__name__} would have features without end")
-        super().__init__(field_types(cls, where), where, (*outer, cls))
-        self._cls, names = cls, self._names
-        # Several times as fast as getattr, but it returns no tuple for a single name.
-        self._values = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, name) for name in names]
+    def append(values: Any, row: Row) -> None:
+        for encoder, value in zip(encoders, values, strict=True):
+            encoder.append(value, row)
 
-    def append(self, value: Any, row: Row) -> None:
-        if not isinstance(value, self._cls):
-            raise ValueError(f"{self._where} is {value!r:.200}; it must be a {self._cls.__name__}")
-        self._append_each(self._values(value), row)
+    return _Encoder(features, append)
+
+
+def _sequence_encoder(kinds: Sequence[Any], where: str, outer: tuple[type, ...]) -> _Encoder:
+    """Return the encoder of a list or tuple whose items have these types."""
+    features, append_items = _items_encoder(dict(enumerate(kinds)), where, outer)
+
+    def append(value: Any, row: Row) -> None:
+        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(kinds):
+            raise ValueError(f"{where} is {value!r:.200}; it must have {len(kinds)} items")
+        append_items(value, row)
+
+    return _Encoder(features, append)
+
+
+def _dataclass_encoder(cls: type, where: str, outer: tuple[type, ...] = ()) -> _Encoder:
+    """Return the encoder of a dataclass; `outer` are the dataclasses that hold it."""
+    if cls in outer:
+        raise ValueError(f"{where} holds itself: {cls.__name__} would have features without end")
+    kinds = field_types(cls, where)
+    features, append_items = _items_encoder(kinds, where, (*outer, cls))
+    names = list(kinds)
+    # Several times as fast as getattr, but it returns no tuple for a single name.
+    values_of = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, name) for name in names]
+
+    def append(value: Any, row: Row) -> None:
+        if not isinstance(value, cls):
+            raise ValueError(f"{where} is {value!r:.200}; it must be a {cls.__name__}")
+        append_items(values_of(value), row)
+
+    return _Encoder(features, append)
 
 
 def _encoder(kind: Any, where: str, outer: tuple[type, ...]) -> _Encoder:
@@ -218,16 +211,16 @@ def _encoder(kind: Any, where: str, outer: tuple[type, ...]) -> _Encoder:
         kind = kind.__supertype__
     if isinstance(kind, type):
         if issubclass(kind, enum.Enum):
-            return _OneHotEncoder(kind, where)
+            return _one_hot_encoder(kind, where)
         if issubclass(kind, bool | np.bool_):
-            return _Encoder([Flag(_feature(where))])
+            return _Encoder([Flag(_feature(where))], _append_number)
         if issubclass(kind, int | float | np.integer | np.floating):
-            return _Encoder([_feature(where)])
+            return _Encoder([_feature(where)], _append_number)
         if dataclasses.is_dataclass(kind):
-            return _FieldsEncoder(kind, where, outer)
+            return _dataclass_encoder(kind, where, outer)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and arguments and not any(isinstance(each, EllipsisType) for each in arguments):
-        return _ItemsEncoder(dict(enumerate(arguments)), where, outer)
+        return _sequence_encoder(arguments, where, outer)
     if origin is typing.Annotated:
         return _annotated_encoder(arguments[0], arguments[1:], where, outer)
     title = getattr(kind, "__name__", repr(kind)) if isinstance(kind, type) else repr(kind).removeprefix("typing.")
@@ -238,16 +231,18 @@ def _annotated_encoder(kind: Any, metadata: Sequence[Any], where: str, outer: tu
     """Return the encoder of `Annotated[list[T], length]` or `Annotated[numpy.ndarray, shape]`."""
     shape = next((each for each in metadata if _is_shape(each)), None)
     origin = typing.get_origin(kind) or kind
-    if origin is np.ndarray and shape is not None:
-        return _ArrayEncoder((shape,) if isinstance(shape, int) else tuple(shape), where)
+    if shape is None:
+        for length in metadata:
+            if type(length) is int:
+                raise ValueError(
+                    f"{where} is of type {kind!r} with the length {length}; it must be at least 1; {ALLOWED}"
+                )
+        return _encoder(kind, where, outer)  # the annotation is for somebody else
+    if origin is np.ndarray:
+        return _array_encoder((shape,) if isinstance(shape, int) else tuple(shape), where)
     if origin in (list, tuple, Sequence) and isinstance(shape, int):
         item, *_ = typing.get_args(kind) or (float,)
-        return _ItemsEncoder(dict.fromkeys(range(shape), item), where, outer)
-    lengths = [each for each in metadata if type(each) is int]
-    if shape is None and lengths:
-        raise ValueError(f"{where} is of type {kind!r} with the length {lengths[0]}; it must be at least 1; {ALLOWED}")
-    if shape is None:  # the annotation is for somebody else
-        return _encoder(kind, where, outer)
+        return _sequence_encoder([item] * shape, where, outer)
     raise ValueError(f"{where} is of type {kind!r} with the length {shape!r}; {ALLOWED}")
 
 
@@ -287,7 +282,12 @@ class Choices(Generic[A]):
             )
         paths = [path for path, _ in enums]
         self._combinations = list(itertools.product(*(kind for _, kind in enums)))
-        self.labels = tuple(_label(paths, members) for members in self._combinations)
+        self.labels = tuple(
+            ",".join(
+                f"{path}={member.name}" if path else member.name for path, member in zip(paths, members, strict=True)
+            )
+            for members in self._combinations
+        )
         self._index_of = {tuple(member.name for member in members): k for k, members in enumerate(self._combinations)}
 
     @property
@@ -342,11 +342,6 @@ def _enums(action: Any, where: str, path: str) -> Iterator[tuple[str, type[enum.
             raise ValueError(f"{where}.{field.name} {problem}; every field of an action is chosen")
     for name, kind in field_types(action, where).items():
         yield from _enums(kind, f"{where}.{name}", f"{path}.{name}" if path else name)
-
-
-def _label(paths: Sequence[str], members: Sequence[enum.Enum]) -> str:
-    named = zip(paths, members, strict=True)
-    return ",".join(f"{path}={member.name}" if path else member.name for path, member in named)
 
 
 def _build(kind: Any, members: Iterator[enum.Enum]) -> Any:

@@ -38,7 +38,7 @@ from entity_gym.agents.schema import Choices, EntityType, choices_of, entity_typ
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
+from entity_gym.pools.slots import EnvIds, EnvSlots, check_num_envs
 from entity_gym.spaces import ObsSpace
 
 #: Seconds that a program may take between two observations.
@@ -197,9 +197,7 @@ class TrainEnv:
             )
         return AgentEnvironment(World(self), 0)
 
-    def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
-    ) -> EnvSlots:
+    def make_slots(self, num_envs: int, *, first_env: int, **options: Any) -> EnvSlots:
         """Return slots for `num_envs` environments; see `SlotsFactory`.
 
         Raises:
@@ -213,14 +211,7 @@ class TrainEnv:
             )
         worlds = [World(self) for _ in range(num_envs // self.num_agents)]
         envs = iter([AgentEnvironment(world, number) for world in worlds for number in range(self.num_agents)])
-        return AgentSlots(
-            lambda: next(envs),
-            num_envs,
-            first_env=first_env,
-            autoreset=autoreset,
-            final_observations=final_observations,
-            entity_ids=entity_ids,
-        )
+        return AgentSlots(lambda: next(envs), num_envs, first_env=first_env, **options)
 
 
 # ---- the trainer's thread
@@ -288,9 +279,11 @@ class AgentSlots(PythonSlots):
     All actions are sent before any observation is waited for, so that no program waits for another one.
     """
 
+    envs: list[AgentEnvironment]  # type: ignore[assignment]
+
     def reset(self, ids: EnvIds, worker: int = 0) -> None:
         self._check_whole_worlds(ids.tolist())
-        agents = {i: self._agent(i) for i in ids.tolist()}
+        agents = {i: self.envs[i] for i in ids.tolist()}
         for agent in agents.values():  # tell all programs to leave before any is waited for
             agent.world.leave_unless_new(agent.number)
         for i, agent in agents.items():
@@ -298,7 +291,7 @@ class AgentSlots(PythonSlots):
         super().reset(ids, worker)
 
     def close(self) -> None:
-        worlds = [self._agent(i).world for i in range(len(self))]
+        worlds = [env.world for env in self.envs]
         limit = LEAVING_AT_ONCE if any(world.interrupted for world in worlds) else LEAVING
         for world in worlds:  # tell all programs to leave before any is waited for
             world.leave(limit)
@@ -307,18 +300,13 @@ class AgentSlots(PythonSlots):
     def _act(self, ids: list[int], actions: list[dict[str, Action]]) -> list[Observation]:
         self._check_whole_worlds(ids)
         for i, told in zip(ids, actions, strict=True):
-            self._call(i, self._agent(i).send, told)
-        observations = {i: self._call(i, self._agent(i).world.receive, self._agent(i).number) for i in ids}
+            self._call(i, self.envs[i].send, told)
+        observations = {i: self._call(i, self.envs[i].world.receive, self.envs[i].number) for i in ids}
         self._check_same_ends(observations)
         return list(observations.values())
 
-    def _agent(self, i: int) -> AgentEnvironment:
-        env = self.envs[i]
-        assert isinstance(env, AgentEnvironment)
-        return env
-
     def _check_whole_worlds(self, ids: list[int]) -> None:
-        num_agents = self._agent(0).world.env.num_agents
+        num_agents = self.envs[0].world.env.num_agents
         given = set(ids)
         for i in ids if num_agents > 1 else ():
             first = i - i % num_agents
@@ -329,7 +317,7 @@ class AgentSlots(PythonSlots):
                 )
 
     def _check_same_ends(self, observations: Mapping[int, Observation]) -> None:
-        num_agents = self._agent(0).world.env.num_agents
+        num_agents = self.envs[0].world.env.num_agents
         for i, obs in observations.items() if num_agents > 1 else ():
             first = i - i % num_agents
             if obs.done != observations[first].done:
@@ -385,7 +373,7 @@ class World:
         if self._closed:
             raise ValueError(f"{self.env.__name__}: the environment is closed")
         self.leave_unless_new(number)
-        if self._run is not None and self._run.is_leaving:
+        if self._run is not None and self._run.leave_by is not None:
             self._join()
         if self._run is None:
             seed = np.random.SeedSequence((*self._seed, self._num_starts)).generate_state(1)
@@ -416,9 +404,7 @@ class World:
                 f"{self.env.__name__} has neither asked for an action nor ended its game for {self.env.time_limit:g} seconds "
                 f"(time_limit); {run.position()}"
             ) from None
-        except (
-            KeyboardInterrupt
-        ):  # the user does not want to wait for this program: `close` will not wait for long, either
+        except KeyboardInterrupt:  # the user does not want to wait: `close` will not wait for long, either
             self.interrupted = True
             raise
         if obs is None:
@@ -448,6 +434,7 @@ class World:
     def _join(self) -> None:
         """Wait until main, which has been told to leave, has returned; raise the exception that it raised meanwhile."""
         run, self._run = self._running(), None
+        assert run.leave_by is not None
         self._finalizer.detach()
         try:
             run.thread.join(max(0.0, run.leave_by - time.monotonic()))
@@ -488,25 +475,25 @@ class _Run:
         actions: one queue per agent, of the choices of its actors; None: main must return.
         error: what main raised; set before the None in `observations`.
         was_told: `act` returned None before main ended.
-        is_leaving: main has to return.
-        limit: seconds that main has to return.
-        leave_by: the deadline, on the clock of `time.monotonic`.
+        limit: seconds that main has to return, once it has to.
+        leave_by: the deadline, on the clock of `time.monotonic`; None: main may go on.
     """
 
     def __init__(self, env: TrainEnv, seed: int) -> None:
         self.observations: list[SimpleQueue[Observation | None]] = [SimpleQueue() for _ in range(env.num_agents)]
         self.actions: list[SimpleQueue[list[int] | None]] = [SimpleQueue() for _ in range(env.num_agents)]
         self.error: BaseException | None = None
-        self.was_told = self.is_leaving = False
-        self.limit = self.leave_by = 0.0
+        self.was_told = False
+        self.limit = 0.0
+        self.leave_by: float | None = None
         # A daemon, so that neither a program that hangs nor a pool that was never closed keeps Python from exiting.
         self.thread = threading.Thread(target=self._play, args=(env, seed), name=env.__name__, daemon=True)
         self.thread.start()
 
     def leave(self, limit: float) -> None:
         """Make every `act` return None from now on."""
-        if not self.is_leaving:
-            self.is_leaving, self.limit, self.leave_by = True, limit, time.monotonic() + limit
+        if self.leave_by is None:
+            self.limit, self.leave_by = limit, time.monotonic() + limit
             for actions in self.actions:
                 actions.put(None)
 
@@ -514,9 +501,7 @@ class _Run:
         """Say which line of the program its thread is at."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         package = __name__.rpartition(".")[0]
-        while (
-            frame is not None and frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None
-        ):
+        while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
             frame = frame.f_back  # while the program waits in this package, name the line that called it
         if frame is None:
             return "it is just ending"

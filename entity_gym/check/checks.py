@@ -19,7 +19,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.loading import describe_error, error_place, refuse_batches
 from entity_gym.check.report import Finding, Report, Result, Status, fail, skip, warn
 from entity_gym.check.subject import NUM_ENVS, SEED, Effort, HangError, Subject, Watch, global_random
-from entity_gym.check.trajectory import Difference, Trajectory, difference, repeat
+from entity_gym.check.trajectory import Difference, Trajectory, difference, equal, repeat
 from entity_gym.environment import Environment, Observation
 from entity_gym.pools.episodes import EpisodeTracker
 from entity_gym.pools.pool import EnvSource, is_compiled
@@ -83,7 +83,7 @@ def check_reset(subject: Subject) -> str:
 def check_observations(subject: Subject) -> str:
     """In random play every observation fits the spaces, final observations of episodes included."""
     effort, pool = subject.effort, subject.pool()
-    played = Trajectory(subject.obs_space, subject.action_space, SEED)
+    played = Trajectory(SEED)
     try:
         with global_random(SEED):
             played.record(pool, effort.steps, effort.seconds)
@@ -118,7 +118,7 @@ def check_end(subject: Subject) -> str:
     lengths = [episode.length for episode in episodes]
     longest, num_truncated = max(lengths), sum(episode.truncated for episode in episodes)
     at_longest = [episode for episode in episodes if episode.length == longest]
-    clock = _step_feature(subject.trajectory)
+    clock = _step_feature(subject.trajectory, subject.obs_space)
     if not any(episode.truncated for episode in at_longest) and len(at_longest) >= ENOUGH and clock is None:
         seen = (
             f"{len(at_longest)} of {len(episodes)} episodes ended after exactly {longest} steps, with truncated=False"
@@ -137,7 +137,7 @@ def check_end(subject: Subject) -> str:
     return f"{len(episodes)} episodes, {shape}, {num_truncated} truncated"
 
 
-def _step_feature(trajectory: Trajectory) -> str | None:
+def _step_feature(trajectory: Trajectory, obs_space: ObsSpace) -> str | None:
     """Find a feature that tells the step of the episode, so that the end after so many steps is part of the task."""
     steps = np.concatenate([obs.elapsed_step for obs in trajectory.observations])
     ranks = np.unique(steps, return_inverse=True)[1]
@@ -150,31 +150,36 @@ def _step_feature(trajectory: Trajectory) -> str | None:
             of_step = np.zeros(num_steps, first.values.dtype)
             of_step[ranks] = values
             if num_steps > 1 and np.array_equal(of_step[ranks], values) and len(np.unique(of_step)) == num_steps:
-                entity = trajectory.obs_space.entities.get(name)
-                features = trajectory.obs_space.global_features if entity is None else entity.features
+                entity = obs_space.entities.get(name)
+                features = obs_space.global_features if entity is None else entity.features
                 return f"feature {features[column]!r} of {name}"
     return None
 
 
 def _play_until_an_end(subject: Subject) -> str:
-    effort, pool, rng = subject.effort, subject.pool(1), np.random.default_rng(SEED)
-    started, steps = time.monotonic(), 0
-    obs = pool.reset(SEED)
-    while steps < effort.longest_episode:
-        if time.monotonic() - started > effort.search_seconds:
-            skip(f"no episode ended in {steps:,} steps, and more take too long")
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
-        steps += 1
+    started, steps = time.monotonic(), subject.effort.longest_episode
+    for step, obs in enumerate(_random_play(subject, subject.pool(1), steps)):
         if obs.done[0]:
-            return f"the first episode ended after {steps:,} steps{', truncated' * bool(obs.truncated[0])}"
-    if effort.is_quick:
+            return f"the first episode ended after {step:,} steps{', truncated' * bool(obs.truncated[0])}"
+        if time.monotonic() - started > subject.effort.search_seconds and step < steps:
+            skip(f"no episode ended in {step:,} steps, and more take too long")
+    if subject.effort.is_quick:
         skip(f"no episode ended in {steps:,} steps; without --quick more are played")
     fail(f"no episode ended in {steps:,} steps: give it a step limit that truncates")
 
 
+def _random_play(subject: Subject, pool: VecEnv, steps: int) -> Iterator[VecObs]:
+    """Yield the `steps` + 1 batches of observations of random play."""
+    obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
+    yield obs
+    for _ in range(steps):
+        obs = pool.act(random_actions(obs, rng, subject.action_space))
+        yield obs
+
+
 def _step_limits(subject: Subject) -> dict[str, int]:
     """Parameters and attributes of the environment that have the name of a step limit."""
-    values: Mapping[str, Any] = subject.compiled.values if subject.is_compiled else vars(subject.make())
+    values: Mapping[str, Any] = subject.source.values if subject.is_compiled else vars(subject.make())
     return {
         name: int(value)
         for name, value in values.items()
@@ -205,20 +210,15 @@ def check_global_random(subject: Subject) -> str:
     """Python's and NumPy's global random numbers make no difference."""
     pool = subject.pool()
     with global_random(SEED + 1):
-        python, numpy = random.getstate(), _numpy_state()
+        python, numpy = random.getstate(), np.random.get_state()
         different = repeat(subject.trajectory, pool)
-        used = ["random"] * (python != random.getstate()) + ["np.random"] * (numpy != _numpy_state())
+        used = ["random"] * (python != random.getstate()) + ["np.random"] * (not equal(numpy, np.random.get_state()))
     sources = " and ".join(used) or "a global source"
     if different is not None:
         fail(f"random numbers come from {sources}, which no seed reaches: draw from self.rng ({different})")
     if used:
         warn(f"random numbers are drawn from {sources}, though it made no difference here: draw from self.rng")
     return "not used"
-
-
-def _numpy_state() -> tuple[bytes, int]:
-    state = np.random.get_state(legacy=False)
-    return state["state"]["key"].tobytes(), int(state["state"]["pos"])
 
 
 def check_other_seed(subject: Subject) -> str:
@@ -234,7 +234,7 @@ def check_fresh_start(subject: Subject) -> str:
     pool, effort = subject.pool(), subject.effort
     steps = min(PLAYED_BEFORE, max(1, effort.steps - 3))
     with global_random(SEED):
-        Trajectory(subject.obs_space, subject.action_space, SEED + 1).record(pool, steps, effort.seconds)
+        Trajectory(SEED + 1).record(pool, steps, effort.seconds)
     different = repeat(subject.trajectory, pool)
     if different is not None:
         warn(
@@ -246,7 +246,7 @@ def check_fresh_start(subject: Subject) -> str:
 def check_independence(subject: Subject) -> str:
     """An environment alone does what it does beside others."""
     i = NUM_ENVS - 1
-    different = repeat(subject.trajectory.only(i), subject.pool(1, first_env=i))
+    different = repeat(subject.trajectory.only(i), subject.pool(1, first_env=i), metrics=False)
     if different is not None:
         fail(
             f"an environment alone is not what it is beside others: {different.when}: {different.text}. {_SHARED}, or a "
@@ -277,14 +277,12 @@ def check_own_arrays(subject: Subject) -> str:
         return keep
 
     env.reset, env.act = keeping(env.reset), keeping(env.act)  # type: ignore[method-assign]
-    rng = np.random.default_rng(SEED)
-    obs = pool.reset(SEED)
-    for step in range(1, min(len(subject.trajectory), COMPARED_STEPS) + 1):
-        before = [(name, array, array.tobytes()) for name, array in _arrays(last[0])]
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
+    before: list[tuple[str, NDArray[Any], bytes]] = []
+    for step, _ in enumerate(_random_play(subject, pool, min(len(subject.trajectory), COMPARED_STEPS))):
         for name, array, content in before:
             if array.tobytes() != content:
                 fail(f"step {step} overwrites {name} of the observation before it: show copies of arrays")
+        before = [(name, array, array.tobytes()) for name, array in _arrays(last[0])]
     return ""
 
 
@@ -338,13 +336,14 @@ def _require_plain(value: Any, where: str) -> None:
 
 def check_rendering(subject: Subject) -> str:
     """An image is (height, width, 3) uint8, and drawing it changes nothing."""
-    if not subject.has_render:
+    draws = subject.source.render if subject.is_compiled else type(subject.make()).render is not Environment.render
+    if not draws:
         skip("render() is not there: no videos")
     pool, played = subject.pool(), subject.trajectory
     sizes: list[tuple[int, ...]] = []
     obs = pool.reset(played.seed)
     for step in range(min(len(played), DRAWN_STEPS) + 1):
-        different = difference(played.observations[step], obs, played.obs_space)
+        different = difference(played.observations[step], obs, subject.obs_space)
         if different is not None:
             fail(f"render() changes the episode: step {step}: {different[1]}")
         (image,) = pool.render([0])
@@ -391,7 +390,7 @@ def _try_wrong_actions(pool: VecEnv, trajectory: Trajectory) -> set[str]:
     tried: set[str] = set()
     obs = pool.reset(trajectory.seed)
     for step in range(min(len(trajectory), TRIED_STEPS)):
-        for what, actions in wrong_actions(obs, trajectory.actions[step], trajectory.action_space):
+        for what, actions in wrong_actions(obs, trajectory.actions[step], pool.action_space()):
             tried.add(what)
             try:
                 pool.act(actions)
@@ -399,7 +398,7 @@ def _try_wrong_actions(pool: VecEnv, trajectory: Trajectory) -> set[str]:
                 continue
             fail(f"step {step + 1}: {what} was taken; it must be refused")
         obs = pool.act(trajectory.actions[step])
-        different = difference(trajectory.observations[step + 1], obs, trajectory.obs_space)
+        different = difference(trajectory.observations[step + 1], obs, pool.obs_space())
         if different is not None:
             fail(f"step {step + 1}: actions that were refused changed something: {different[1]}")
     return tried
@@ -454,15 +453,13 @@ def check_observe(subject: Subject) -> str:
         skip("a Python environment")
     pool = subject.pool(1)
     view: Any = pool.envs[0]
-    obs, rng = pool.reset(SEED), np.random.default_rng(SEED)
-    for step in range(min(len(subject.trajectory), 100)):
+    for step, _ in enumerate(_random_play(subject, pool, min(len(subject.trajectory), 100))):
         before = view.state()["fields"]
         view.observe()
         after = view.state()["fields"]
         changed = [name for name, values in after.items() if values.tobytes() != before[name].tobytes()]
         if changed:
             fail(f"after {step} steps observe() changes {', '.join(changed)}; do that in reset() or step()")
-        obs = pool.act(random_actions(obs, rng, subject.action_space))
     return ""
 
 
@@ -474,14 +471,14 @@ def check_compiled(subject: Subject) -> str:
     took = time.monotonic() - started
     python = subject.threaded_pool(compile=False)  # has the declared arrays, which the pools of other checks have not
     seconds = subject.effort.seconds
-    arrays = Trajectory(subject.obs_space, subject.action_space, SEED)
+    arrays = Trajectory(SEED)
     arrays.record(python, 100, None if seconds is None else seconds / 3)
+    reason = (
+        "Look for whole numbers that overflow, for an index outside its array, and for variables whose type differs (use "
+        "np.int64 and np.float64)"
+    )
     different = repeat(arrays, compiled) or repeat(subject.trajectory, compiled)
-    if different is not None:
-        fail(
-            f"compiled and as ordinary Python it is not the same: {different}. Look for whole numbers that overflow, for an "
-            "index outside its array, and for variables whose type differs (use np.int64 and np.float64)"
-        )
+    _require_same(different, "compiled and as ordinary Python", reason)
     _try_wrong_actions(compiled, subject.trajectory)
     return f"compiled or loaded in {took:.1f} s; {len(subject.trajectory):,} steps are identical"
 
@@ -517,8 +514,7 @@ def _compiles() -> bool:
 
 def check_threads(subject: Subject) -> str:
     """The number of threads makes no difference."""
-    tried = (1, 2, 3) if subject.effort.full else (1, 2)
-    for num_threads in tried:
+    for num_threads in (1, 2, 3) if subject.effort.full else (1, 2):
         pool = subject.threaded_pool(num_threads)
         _require_same(repeat(subject.trajectory, pool), f"with {num_threads} thread{'s' * (num_threads > 1)}", _SHARED)
     return f"{'1, 2 and 3' if subject.effort.full else '1 and 2'} threads are identical"
@@ -698,10 +694,13 @@ def _run(check: Check, subject: Subject) -> tuple[Status, str]:
             subject.close()
     except Finding as finding:
         return finding.status, finding.text
-    except HangError as error:
-        return Status.FAILED, describe_hang(subject.watch.limit, error_place(error))
-    except (Exception, SystemExit) as error:
-        return Status.FAILED, describe_error(error)
+    except (Exception, SystemExit, HangError) as error:
+        return Status.FAILED, describe_failure(error, subject.watch.limit)
+
+
+def describe_failure(error: BaseException, limit: float) -> str:
+    """Describe an exception of the environment's code, or a call that took longer than `limit` seconds."""
+    return describe_hang(limit, error_place(error)) if isinstance(error, HangError) else describe_error(error)
 
 
 def describe_hang(limit: float, place: str | None) -> str:

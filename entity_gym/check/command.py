@@ -23,18 +23,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from entity_gym.check.checks import check_environment, describe_hang
+from entity_gym.check.checks import check_environment, describe_failure, describe_hang
 from entity_gym.check.loading import (
     describe_error,
-    error_place,
     load_environment,
     parse_settings,
     traceback_place,
-    with_parameters,
 )
 from entity_gym.check.report import Report, Result, Status
 from entity_gym.check.subject import FULL, QUICK, Effort, HangError, Watch
 from entity_gym.pools.pool import is_compiled
+from entity_gym.registry import with_parameters
 
 PROGRESS_EVERY = 10.0  # seconds between progress lines, where they cannot replace each other
 
@@ -94,10 +93,9 @@ def _print_source(name: str, parameters: dict[str, Any]) -> int:
             raise ValueError(
                 f"{name} is a Python environment: no code is generated for it, so --source has nothing to show"
             )
-        env = with_parameters(source, parameters)
         from entity_gym.compiled.generate import source_of
 
-        print(source_of(env))
+        print(source_of(with_parameters(source, parameters)))
     except ValueError:
         raise
     except Exception as error:
@@ -231,19 +229,13 @@ def _serve(
         except ValueError as error:
             connection.send(ValueError(str(error)))  # subclasses may not be picklable
             return
-        except HangError as error:
-            report = _failed_import(name, describe_hang(time_limit, error_place(error)), connection)
-        except (Exception, SystemExit) as error:
-            report = _failed_import(name, describe_error(error), connection)
+        except (Exception, SystemExit, HangError) as error:
+            failed = Result("import", Status.FAILED, describe_failure(error, time_limit))
+            connection.send(failed)
+            report = Report(name, (failed,))
         finally:
             faulthandler.disable()
         connection.send(report)
         connection.close()
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _failed_import(name: str, text: str, connection: Connection) -> Report:
-    result = Result("import", Status.FAILED, text)
-    connection.send(result)
-    return Report(name, (result,))

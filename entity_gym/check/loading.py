@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import os
 import re
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import entity_gym
 from entity_gym.environment import Environment
-from entity_gym.errors import nearest
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, is_compiled
-from entity_gym.registry import look_up
-
-if TYPE_CHECKING:
-    from entity_gym.compiled import CompiledEnvironment
-
-#: Parameters that may take the step limit of a registered environment.
-STEP_LIMITS = ("max_steps", "max_episode_steps")
+from entity_gym.registry import look_up, with_parameters
 
 # --- Loading
 
@@ -51,15 +41,8 @@ def load_environment(name: str, parameters: Mapping[str, Any]) -> Loaded:
     registered = look_up(name)
     source = registered.load()
     refuse_batches(source, name)
-    known = _parameter_names(source)
-    given = {**registered.defaults, **parameters}
-    limit = next((each for each in STEP_LIMITS if known is not None and each in known), None)
-    if registered.max_episode_steps is not None and limit is not None:
-        given.setdefault(limit, registered.max_episode_steps)
-    for parameter in given:
-        if known is not None and parameter not in known:
-            raise ValueError(f"{name} has no parameter {parameter!r}; {nearest(parameter, known)}")
-    return Loaded(source, given)
+    bound, _ = registered.bind(source, name, parameters)
+    return Loaded(source, bound)
 
 
 def refuse_batches(source: Any, name: str) -> None:
@@ -69,19 +52,6 @@ def refuse_batches(source: Any, name: str) -> None:
             f"{name} is a BatchEnvironment, which is many environments at once; give an Environment or a "
             "CompiledEnvironment"
         )
-
-
-def _parameter_names(source: Any) -> list[str] | None:
-    """The parameters of an environment; None if it takes any, or Python cannot tell."""
-    if is_compiled(source):
-        return list(source.defaults())
-    try:
-        signature = inspect.signature(source).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(each.kind is each.VAR_KEYWORD for each in signature):
-        return None
-    return [each.name for each in signature if each.kind is not each.VAR_POSITIONAL]
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -109,21 +79,14 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def with_parameters(source: Any, parameters: Mapping[str, Any]) -> CompiledEnvironment:
-    """Return a compiled environment with `parameters` in place of its own."""
-    compiled: CompiledEnvironment = (
-        source(**parameters) if isinstance(source, type) else type(source)(**{**source.values, **parameters})
-    )
-    return compiled
-
-
 def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:
     """Make one environment that runs as ordinary Python, also if it is a compiled one.
 
     Raises:
         ValueError: `source` makes something else.
     """
-    made: Any = with_parameters(source, parameters).as_environment() if is_compiled(source) else source(**parameters)
+    bound = with_parameters(source, parameters)
+    made = bound.as_environment() if is_compiled(source) else bound()
     if isinstance(made, Environment):
         return made
     hint = "; give the compiled environment itself" if is_compiled(made) else ""
@@ -135,7 +98,7 @@ def make_python(source: Any, parameters: Mapping[str, Any]) -> Environment:
 _PACKAGE = str(Path(entity_gym.__file__).parent) + os.sep
 _ZOO = _PACKAGE + "envs" + os.sep  # included environments are treated like those of users
 _ABOVE = ("enn_ppo.", "rogue_net.", "entity_gym_")  # the last: generated for compiled environments
-_LIBRARIES = ("site-packages", "dist-packages")
+_STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 _TRACEBACK_LINE = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)  # of Python or faulthandler
 
 
@@ -158,43 +121,33 @@ def error_place(error: BaseException) -> str | None:
     """Return the place of an error, such as "my_env.py, line 12, in act: `x = 1 / 0`"; None outside of the user's code."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return _format_place(error.filename, error.lineno, "")
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_ours(frame)]
-    own = [(frame, line) for frame, line in frames if not _is_library(frame.f_code.co_filename)]
-    for frame, line in reversed(own or frames):
-        return _format_place(frame.f_code.co_filename, line, frame.f_code.co_name)
-    for note in reversed(getattr(error, "__notes__", [])):  # a worker process sends its traceback as a note
-        place = traceback_place(note, latest_first=False)
-        if place is not None:
-            return place
-    return None
+    calls = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__", "")).startswith(_ABOVE)
+    ]
+    notes = reversed(getattr(error, "__notes__", []))  # a worker process sends its traceback as a note
+    places = [_latest_place(calls[::-1]), *(traceback_place(note, latest_first=False) for note in notes)]
+    return next(filter(None, places), None)
 
 
 def traceback_place(text: str, *, latest_first: bool) -> str | None:
     """Find the latest call of the user's code in a printed traceback; None if there is none."""
-    calls = _TRACEBACK_LINE.findall(text)
-    for file, line, function in calls if latest_first else reversed(calls):
-        if not _is_our_file(file) and not _is_library(file) and not _is_standard_library(file):
-            return _format_place(file, int(line), function)
+    calls = [(file, int(line), function) for file, line, function in _TRACEBACK_LINE.findall(text)]
+    return _latest_place(calls if latest_first else calls[::-1])
+
+
+def _latest_place(calls: Sequence[tuple[str, int, str]]) -> str | None:
+    """Find the first call of the user's code, or else of a library, among (file, line, function); the latest is first."""
+    others = [call for call in calls if not call[0].startswith(_PACKAGE) or call[0].startswith(_ZOO)]
+    users = [call for call in others if not call[0].startswith((_STANDARD_LIBRARY, "<")) and not _is_library(call[0])]
+    for call in users or [call for call in others if _is_library(call[0])]:
+        return _format_place(*call)
     return None
 
 
-def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    if _is_our_file(frame.f_code.co_filename) or module.startswith(_ABOVE):
-        return True
-    return module.partition(".")[0] in sys.stdlib_module_names
-
-
-def _is_our_file(file: str) -> bool:
-    return file.startswith(_PACKAGE) and not file.startswith(_ZOO)
-
-
 def _is_library(file: str) -> bool:
-    return any(part in file for part in _LIBRARIES)
-
-
-def _is_standard_library(file: str) -> bool:
-    return file.startswith((str(Path(os.__file__).parent) + os.sep, "<"))
+    return any(part in file for part in ("site-packages", "dist-packages"))
 
 
 def _format_place(file: str, line: int, function: str) -> str:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn
 
-NAME_WIDTH = 16
-
 
 class Status(StrEnum):
     """How a check came out. Only `FAILED` makes a report fail."""
@@ -62,7 +60,7 @@ class Result:
 
     def line(self, width: int | None = None) -> str:
         """Return the line of the report; with a `width`, wrapped to that many columns."""
-        head = f"{self.status:<8} {self.name:<{NAME_WIDTH}} "
+        head = f"{self.status:<8} {self.name:<16} "
         if width is None:
             return (head + self.text).rstrip()
         # File names and long values stay in one piece, so that they can be copied.

@@ -14,20 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from entity_gym.actions import ActionSpace
-from entity_gym.check.loading import make_python, with_parameters
+from entity_gym.check.loading import make_python
 from entity_gym.check.trajectory import Trajectory
 from entity_gym.environment import Environment
 from entity_gym.pools.pool import EnvSource, ListEnv, ThreadedVecEnv, is_compiled
 from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import with_parameters
 from entity_gym.spaces import ObsSpace
-
-if TYPE_CHECKING:
-    from entity_gym.compiled import CompiledEnvironment
 
 NUM_ENVS = 3  # as many as three threads need
 SEED = 0
@@ -181,17 +179,9 @@ class Subject:
         return is_compiled(self.given)
 
     @cached_property
-    def compiled(self) -> CompiledEnvironment:
-        """The compiled environment with its parameters."""
+    def source(self) -> Any:
+        """The environment with its parameters."""
         return with_parameters(self.given, self.parameters)
-
-    @property
-    def source(self) -> EnvSource:
-        """The environment in the form that pools take."""
-        if self.is_compiled:
-            return self.compiled
-        given: Any = self.given
-        return functools.partial(given, **self.parameters) if self.parameters else given
 
     @property
     def name(self) -> str:
@@ -200,13 +190,6 @@ class Subject:
         name = getattr(given, "__qualname__", None) or type(given).__name__
         parameters = {**(given.values if self.is_compiled and not isinstance(given, type) else {}), **self.parameters}
         return name + (f"({', '.join(f'{key}={value!r}' for key, value in parameters.items())})" if parameters else "")
-
-    @property
-    def has_render(self) -> bool:
-        """True if the environment draws images."""
-        if self.is_compiled:
-            return type(self.compiled).render is not None
-        return type(self.make()).render is not Environment.render
 
     def make(self) -> Environment:
         """Make one environment that runs as ordinary Python, also if it is a compiled one."""

@@ -53,6 +53,11 @@ _CAUSES = [
         "give it one type from the start: x = 0.0 where it will hold a float",
     ),
     _Cause(
+        r"Cannot cast (.+?) to (\w+):",
+        "{0} cannot be stored where {1} is needed",
+        "give the variable or the field one type on all paths",
+    ),
+    _Cause(
         r"^KeyError: '(\w+)'",
         "there is no {0}",
         "a field must be declared in `state` or `parameters`",

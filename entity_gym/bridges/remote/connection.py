@@ -28,8 +28,11 @@ _LOOK = 50  # milliseconds between looks at whether a program that should connec
 _CHUNK = 2**16
 
 
-class CannotReach(ValueError):  # noqa: N818 - reads as a sentence
-    """A program could not be started, or did not connect."""
+class ProgramError(ValueError):
+    """A program that offers worlds failed: it did not start, reported an error, ended, fell silent, or sent an invalid message.
+
+    The message names the program and the request.
+    """
 
 
 class HungUp(Exception):  # noqa: N818 - reads as a sentence
@@ -128,18 +131,19 @@ class Connection:
         num_worlds: number of worlds it will be asked for, for messages.
 
     Raises:
-        CannotReach: the program does not start, or does not connect in time.
+        ProgramError: the program does not start, or does not connect in time.
     """
 
     def __init__(self, settings: ProgramSettings, num_worlds: int) -> None:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._errors: IO[bytes] | None = None  # the program's standard error; with TCP its standard output as well
+        # The program's standard error, with TCP its standard output as well; None after its end.
+        self._errors: IO[bytes] | None = None
         self._reader = MessageReader(settings.max_message_bytes)
         self._unsent = bytearray()
         self._last_words = b""
-        self._is_open = self._has_errors = True
+        self._is_open = True
         try:
             if settings.command is not None and settings.transport == "stdio":
                 process = self._start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -187,16 +191,16 @@ class Connection:
         return message
 
     def ending(self) -> str:
-        """Say how the program ended, and the last of its standard error. Waits a second for it to end."""
+        """Say how the program ended. Waits a second for it to end, and reads its standard error meanwhile."""
         if self._process is None:
             return "it closed the connection"
         deadline = time.monotonic() + _GRACE / 2
-        while self._errors is not None and self._has_errors and time.monotonic() < deadline:
+        while self._errors is not None and time.monotonic() < deadline:
             if _poll({self._errors.fileno(): select.POLLIN}, deadline):
                 self._read_errors()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE / 2)
-        return f"{_how_it_ended(self._process.poll())}{self.last_words()}"
+        return _how_it_ended(self._process.poll())
 
     def last_words(self) -> str:
         """Return the end of the program's standard error, for messages."""
@@ -228,7 +232,7 @@ class Connection:
             # In a session of its own: Ctrl-C reaches the trainer alone, which ends the program when it is done.
             self._process = subprocess.Popen(list(command), bufsize=0, start_new_session=True, **streams)
         except OSError as error:
-            raise CannotReach(
+            raise ProgramError(
                 f"{self._settings} cannot be started: {error.strerror}: {command[0]!r}; it must be a program on the PATH, or "
                 "the path of one"
             ) from None
@@ -240,7 +244,7 @@ class Connection:
         try:
             listener = socket.create_server((host, port), backlog=1)
         except OSError as error:
-            raise CannotReach(f"listen={host}:{port} is not possible: {error.strerror or error}") from None
+            raise ProgramError(f"listen={host}:{port} is not possible: {error.strerror or error}") from None
         with closing(listener):
             if self._settings.command is not None:
                 address = f"{host}:{listener.getsockname()[1]}"
@@ -260,26 +264,28 @@ class Connection:
 
     def _accept(self, listener: socket.socket, deadline: float) -> socket.socket:
         """Return the first connection; meanwhile show the program's output, and notice if it ends."""
-        events = {listener.fileno(): select.POLLIN}
-        if self._errors is not None:
-            events[self._errors.fileno()] = select.POLLIN
-        while listener.fileno() not in (ready := _poll(events, time.monotonic() + _LOOK / 1000)):
-            if self._errors is not None and ready.get(self._errors.fileno(), 0) & select.POLLIN:
+        while True:
+            events = {listener.fileno(): select.POLLIN}
+            if self._errors is not None:
+                events[self._errors.fileno()] = select.POLLIN
+            ready = _poll(events, time.monotonic() + _LOOK / 1000)
+            if listener.fileno() in ready:
+                return listener.accept()[0]
+            if ready:
                 self._read_errors()
             elif self._process is not None and self._process.poll() is not None:
                 ended = _how_it_ended(self._process.returncode)
-                raise CannotReach(f"{self._settings} did not connect: {ended}{self.last_words()}")
+                raise ProgramError(f"{self._settings} did not connect: {ended}{self.last_words()}")
             if time.monotonic() > deadline:
                 seconds = self._settings.start_seconds
-                raise CannotReach(f"{self._settings} has not connected within start_seconds={seconds:g}")
-        return listener.accept()[0]
+                raise ProgramError(f"{self._settings} has not connected within start_seconds={seconds:g}")
 
     def _transfer(self, deadline: float) -> None:
         """Wait until bytes can be sent or received, and do it."""
         events = {self._read_from: select.POLLIN}
         if self._unsent:
             events[self._write_to] = events.get(self._write_to, 0) | select.POLLOUT
-        if self._errors is not None and self._has_errors:
+        if self._errors is not None:
             events[self._errors.fileno()] = select.POLLIN
         ready = _poll(events, deadline)
         if not ready and time.monotonic() >= deadline:
@@ -303,11 +309,13 @@ class Connection:
         """Show the program's standard error, and keep the end of it for messages."""
         assert self._errors is not None
         data = _read(self._errors.fileno())
-        if data is not None:
-            self._has_errors = bool(data)
+        if data:
             self._last_words = (self._last_words + data)[-_LAST_WORDS:]
             sys.stderr.write(data.decode(errors="replace"))
             sys.stderr.flush()
+        elif data is not None:
+            self._errors.close()
+            self._errors = None
 
 
 def _poll(events: dict[int, int], deadline: float) -> dict[int, int]:

@@ -14,7 +14,7 @@ from entity_gym.bridges.remote.wire import actions_to_json, observation_from_jso
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, FinalObservations
+from entity_gym.pools.slots import EnvIds
 from entity_gym.spaces import ObsSpace
 
 #: Seeds for programs are below this: integers of 32 bits, which every language has.
@@ -134,39 +134,22 @@ class ProgramWorlds:
         """Return an environment with a program of its own."""
         return RemoteEnvironment(Program(self.settings, num_worlds=1))
 
-    def make_slots(
-        self, num_envs: int, *, first_env: int, autoreset: bool, final_observations: FinalObservations, entity_ids: bool
-    ) -> RemoteSlots:
+    def make_slots(self, num_envs: int, **options: Any) -> RemoteSlots:
         """Return slots for the worlds of one program; see `SlotsFactory`."""
-        return RemoteSlots(self.settings, num_envs, first_env, autoreset, final_observations, entity_ids)
+        return RemoteSlots(self.settings, num_envs, **options)
 
 
 class RemoteSlots(PythonSlots):
-    """Slots for the worlds of one program, which all take their step at the same time; see `PythonSlots`."""
+    """Slots for the worlds of one program, which all take their step at the same time; options as for `PythonSlots`."""
 
     envs: list[RemoteEnvironment]  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        settings: ProgramSettings,
-        num_envs: int,
-        first_env: int,
-        autoreset: bool,
-        final_observations: FinalObservations,
-        entity_ids: bool,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, settings: ProgramSettings, num_envs: int, **options: Any) -> None:
+        self._settings, self._options = settings, options
         self._program = program = Program(settings, num_envs)
         worlds = iter(range(num_envs))
         try:
-            super().__init__(
-                lambda: RemoteEnvironment(program, next(worlds), owns_program=False),
-                num_envs,
-                first_env=first_env,
-                autoreset=autoreset,
-                final_observations=final_observations,
-                entity_ids=entity_ids,
-            )
+            super().__init__(lambda: RemoteEnvironment(program, next(worlds), owns_program=False), num_envs, **options)
         except BaseException:
             program.close()
             raise
@@ -195,14 +178,7 @@ class RemoteSlots(PythonSlots):
             self.envs[i].begin_reset()
 
     def _another(self) -> RemoteSlots:
-        return RemoteSlots(
-            self._settings,
-            len(self),
-            self.first_env,
-            self.autoreset,
-            self.final_observations,
-            self._numbers is not None,
-        )
+        return RemoteSlots(self._settings, len(self), **self._options)
 
 
 def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:

@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import NoReturn
 
-from entity_gym.bridges.remote.connection import CannotReach, Connection, HungUp, NoAnswer, ProgramSettings
+from entity_gym.bridges.remote.connection import Connection, HungUp, NoAnswer, ProgramError, ProgramSettings
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, ProtocolError
 from entity_gym.bridges.remote.wire import spaces_from_json
 from entity_gym.errors import check_parts
@@ -15,13 +15,6 @@ from entity_gym.errors import check_parts
 _OFFER = ("type", "protocol", "name", "spaces", "parameters", "can_save")
 #: The type of the answer to each type of request.
 _ANSWERS = {"reset": "observation", "act": "observation", "save": "saved", "load": "loaded"}
-
-
-class ProgramError(ValueError):
-    """A program that offers worlds failed: it did not start, reported an error, ended, fell silent, or sent an invalid message.
-
-    The message names the program and the request.
-    """
 
 
 class Program:
@@ -47,10 +40,7 @@ class Program:
         self._asked: dict[int, str] = {}  # world -> type of the request that it has not answered yet
         self._answers: dict[int, Message] = {}  # world -> answer that nobody has fetched yet
         self._failure: str | None = None
-        try:
-            self._connection = Connection(settings, num_worlds)
-        except CannotReach as error:
-            raise ProgramError(str(error)) from None
+        self._connection = Connection(settings, num_worlds)
         # Ends the process of a pool that is dropped without being closed.
         self._finalizer = weakref.finalize(self, self._connection.close, 0)
         self._greet(num_worlds)
@@ -102,9 +92,9 @@ class Program:
             self._connection.close()
             self._failure = self._failure or f"{self._title} has been closed"
 
-    def fail(self, what: str, *, with_last_words: bool = False) -> NoReturn:
-        """End the program because of something it did, and raise a ProgramError that says so."""
-        self._failure = f"{self._title} {what}{self._connection.last_words() if with_last_words else ''}"
+    def fail(self, what: str) -> NoReturn:
+        """End the program because of something it did, and raise a ProgramError with that and its last words."""
+        self._failure = f"{self._title} {what}{self._connection.last_words()}"
         self._finalizer.detach()
         self._connection.close(0)
         raise ProgramError(self._failure)
@@ -114,15 +104,11 @@ class Program:
         self._connection.send(
             {"type": "hello", "protocol": PROTOCOL, "num_envs": num_worlds, "max_message_bytes": limit}
         )
-        offer = self._receive(time.monotonic() + self._settings.start_seconds, greeting=True)
+        offer = self._receive(time.monotonic() + self._settings.start_seconds)
         if offer["type"] == "error":
-            self.fail(f"reported an error: {offer.get('message')}", with_last_words=True)
+            self.fail(f"reported an error: {offer.get('message')}")
         if offer["type"] != "worlds":
             self.fail(f"answered {offer['type']!r} to the greeting; 'worlds' was due")
-        try:
-            check_parts(offer, _OFFER, "what it offers")
-        except ValueError as error:
-            self.fail(f"offers no worlds that can be: {error}")
         if type(offer.get("protocol")) is not int or offer["protocol"] != PROTOCOL:
             self.fail(f"speaks version {offer.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
         if not isinstance(offer.get("name"), str) or not offer["name"]:
@@ -133,37 +119,48 @@ class Program:
         if not isinstance(offer.get("can_save", False), bool):
             self.fail(f"says that 'can_save' is {offer['can_save']!r}; it must be true or false")
         try:
+            check_parts(offer, _OFFER, "what it offers")
             self.obs_space, self.action_space = spaces_from_json(offer.get("spaces"))
-        except ProtocolError as error:
+        except ValueError as error:
             self.fail(f"offers no worlds that can be: {error}")
         self.name: str = offer["name"]
         self.parameters: list[str] = parameters
         self.can_save: bool = offer.get("can_save", False)
 
-    def _receive(self, deadline: float, *, greeting: bool = False) -> Message:
-        def asked() -> str:
-            return "the greeting" if greeting else _requests(self._asked)
-
+    def _receive(self, deadline: float) -> Message:
         try:
             message = self._connection.receive(deadline)
         except HungUp:
-            self.fail(f"is gone while {asked()} was not answered: {self._connection.ending()}")
+            self.fail(f"is gone while {self._requests()} was not answered: {self._connection.ending()}")
         except NoAnswer:
-            name = "start_seconds" if greeting else "answer_seconds"
+            name = "answer_seconds" if self._asked else "start_seconds"
             seconds = getattr(self._settings, name)
-            self.fail(f"has not answered {asked()} within {name}={seconds:g}", with_last_words=True)
+            self.fail(f"has not answered {self._requests()} within {name}={seconds:g}")
         except ProtocolError as error:
-            self.fail(f"sent {error}", with_last_words=True)
+            self.fail(f"sent {error}")
         if message["type"] == "close":
-            self.fail(f"is gone while {asked()} was not answered: it sent 'close'", with_last_words=True)
+            self.fail(f"is gone while {self._requests()} was not answered: it sent 'close'")
         return message
+
+    def _requests(self, most: int = 5) -> str:
+        """Describe the requests that are under way, such as "'act' of worlds 0, 3"; the first one is the greeting."""
+        worlds: dict[str, list[int]] = {}
+        for world, kind in sorted(self._asked.items()):
+            worlds.setdefault(kind, []).append(world)
+        described = []
+        for kind, numbers in worlds.items():
+            listed = ", ".join(map(str, numbers[:most])) + (
+                f" and {len(numbers) - most} more" if numbers[most:] else ""
+            )
+            described.append(f"{kind!r} of world{'s' if len(numbers) > 1 else ''} {listed}")
+        return " and ".join(described) or "the greeting"
 
     def _file(self, message: Message) -> None:
         """Check an answer, and keep it until it is fetched."""
         world, kind = message.get("env"), message["type"]
         if kind == "error":
             of = f" of world {world}" if type(world) is int else ""
-            self.fail(f"reported an error{of}: {message.get('message')}", with_last_words=True)
+            self.fail(f"reported an error{of}: {message.get('message')}")
         if type(world) is not int or world not in self._asked:
             self.fail(f"sent {kind!r} of world {world!r}, which was not asked anything")
         due = _ANSWERS[self._asked.pop(world)]
@@ -174,15 +171,3 @@ class Program:
     def _check(self) -> None:
         if self._failure is not None:
             raise ProgramError(self._failure)
-
-
-def _requests(asked: dict[int, str], most: int = 5) -> str:
-    """Describe the requests that are under way, such as "'act' of worlds 0, 3"."""
-    worlds: dict[str, list[int]] = {}
-    for world, kind in sorted(asked.items()):
-        worlds.setdefault(kind, []).append(world)
-    described = []
-    for kind, numbers in worlds.items():
-        listed = ", ".join(map(str, numbers[:most])) + (f" and {len(numbers) - most} more" if numbers[most:] else "")
-        described.append(f"{kind!r} of world{'s' if len(numbers) > 1 else ''} {listed}")
-    return " and ".join(described)

@@ -109,35 +109,31 @@ def observation_from_json(given: Any, action_space: Mapping[str, ActionSpace]) -
     Raises:
         ProtocolError: a part is unknown, or has another type.
     """
+    if not isinstance(given, dict):
+        raise ProtocolError(f"the observation is {given!r:.200}; it must be an object")
+    parts = {name: value for name, value in given.items() if name not in ("type", "env", "id")}
     try:
-        return _observation(given, action_space)
+        check_parts(parts, _PARTS, "an observation")
+        for name, value in parts.items():
+            allowed, called = _PARTS[name]
+            if not isinstance(value, allowed) or isinstance(value, bool) != (allowed is bool):
+                raise ValueError(f"{name} is {value!r:.200}; it must be {called}")
+        if not abs(parts.get("reward", 0)) <= LARGEST_FLOAT32:
+            raise ValueError(f"reward is {parts['reward']!r:.200}; it must be a number that float32 can hold")
+        features = parts.get("features", {})
+        parts["features"] = {name: _numbers(rows, f"features of {name!r}") for name, rows in features.items()}
+        if "global_features" in parts:
+            parts["global_features"] = _numbers(parts["global_features"], "global_features")
+        for name, ids in parts.get("ids", {}).items():
+            check_json_ids(ids, f"ids of {name!r}")
+        masks = parts.get("actions", {})
+        for name in masks:
+            if name not in action_space:
+                raise ValueError(f"unknown action {name!r}; {nearest(name, action_space)}")
+        parts["actions"] = {name: action_space[name].mask_from_json(name, mask) for name, mask in masks.items()}
+        return Observation(**parts)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
-
-
-def _observation(given: Any, action_space: Mapping[str, ActionSpace]) -> Observation:
-    if not isinstance(given, dict):
-        raise ValueError(f"the observation is {given!r:.200}; it must be an object")
-    parts = {name: value for name, value in given.items() if name not in ("type", "env", "id")}
-    check_parts(parts, _PARTS, "an observation")
-    for name, value in parts.items():
-        allowed, called = _PARTS[name]
-        if not isinstance(value, allowed) or isinstance(value, bool) != (allowed is bool):
-            raise ValueError(f"{name} is {value!r:.200}; it must be {called}")
-    if not abs(parts.get("reward", 0)) <= LARGEST_FLOAT32:
-        raise ValueError(f"reward is {parts['reward']!r:.200}; it must be a number that float32 can hold")
-    if "features" in parts:
-        parts["features"] = {name: _numbers(rows, f"features of {name!r}") for name, rows in parts["features"].items()}
-    if "global_features" in parts:
-        parts["global_features"] = _numbers(parts["global_features"], "global_features")
-    for name, ids in parts.get("ids", {}).items():
-        check_json_ids(ids, f"ids of {name!r}")
-    masks = parts.get("actions", {})
-    for name in masks:
-        if name not in action_space:
-            raise ValueError(f"unknown action {name!r}; {nearest(name, action_space)}")
-    parts["actions"] = {name: action_space[name].mask_from_json(name, mask) for name, mask in masks.items()}
-    return Observation(**parts)
 
 
 def _numbers(given: Any, what: str) -> NDArray[Any]:

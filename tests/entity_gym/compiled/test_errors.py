@@ -94,7 +94,8 @@ FOUND = {
     mistakes.MisspeltInHelper: (mistakes.misspelt, r"there is no pso .*did you mean 'pos'\?"),
     mistakes.UnknownName: (mistakes.UnknownName, r"the name WIDHT is not defined .*misspelt"),
     mistakes.NotAKernel: (mistakes.NotAKernel, r"not_a_kernel cannot be used in compiled code .*mark functions .* with @kernel"),
-    mistakes.TwoTypes: (mistakes.TwoTypes, r"the variable start is .* on one path and .* on another .*one type"),
+    # the second on Python 3.12, whose bytecode has the assignment on each path
+    mistakes.TwoTypes: (mistakes.TwoTypes, r"(the variable start is .* on one path|Tuple.* cannot be stored) .*one type"),
     mistakes.Unsupported: (mistakes.Unsupported, r"not available in compiled code: .*with \(context manager\)"),
     mistakes.ReturnsTwo: (mistakes.ReturnsTwo, r".*step returns three values: reward, terminated, truncated"),
 }  # fmt: skip
