@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,15 +190,16 @@ def test_programs_can_travel_to_worker_processes_and_play_the_same_there() -> No
 
 
 def test_asynchronously_each_program_goes_on_by_itself() -> None:
-    pool = ThreadedVecEnv(make(walk), 4, num_threads=2, batch_size=2)
-    pool.async_reset()
-    seen = np.zeros(4, np.int64)
-    for _ in range(20):
-        obs = pool.recv()
-        seen[obs.env_id] += 1
-        pool.send(moves(obs, 1), obs.env_id)
-    assert (seen > 0).all()
-    pool.close()
+    with closing(ThreadedVecEnv(make(walk), 4, num_threads=2, batch_size=2)) as pool:
+        pool.async_reset()
+        seen = np.zeros(4, np.int64)
+        for _ in range(10_000):  # the system decides which thread is the next
+            obs = pool.recv()
+            seen[obs.env_id] += 1
+            if (seen > 1).all():
+                break
+            pool.send(moves(obs, 1), obs.env_id)
+        assert (seen > 1).all()
 
 
 def test_evaluation_plays_one_game_in_each_environment() -> None:
