@@ -18,11 +18,11 @@ from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.incoming import check_arguments
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.batch_env import BatchEnvironment
-from entity_gym.pools.pool import EnvSource, ThreadedVecEnv
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv, is_compiled
 from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import SlotsFactory
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.registry import look_up
+from entity_gym.registry import look_up, with_parameters
 from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
 from rogue_net.adaptor import ObsAdaptor
 
@@ -114,10 +114,9 @@ def _across(config: EnvConfig) -> EnvSource:
 
 
 def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
-    if isinstance(factory, CompiledEnvironment):
-        return type(factory)(**{**factory.values, **kwargs})
-    if isinstance(factory, type) and issubclass(factory, CompiledEnvironment):
-        return factory(**kwargs)
+    if is_compiled(factory):
+        compiled: CompiledEnvironment = with_parameters(factory, kwargs)
+        return compiled
     if _is_vectorised(factory):
         if kwargs:
             raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is vectorised by hand: subclass it")

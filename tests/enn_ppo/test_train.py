@@ -15,9 +15,12 @@ import yaml
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, TrainResult, train
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.environment import bind_environment
 from enn_ppo.settings.schema import from_dict
 from enn_ppo.update import UpdateStats
 from entity_gym import Environment
+from entity_gym.envs.count import Count
+from entity_gym.envs.xor import Xor
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 
 KEYS = {
@@ -255,3 +258,10 @@ def test_an_existing_run_is_refused_untouched_and_overwritten_if_asked(tmp_path:
     train(tiny_config(tmp_path / "a", total_timesteps=32, overwrite=True))
     assert [row["step"] for row in rows_of(tmp_path / "a")] == [32]
     assert load_checkpoint(tmp_path / "a").step == 32
+
+
+def test_a_compiled_object_without_a_step_limit_can_be_trained_in_and_given_parameters() -> None:
+    bound = bind_environment(EnvConfig(id="Xor"), Xor())  # type: ignore[arg-type]
+    assert bound.source.values == {"max_steps": 0}  # type: ignore[union-attr]
+    bound = bind_environment(EnvConfig(id="Count", kwargs={"masked_choices": 4}), Count())  # type: ignore[arg-type]
+    assert bound.source.values["masked_choices"] == 4  # type: ignore[union-attr]
