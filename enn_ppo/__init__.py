@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from enn_ppo.config import (
         EnvConfig,
         EvalConfig,
-        Interrupted,
         LoggerConfig,
         OptimConfig,
         PPOConfig,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         TrainEvalConfig,
         ValueOptimConfig,
     )
+    from enn_ppo.errors import Interrupted
     from enn_ppo.eval import EvalResult, evaluate
     from enn_ppo.train import TrainResult, train
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
@@ -72,6 +72,7 @@ _HOMES = {
     "CloneResult": "enn_ppo.clone",
     "CloningConfig": "enn_ppo.cloning.config",
     "EvalResult": "enn_ppo.eval",
+    "Interrupted": "enn_ppo.errors",
     "RelposConfig": "rogue_net.config",
     "RogueNetConfig": "rogue_net.config",
     "TrainResult": "enn_ppo.train",

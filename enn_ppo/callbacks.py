@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from enn_ppo.tracking.logger import Row
-from entity_gym.pools.episodes import Episode
-from rogue_net import RogueNet
+
+if TYPE_CHECKING:
+    from entity_gym.pools.episodes import Episode
+    from rogue_net import RogueNet
 
 
 @dataclass

@@ -19,8 +19,9 @@ from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.cloning.examples import hold_out, load_examples
 from enn_ppo.cloning.learning import learn, match_scales
 from enn_ppo.cloning.output import CloneOutput
-from enn_ppo.config import Interrupted, default_run_dir
+from enn_ppo.config import default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
+from enn_ppo.errors import Interrupted
 from enn_ppo.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row

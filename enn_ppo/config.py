@@ -23,7 +23,6 @@ __all__ = [
     "DistributedConfig",
     "EnvConfig",
     "EvalConfig",
-    "Interrupted",
     "LoggerConfig",
     "OptimConfig",
     "PPOConfig",
@@ -38,18 +37,6 @@ __all__ = [
 
 WandbMode = Literal["disabled", "offline", "online"]
 Compile = Literal["auto", "off", "graphs"]
-
-
-class Interrupted(Exception):
-    """The user asked the run to stop, and it stopped in order. The message says where it can be resumed from.
-
-    Attributes:
-        exit_code: of the process: 130 after Ctrl-C, 143 after SIGTERM.
-    """
-
-    def __init__(self, message: str, exit_code: int = 130) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, kw_only=True)

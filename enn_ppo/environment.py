@@ -61,20 +61,30 @@ class BoundEnvironment(NamedTuple):
         made: Environment = source()
         return made
 
-    def make_vec_env(self, rollout: RolloutConfig, seed: int, first_env: int = 0) -> VecEnv:
+    def make_vec_env(
+        self, rollout: RolloutConfig, seed: int, first_env: int = 0, *, background: bool = False
+    ) -> VecEnv:
         """The pool that `rollout` asks for.
 
         Args:
             rollout: how many environments, and how they are stepped.
             seed: of their random numbers.
             first_env: the number of environment 0 in seeds and messages, where this is a part of more.
+            background: whether steps that are sent are taken while the caller does something else.
 
         Raises:
             ValueError: an environment cannot be made, or is not as it must be.
         """
         if rollout.num_processes:
             return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed, first_env=first_env)
-        return ThreadedVecEnv(self.source, rollout.num_envs, rollout.num_threads, seed=seed, first_env=first_env)
+        return ThreadedVecEnv(
+            self.source,
+            rollout.num_envs,
+            rollout.num_threads,
+            seed=seed,
+            first_env=first_env,
+            background=background,
+        )
 
 
 def _is_vectorised(source: object) -> bool:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from enn_ppo.actor_critic import ActorCritic
-from enn_ppo.advantages import Advantages, gae, n_step, vtrace
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
-from enn_ppo.config import PPOConfig, TrainConfig
+from enn_ppo.config import TrainConfig
 from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.graphs.support import uses_graphs
 from enn_ppo.moments import update_normalization
+from enn_ppo.optimizer import make_optimizer, plain_state, set_learning_rates
+from enn_ppo.ppo import Advantages, PPOSettings, Samples, gae, n_step, update
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Rollout
-from enn_ppo.stale import judge_again
 from enn_ppo.tracking.counts import Played, summarize
 from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.merged_counts import merge_played
-from enn_ppo.update import UpdateStats, update
+from enn_ppo.vtrace import recompute_log_probs, vtrace
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
@@ -36,14 +36,14 @@ class Settings(NamedTuple):
     """Settings of one update: every schedule has become its number."""
 
     step: int  # environment steps that were trained before it
-    ppo: PPOConfig
+    ppo: PPOSettings
     learning_rates: tuple[float, float]  # of the policy, and of a separate value network
 
 
 class Learned(NamedTuple):
     """An update that was done."""
 
-    stats: UpdateStats
+    stats: dict[str, float]  # of the update, by name
     played: Played  # what it learned from
 
 
@@ -144,19 +144,18 @@ class Learner:
         Args:
             rollout: to learn from.
             settings: of this update.
-            stale: whether other parameters than those of now have played any of it. Then all of it is judged again by those
-                of now, and what it is worth to them is estimated by V-trace.
+            stale: whether any of it was played by earlier parameters. Then log-probs and values are computed again, and
+                advantages are those of V-trace.
         """
         self.begin(settings)
         log_ratios = None
         if stale:
-            rollout, log_ratios = judge_again(self.model, rollout)
+            rollout, log_ratios = recompute_log_probs(self.model, rollout)
         advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
         stats = update(
             self.model,
             self.optimizer,
-            rollout,
-            advantages,
+            Samples.of(rollout, advantages),
             self.config.optim,
             settings.ppo,
             generator=self._shuffling,
@@ -165,7 +164,7 @@ class Learner:
         )
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
-            self.measure(rollout.obs)
+            self.measure(rollout.frames.obs)
         played = self.ranks.gather_objects(summarize(rollout, self._action_space))
         return Learned(stats, merge_played(played))
 
@@ -175,26 +174,31 @@ class Learner:
         self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
         set_learning_rates(self.optimizer, settings.learning_rates)
 
-    def estimate_advantages(self, rollout: Rollout, ppo: PPOConfig, log_ratios: Tensor | None = None) -> Advantages:
-        """Advantages and returns, of rewards and in values that are scaled as `ppo.normalize` says.
+    def estimate_advantages(
+        self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None
+    ) -> Advantages:
+        """Advantages and returns of rewards that are scaled as `ppo.normalize` says.
 
         Args:
-            rollout: what was played.
-            ppo: how they are estimated.
+            rollout: T steps of N environments.
+            settings: how advantages are estimated.
             log_ratios: (T, N), where other parameters have played; see `vtrace`.
         """
-        rewards, gamma = rollout.rewards, float(ppo.gamma)
+        rewards, values, terminated, truncated, final_values = map(
+            rollout.by_step, ("rewards", "values", "terminated", "truncated", "final_values")
+        )
+        gamma, n_steps = settings.gamma, settings.n_steps
         if self.reward_scale:
-            begins, env_id = torch.from_numpy(rollout.elapsed_steps[0] == 0), torch.from_numpy(rollout.env_id)
-            rewards = self.reward_scale(rewards, rollout.terminated | rollout.truncated, gamma, begins, env_id)
-        played = (rollout.values, rollout.terminated, rollout.truncated, rollout.final_values, rollout.last_values)
+            begins, env_id = (rollout.by_step("step")[0] == 0).cpu(), rollout.by_step("env_id")[0].cpu()
+            rewards = self.reward_scale(rewards, terminated | truncated, gamma, begins, env_id)
+        played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
         if log_ratios is not None:
-            n_steps, decay = (None, float(ppo.gae_lambda)) if ppo.advantages == "gae" else (ppo.n_steps, 1.0)
-            advantages = vtrace(rewards, *played, log_ratios, gamma=gamma, gae_lambda=decay, n_steps=n_steps)
-        elif ppo.advantages == "gae":
-            advantages = gae(rewards, *played, gamma=gamma, gae_lambda=float(ppo.gae_lambda))
+            decay = settings.gae_lambda if n_steps is None else 1.0
+            advantages = vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay, n_steps=n_steps)
+        elif n_steps is None:
+            advantages = gae(*played, gamma=gamma, gae_lambda=settings.gae_lambda)
         else:
-            advantages = n_step(rewards, *played, gamma=gamma, n_steps=ppo.n_steps or len(rewards))
+            advantages = n_step(*played, gamma=gamma, n_steps=n_steps)
         if self.return_scale:
             self.return_scale(advantages.returns, self.model.value_head, self.ranks)
         return advantages
@@ -205,7 +209,7 @@ class Learner:
 
     def measure_rollout(self, rollout: Rollout) -> None:
         """Begin the input statistics with a rollout that is not learned from."""
-        self.measure(rollout.obs)
+        self.measure(rollout.frames.obs)
 
     @property
     def value_unit(self) -> float:
@@ -266,7 +270,7 @@ class Learner:
     def measure_what_is_new(self, rollout: Rollout) -> None:
         """Give features that the restored checkpoint had no statistics of those of a rollout that is not learned from."""
         for network in self._transferred:
-            network.measure(rollout.obs, self.ranks)
+            network.measure(rollout.frames.obs, self.ranks)
 
     def metrics(self) -> Row:
         """What there is to tell beside what was `Learned`."""
@@ -292,42 +296,6 @@ def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[s
         return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
 
 
-def make_optimizer(
-    model: ActorCritic, config: TrainConfig, recorded_on: torch.device | None = None
-) -> torch.optim.Optimizer:
-    """AdamW of the policy, and in a second group of the value network where there is one.
-
-    Args:
-        model: with the parameters.
-        config: of the run.
-        recorded_on: the device that will record its steps as graphs, where its learning rates must be; None: none will.
-    """
-    groups = optimizer_groups(model, config)
-    if recorded_on is None:
-        return torch.optim.AdamW(groups, lr=0.0, eps=1e-5, fused=True)
-    for group in groups:
-        group["lr"] = torch.zeros((), device=recorded_on)
-    return torch.optim.AdamW(groups, lr=0.0, eps=1e-5, fused=True, capturable=recorded_on.type == "cuda")
-
-
-def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float]) -> None:
-    """Of the groups, in their order; there may be more rates than groups."""
-    for group, rate in zip(optimizer.param_groups, rates, strict=False):
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)  # in its place, where a graph reads it
-        else:
-            group["lr"] = rate
-
-
-def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`state_dict()` with learning rates as numbers, and as it is without graphs: either kind of run goes on from it."""
-    state = optimizer.state_dict()
-    for group in state["param_groups"]:
-        group["lr"] = float(group["lr"])
-        group["capturable"] = False
-    return state
-
-
 def set_products(config: TrainConfig, device: torch.device) -> None:
     """Check that `precision` of the networks can be, and let torch multiply matrices so.
 
@@ -340,17 +308,3 @@ def set_products(config: TrainConfig, device: torch.device) -> None:
     if device.type == "cuda":
         rounded = any(net.precision == "tf32" for net in networks)
         torch.set_float32_matmul_precision("high" if rounded else "highest")
-
-
-def optimizer_groups(model: ActorCritic, config: TrainConfig) -> list[dict[str, Any]]:
-    """The parameters and settings of each group; the learning rates are set before every update."""
-    optim, own = config.optim, config.value_optim
-    policy = {"params": list(model.policy.parameters()), "weight_decay": optim.weight_decay}
-    if model.value_net is None:
-        return [policy | {"max_grad_norm": optim.max_grad_norm}]
-    value = {
-        "params": list(model.value_net.parameters()),
-        "weight_decay": optim.weight_decay if own.weight_decay is None else own.weight_decay,
-        "max_grad_norm": own.max_grad_norm or optim.max_grad_norm,
-    }
-    return [policy | {"max_grad_norm": optim.max_grad_norm}, value]

@@ -10,10 +10,7 @@ import torch
 
 from enn_ppo.checkpoints.layout import step_folders
 from enn_ppo.config import TrainConfig
-
-
-class DeviceMemoryFull(RuntimeError):  # noqa: N818 - says what happened
-    """There was not enough memory on the device; the message says which settings take less."""
+from enn_ppo.errors import DeviceMemoryFull
 
 
 @contextmanager

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from enn_ppo.actor_critic import Actor
-from enn_ppo.merging import merge_rollouts
-from enn_ppo.rollout import Besides, EnvBlock, Rollout, Trajectory, merge_metrics
+from enn_ppo.rollout import EnvBlock, Rollout, RolloutStats, Trajectory, play
 from enn_ppo.sampling import BlockSampler, Parameters
-from enn_ppo.stepping import Actions, StepHere, Stepped, play
-from entity_gym.batch.vec_obs import Metric
-from entity_gym.pools.episodes import Episode
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import PlayerMapping, Seating, players_of
 from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import VecEnv
@@ -76,12 +73,12 @@ def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -
     return Cast(policies, mapping)
 
 
-class PlayersCollector(EnvBlock):
+class PlayersCollector(EnvBlock[dict[str, Rollout]]):
     """Environments in which several policies play together, each all of its players.
 
-    A rollout of a policy has a column for each environment and player, those of the first player first. Column by column it is
-    what `Seating.show` shows to that player, with its own actors and reward, and what the policy did there. Its `env_id` numbers
-    environments and players: environment times players of the policy, plus the place of the player among these.
+    A policy's rollout has a column for each environment and player, those of the first player first. A column has what
+    `Seating.show` shows to that player, with the player's own actors and reward, and what the policy did there. Its `env_id`
+    numbers environments and players: environment times players of the policy, plus the place of the player among these.
 
     Args:
         vec_env: N environments.
@@ -107,59 +104,55 @@ class PlayersCollector(EnvBlock):
 
     def collect(self, steps: int) -> dict[str, Rollout]:
         """Play `steps` steps in every environment: a rollout of each policy."""
-        return play([self], steps, [StepHere()])[0]
+        return play([self], steps)[0]
 
-    def playing(self, steps: int) -> Generator[Actions, Stepped, dict[str, Rollout]]:
-        """As `collect`, where somebody else has the environments take their steps; see `Plays`."""
-        assert self._obs is not None, "reset first"
-        players = range(self._cast.mapping.num_players)
-        keys = self._noise_keys(steps)
-        seating = Seating(self._obs, self._cast.mapping)
-        parts = [seating.part(player) for player in players]
-        trajectories = [
-            Trajectory(
-                self._nets[name], self.device, keyed(keys, torch.tensor(player, device=self.device)), seating.show(part)
-            )
-            for player, (name, part) in enumerate(zip(self._cast.played_by, parts, strict=True))
-        ]
-        episodes: dict[str, list[Episode]] = {name: [] for name in self._cast.policies}
-        metrics: dict[str, Metric] = {}
-        env_seconds = act_seconds = 0.0
-        for _ in range(steps):
-            started = time.perf_counter()
-            actions = [trajectory.act() for trajectory in trajectories]
-            joined = seating.join(list(zip(parts, actions, strict=True)))
-            act_seconds += time.perf_counter() - started
-            self._obs, waited = yield joined
-            env_seconds += waited
-            seating = Seating(self._obs, self._cast.mapping)
-            parts = [seating.part(player) for player in players]
-            for trajectory, part in zip(trajectories, parts, strict=True):
-                trajectory.observe(seating.show(part))
-            for ended in self._episodes.step(self._obs, seating.rewards):
-                for name, episode in ended.items():
-                    episodes[name].append(episode)
-            merge_metrics(metrics, self._obs.metrics)
-
-        def rollout(name: str, player: int) -> Rollout:
+    def begin(self, steps: int) -> None:
+        assert self.obs is not None, "reset first"
+        keys = self.noise_keys(steps)
+        self._seat(self.obs)
+        self._trajectories = []
+        for player, (name, part) in enumerate(zip(self._cast.played_by, self._parts, strict=True)):
             own = self._cast.policies[name]
-            place = own.index(player)
-            # what is told of all of a policy's players together is told once
-            besides = Besides(
-                env_id=self.env_id * len(own) + place,
-                episodes=episodes[name] if place == 0 else [],
-                metrics=metrics if place == 0 else {},
-                env_seconds=env_seconds if place == 0 else 0.0,
-                act_seconds=act_seconds if place == 0 else 0.0,
-            )
-            return trajectories[player].rollout(besides)
+            own_keys = keyed(keys, torch.tensor(player, device=self.device))
+            env_id = self.env_id * len(own) + own.index(player)
+            shown = self._seating.show(part)
+            self._trajectories.append(Trajectory(self._nets[name], self.device, own_keys, shown, env_id))
+        self._stats = {name: RolloutStats() for name in self._cast.policies}
 
-        return {
-            name: merge_rollouts([rollout(name, player) for player in own]) for name, own in self._cast.policies.items()
-        }
+    def act(self) -> Mapping[str, VecAction]:
+        started = time.perf_counter()
+        actions = [trajectory.act() for trajectory in self._trajectories]
+        joined = self._seating.join(list(zip(self._parts, actions, strict=True)))
+        for stats in self._stats.values():
+            stats.act_seconds += time.perf_counter() - started
+        return joined
+
+    def observe(self, obs: VecObs, waited: float) -> None:
+        self.obs = obs
+        self._seat(obs)
+        for trajectory, part in zip(self._trajectories, self._parts, strict=True):
+            trajectory.observe(self._seating.show(part))
+        ended = self._episodes.step(obs, self._seating.rewards)
+        for name, stats in self._stats.items():
+            stats.add([each[name] for each in ended], obs.metrics)
+            stats.env_seconds += waited
+
+    def finish(self) -> dict[str, Rollout]:
+        def played(name: str, players: Sequence[int]) -> Rollout:
+            # the statistics are of all players of a policy together
+            stats = [self._stats[name], *(RolloutStats() for _ in players[1:])]
+            pairs = zip(players, stats, strict=True)
+            return Rollout.merged([self._trajectories[player].rollout(each) for player, each in pairs])
+
+        return {name: played(name, players) for name, players in self._cast.policies.items()}
+
+    def _seat(self, obs: VecObs) -> None:
+        """Find what each player sees."""
+        self._seating = Seating(obs, self._cast.mapping)
+        self._parts = [self._seating.part(player) for player in range(self._cast.mapping.num_players)]
 
 
-class PlayersSampler(BlockSampler):
+class PlayersSampler(BlockSampler[dict[str, Rollout]]):
     """Environments in this process in which several policies play.
 
     Args:
@@ -169,7 +162,7 @@ class PlayersSampler(BlockSampler):
         device: where the policies are.
         seed: of the run.
         first_env: the number of the first environment, where these are a part of more.
-        pipeline: blocks that are played at a time.
+        pipeline: blocks that are played in turns.
     """
 
     def __init__(
@@ -183,11 +176,11 @@ class PlayersSampler(BlockSampler):
         pipeline: int = 1,
     ) -> None:
         self._cast = cast
-        self.blocks = []
+        blocks = []
         for pool in pools:
-            self.blocks.append(PlayersCollector(pool, nets, cast, device, seed, first_env))
+            blocks.append(PlayersCollector(pool, nets, cast, device, seed, first_env))
             first_env += len(pool)
-        super().__init__(self.blocks, seed, pipeline)
+        super().__init__(blocks, seed, pipeline)
 
     def configure(self, parameters: Parameters) -> None:
         self._check(parameters)
@@ -199,8 +192,8 @@ class PlayersSampler(BlockSampler):
 
     def collect(self, steps: int) -> dict[str, Rollout]:
         """Play so many steps in every environment: a rollout of each policy."""
-        collected = self._play(self.blocks, steps)
-        return {name: merge_rollouts([each[name] for each in collected]) for name in self._cast.policies}
+        collected = self.collect_blocks(steps)
+        return {name: Rollout.merged([each[name] for each in collected]) for name in self._cast.policies}
 
     def _check(self, parameters: Parameters) -> None:
         """Refuse parameters that decide who owns what."""

@@ -11,19 +11,12 @@ Shapes: K ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
-
-
-class RankFailed(SystemExit):
-    """Another rank tells why all end: it has failed, or the user has asked for it. This one ends silently."""
-
-
-class RankDied(RuntimeError):  # noqa: N818 - says what happened
-    """Another rank has gone without a word."""
 
 
 class Ranks(Protocol):

@@ -1,15 +1,15 @@
-"""Playing: the policy acts in N environments for T steps, and everything that learning needs is kept on the device.
+"""Rollouts: the policy acts in N environments for T steps.
 
-Shapes: T steps, N environments, B = T * N frames ordered by step and then environment, A actors.
+Shapes: T steps, N environments, B = T * N frames ordered by step and then environment.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,41 +17,83 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.actor_critic import Actor
+from enn_ppo.frames import Frames, cat_columns
 from enn_ppo.graphs.acting import ActGraph
-from enn_ppo.recording.frames import Frames
-from enn_ppo.recording.recorder import Recorder
-from enn_ppo.stepping import Actions, StepHere, Stepped, play
 from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
-from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, keyed
+from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
 from rogue_net.crossing import moved, to_device
-from rogue_net.ragged import cat_ragged
+from rogue_net.ragged import Cat
+
+T = TypeVar("T")
+
+
+@dataclass
+class RolloutStats:
+    """Episode statistics and timings of a rollout.
+
+    Attributes:
+        episodes: that ended.
+        metrics: that the environments reported.
+        env_seconds: waited for environments; the time that they take while the policy acts elsewhere is not counted.
+        act_seconds: of the policy.
+    """
+
+    episodes: list[Episode] = field(default_factory=list)
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    env_seconds: float = 0.0
+    act_seconds: float = 0.0
+
+    def add(self, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> None:
+        """Take in more episodes and metrics."""
+        self.episodes += episodes
+        for name, metric in metrics.items():
+            self.metrics.setdefault(name, Metric()).merge(metric)
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What happened."""
+    """T steps of N environments. A new per-frame column is one field of `Frames`, and a line in `Trajectory.rollout`."""
 
-    obs: ObsBatch  # B frames
-    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
-    log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
-    values: Tensor  # (T, N) float32, of `obs`
-    rewards: Tensor  # (T, N) float32, for the actions taken in `obs`
-    terminated: Tensor  # (T, N) bool
-    truncated: Tensor  # (T, N) bool
-    final_values: Tensor  # (T, N) float32, of the last observations of truncated episodes; 0 elsewhere
-    last_values: Tensor  # (N,) float32, of the observations after the last step
-    elapsed_steps: NDArray[np.int64]  # (T, N), steps that the episode of each frame of `obs` had been played
-    # (N,), the environments' numbers among all of the run; of several players see `PlayersCollector`
-    env_id: NDArray[np.int64]
-    episodes: list[Episode]  # that ended
-    metrics: dict[str, Metric]  # that the environments reported
-    env_seconds: float  # waited for environments; what they do while the policy acts elsewhere is not counted
-    act_seconds: float
+    frames: Frames  # B
+    last_values: Tensor  # (N,) float32, V of the observations after the last step
+    stats: RolloutStats
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return len(self.last_values)
+
+    def by_step(self, name: str) -> Tensor:
+        """The column `name` of the frames, one number each, as (T, N)."""
+        column: Tensor = getattr(self.frames, name)
+        return column.view(-1, self.num_envs)
+
+    @staticmethod
+    def merged(rollouts: Sequence[Rollout]) -> Rollout:
+        """Rollouts of the same number of steps side by side, in the order of their environments."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+        places = torch.arange(sum(len(rollout.frames) for rollout in rollouts))
+        of_each = torch.split(places, [len(rollout.frames) for rollout in rollouts])
+        order = torch.cat(
+            [place.view(-1, rollout.num_envs) for place, rollout in zip(of_each, rollouts, strict=True)], dim=1
+        )
+        stats = RolloutStats()
+        for rollout in rollouts:
+            stats.add(rollout.stats.episodes, rollout.stats.metrics)
+            stats.env_seconds += rollout.stats.env_seconds
+            stats.act_seconds += rollout.stats.act_seconds
+        frames = Frames.cat([rollout.frames for rollout in rollouts])
+        return Rollout(
+            frames=frames.gather(moved(order.flatten(), frames.values.device), all_of_them=True),
+            last_values=torch.cat([rollout.last_values for rollout in rollouts]),
+            stats=stats,
+        )
 
 
-class EnvBlock:
+class EnvBlock(ABC, Generic[T]):
     """Environments that are played together, and carried from one rollout to the next.
 
     Args:
@@ -67,32 +109,48 @@ class EnvBlock:
         self.seed_noise(seed)
         self.env_id: NDArray[np.int64] = tracker.first_env + np.arange(len(vec_env))  # among all of the run
         self.tracker = tracker
-        self._obs: VecObs | None = None
+        self.obs: VecObs | None = None  # what the environments show now; None before `reset`
+
+    @abstractmethod
+    def begin(self, steps: int) -> None:
+        """Begin a rollout of so many steps where the last one has ended."""
+
+    @abstractmethod
+    def act(self) -> Mapping[str, VecAction]:
+        """Choose an action for every actor of the current observation."""
+
+    @abstractmethod
+    def observe(self, obs: VecObs, waited: float) -> None:
+        """Take in the observation that the actions have led to, which was waited for so many seconds."""
+
+    @abstractmethod
+    def finish(self) -> T:
+        """Everything that was played since `begin`."""
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> None:
         """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
-        self._obs = self.vec_env.reset(seed, env_info)
+        self.obs = self.vec_env.reset(seed, env_info)
         self.tracker.reset()
 
     def seed_noise(self, seed: int) -> None:
         """From now on the noise of a frame is keyed by `seed`, its environment's number, and the steps played since."""
         self._seed, self._steps = seed, 0
 
-    def _noise_keys(self, steps: int) -> Tensor:
+    def noise_keys(self, steps: int) -> Tensor:
         """(T, N) of the next steps."""
         numbers = torch.arange(self._steps, self._steps + steps)
         self._steps += steps
         return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)
 
     def state(self) -> dict[str, Any]:
-        """Where the environments and their episodes are, for `load_state`; environments that cannot be saved are None."""
+        """The state of the environments and their episodes, for `load_state`; environments that cannot be saved are None."""
         return {
             "environments": self.vec_env.state() if self.vec_env.can_save else None,
             "episodes": self.tracker.state(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from what `state` returned.
+        """Continue from the `state` of an earlier run.
 
         Returns:
             Why the environments cannot continue, and have to be reset; None if they do continue.
@@ -105,7 +163,7 @@ class EnvBlock:
         if np.ndim(state["episodes"]["rewards"]) != self.tracker.rewards.ndim:
             return "one policy has played in them where there are now several, or several where there is now one"
         try:
-            self._obs = self.vec_env.load_state(state["environments"])
+            self.obs = self.vec_env.load_state(state["environments"])
         except ValueError as error:  # the environment has changed since
             return str(error)
         self.tracker.load_state(state["episodes"])
@@ -116,7 +174,7 @@ class EnvBlock:
         self.vec_env.close()
 
 
-class Collector(EnvBlock):
+class Collector(EnvBlock[Rollout]):
     """Environments in which one policy plays.
 
     Args:
@@ -126,6 +184,7 @@ class Collector(EnvBlock):
         seed: of the sampling noise.
         first_env: the number of environment 0, where these are a part of more.
         graphs: whether acting is recorded as a CUDA graph.
+        logits: whether rollouts keep the logits of all choices, for recordings. They are computed without a graph.
     """
 
     def __init__(
@@ -137,70 +196,50 @@ class Collector(EnvBlock):
         first_env: int = 0,
         *,
         graphs: bool = False,
+        logits: bool = False,
     ) -> None:
         self._episodes = EpisodeTracker(len(vec_env), first_env)
         super().__init__(vec_env, device, seed, self._episodes)
-        self.net = net
-        self._act_graph = ActGraph(net, device) if graphs else None
-        self.recorder: Recorder | None = None  # takes every rollout, as a chunk of its own
-        self.value_unit = 1.0  # of the values, in rewards: recordings hold both in rewards
+        self.net, self._logits = net, logits
+        self._graph = ActGraph(net, device) if graphs and not logits else None
 
     def collect(self, steps: int) -> Rollout:
         """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
-        return play([self], steps, [StepHere()])[0]
+        return play([self], steps)[0]
 
-    def playing(self, steps: int) -> Generator[Actions, Stepped, Rollout]:
-        """As `collect`, where somebody else has the environments take their steps; see `Plays`."""
-        assert self._obs is not None, "reset first"
-        logits = self.recorder is not None and self.recorder.logits
-        # a graph has no logits: recordings that want them are made without
-        graph = None if logits else self._act_graph
-        keys = self._noise_keys(steps)
-        trajectory = Trajectory(self.net, self.device, keys, self._obs, logits=logits, graph=graph)
-        episodes: list[Episode] = []
-        metrics: dict[str, Metric] = {}
-        env_seconds = act_seconds = 0.0
-        for _ in range(steps):
-            started = time.perf_counter()
-            actions = trajectory.act()
-            act_seconds += time.perf_counter() - started
-            self._obs, waited = yield actions
-            env_seconds += waited
-            trajectory.observe(self._obs)
-            episodes += self._episodes.step(self._obs)
-            merge_metrics(metrics, self._obs.metrics)
-        besides = Besides(self.env_id, episodes, metrics, env_seconds, act_seconds)
-        rollout = trajectory.rollout(besides)
-        if self.recorder is not None:
-            self.recorder.add(trajectory.frames_of(rollout, self.value_unit))
-            self.recorder.flush()
-        return rollout
+    def begin(self, steps: int) -> None:
+        assert self.obs is not None, "reset first"
+        keys = self.noise_keys(steps)
+        self._stats = RolloutStats()
+        self._trajectory = Trajectory(
+            self.net, self.device, keys, self.obs, self.env_id, logits=self._logits, graph=self._graph
+        )
 
-    def close(self) -> None:
-        with ExitStack() as stack:
-            stack.callback(super().close)
-            if self.recorder:
-                stack.callback(self.recorder.close)
+    def act(self) -> Mapping[str, VecAction]:
+        started = time.perf_counter()
+        actions = self._trajectory.act()
+        self._stats.act_seconds += time.perf_counter() - started
+        return actions
 
+    def observe(self, obs: VecObs, waited: float) -> None:
+        self.obs = obs
+        self._trajectory.observe(obs)
+        self._stats.add(self._episodes.step(obs), obs.metrics)
+        self._stats.env_seconds += waited
 
-class Besides(NamedTuple):
-    """What of a rollout is no matter of frames; see `Rollout`."""
-
-    env_id: NDArray[np.int64]  # (N,)
-    episodes: list[Episode]
-    metrics: dict[str, Metric]
-    env_seconds: float
-    act_seconds: float
+    def finish(self) -> Rollout:
+        return self._trajectory.rollout(self._stats)
 
 
 class Trajectory:
-    """A rollout in the making, of frames as they are shown to one policy.
+    """A rollout that is being played: the frames that one policy sees, and its actions in them.
 
     Args:
         net: the policy, and its values.
         device: where the policy is.
         keys: (T, N) of the sampling noise.
         obs: the first N frames.
+        env_id: (N,) the numbers of their environments, as the rollout shall have them.
         logits: whether those of all choices are kept.
         graph: acts in place of the policy, without logits.
     """
@@ -211,94 +250,115 @@ class Trajectory:
         device: torch.device,
         keys: Tensor,
         obs: VecObs,
+        env_id: NDArray[np.int64],
         *,
         logits: bool = False,
         graph: ActGraph | None = None,
     ) -> None:
         self._net, self._device, self._keys, self._logits, self._graph = net, device, keys, logits, graph
+        self._env_id = torch.from_numpy(env_id)
         self._seen = [obs]  # before every step, and after the last
-        self._frames: list[ObsBatch] = []
+        self._batches: list[ObsBatch] = []
         self._results: list[ActResult] = []
 
     def act(self) -> dict[str, VecAction]:
-        """Choose actions in the frames that were shown last."""
+        """Choose actions in the last N frames."""
         obs, keys = self._seen[-1], self._keys[len(self._results)]
         if self._graph is not None:
             batch, result = self._graph(obs, keys)
         else:
             batch = ObsBatch.from_vec_obs(obs, self._device)
             result = self._net.act(batch, generator=FrameKeys(keys), logits=self._logits)
-        self._frames.append(batch)
+        self._batches.append(batch)
         self._results.append(result)
         offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
         return result.to_buffers(offsets)  # synchronises: the environments need the actions
 
     def observe(self, obs: VecObs) -> None:
-        """Take in what the actions have led to."""
+        """Take in the N frames that the actions have led to."""
         self._seen.append(obs)
 
-    def rollout(self, besides: Besides) -> Rollout:
-        """All of it, with what else there is to tell."""
-        results, outcomes = self._results, self._seen[1:]
+    def rollout(self, stats: RolloutStats) -> Rollout:
+        """All T * N frames."""
+        results, before, after = self._results, self._seen[:-1], self._seen[1:]
 
-        columns = [
-            torch.stack([torch.from_numpy(getattr(obs, name)) for obs in outcomes])
-            for name in ("reward", "done", "truncated")
+        def on_host(name: str, steps: Sequence[VecObs]) -> Tensor:
+            return torch.cat([torch.from_numpy(getattr(obs, name)) for obs in steps])
+
+        host = [
+            on_host("elapsed_step", before),
+            *(on_host(name, after) for name in ("reward", "done", "truncated")),
+            self._env_id.repeat(len(results)),
         ]
-        rewards, done, truncated = columns if self._device.type == "cpu" else to_device(columns, self._device)
-        obs = ObsBatch.cat(self._frames)
-        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}  # every actor chooses once
-        return Rollout(
-            obs=obs,
-            actions={
-                name: RaggedTensor(torch.cat([result.actions[name].values for result in results]), offsets[name])
-                for name in results[0].actions
-            },
-            log_probs={
-                name: RaggedTensor(torch.cat([result.log_probs[name] for result in results]), offsets[name])
-                for name in results[0].log_probs
-            },
-            values=torch.stack([result.values for result in results]),
+        there = host if self._device.type == "cpu" else to_device(host, self._device)
+        step, rewards, done, truncated, env_id = there
+        cat = Cat()
+
+        def of_results(columns: Sequence[Any]) -> Any:
+            return cat_columns(columns, cat)
+
+        log_probs = [
+            {name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()}
+            for result in results
+        ]
+        frames = Frames(
+            obs=ObsBatch.cat(self._batches, cat),
+            env_id=env_id,
+            step=step,
+            actions=of_results([result.actions for result in results]),
+            log_probs=of_results(log_probs),
+            logits=of_results([result.logits for result in results]),
+            values=of_results([result.values for result in results]),
             rewards=rewards,
             terminated=done & ~truncated,
             truncated=truncated,
-            final_values=self._final_values(outcomes),
-            last_values=self._net.value(ObsBatch.from_vec_obs(self._seen[-1], self._device)),
-            elapsed_steps=np.stack([obs.elapsed_step for obs in self._seen[:-1]]),
-            **besides._asdict(),
+            final_values=self._final_values(after),
         )
+        last_values = self._net.value(ObsBatch.from_vec_obs(self._seen[-1], self._device))
+        return Rollout(frames, last_values, stats)
 
-    def _final_values(self, outcomes: list[VecObs]) -> Tensor:
-        """(T, N): values of the last observations of truncated episodes, all evaluated in one batch."""
-        values = torch.zeros(len(outcomes), len(outcomes[0]), device=self._device)
-        ended = [(t, obs.final) for t, obs in enumerate(outcomes) if obs.final is not None]
+    def _final_values(self, after: Sequence[VecObs]) -> Tensor:
+        """(B,) values of the last observations of truncated episodes, all evaluated in one batch; 0 elsewhere."""
+        num_envs = len(self._env_id)
+        values = torch.zeros(len(after) * num_envs, device=self._device)
+        ended = [(t, obs.final) for t, obs in enumerate(after) if obs.final is not None]
         if ended:
-            steps = torch.cat([torch.full((len(final),), t) for t, final in ended])
-            envs = torch.cat([torch.from_numpy(final.env_id) for _, final in ended])
-            places = moved(steps * values.shape[1] + envs, self._device)
+            places = torch.cat([t * num_envs + torch.from_numpy(final.env_id) for t, final in ended])
             batch = ObsBatch.cat([ObsBatch.from_vec_obs(final) for _, final in ended]).to(self._device)
-            values.view(-1).index_copy_(0, places, self._net.value(batch))
+            values.index_copy_(0, moved(places, self._device), self._net.value(batch))
         return values
 
-    def frames_of(self, rollout: Rollout, value_unit: float) -> Frames:
-        """The rollout as frames to record, with logits if they were kept; values in rewards, of `value_unit` each."""
-        logits = [result.logits for result in self._results if result.logits is not None]
-        return Frames(
-            obs=rollout.obs,
-            env_id=torch.cat([torch.from_numpy(obs.env_id) for obs in self._seen[:-1]]),
-            step=torch.from_numpy(rollout.elapsed_steps.flatten()),
-            actions=rollout.actions,
-            log_probs=rollout.log_probs,
-            logits={name: cat_ragged([each[name] for each in logits]) for name in logits[0]} if logits else None,
-            values=rollout.values.flatten() * value_unit,
-            rewards=rollout.rewards.flatten(),
-            terminated=rollout.terminated.flatten(),
-            truncated=rollout.truncated.flatten(),
-            final_values=rollout.final_values.flatten() * value_unit,
-        )
 
+@torch.no_grad()
+def play(blocks: Sequence[EnvBlock[T]], steps: int) -> list[T]:
+    """Play `steps` steps in every block; one block is a plain loop.
 
-def merge_metrics(into: dict[str, Metric], metrics: Mapping[str, Metric]) -> None:
-    """Add what environments have reported to what they had before."""
-    for name, metric in metrics.items():
-        into.setdefault(name, Metric()).merge(metric)
+    Several blocks are played in turns: the policy acts in one while the others are stepped, by the threads or processes of
+    their pools. The calling thread does everything else, so what is played does not depend on which was ready first.
+
+    Returns:
+        What was played in each.
+
+    Raises:
+        BaseException: what environments or policies raise; of several blocks the one whose turn came first.
+    """
+    for block in blocks:
+        block.begin(steps)
+    if len(blocks) == 1:
+        (block,) = blocks
+        for _ in range(steps):
+            actions = block.act()
+            started = time.perf_counter()
+            obs = block.vec_env.act(actions)
+            block.observe(obs, time.perf_counter() - started)
+    else:
+        for block in blocks:
+            block.vec_env.send(block.act())
+        for step in range(steps):
+            for block in blocks:
+                started = time.perf_counter()
+                obs = block.vec_env.recv()
+                block.observe(obs, time.perf_counter() - started)
+                if step + 1 < steps:
+                    block.vec_env.send(block.act())
+    return [block.finish() for block in blocks]

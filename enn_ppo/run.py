@@ -11,13 +11,11 @@ from typing import NamedTuple
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
 from enn_ppo.checkpoints.common import load_common
-from enn_ppo.config import Interrupted
-from enn_ppo.distributed.errors import PartLost, TooManyFailures
+from enn_ppo.errors import Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.evaluation.episodes import summarize
 from enn_ppo.evaluation.evaluator import EvalRow, Evaluator, as_metrics
 from enn_ppo.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.learner import Learned, Settings
-from enn_ppo.ranks import RankDied, RankFailed
 from enn_ppo.recording.recorder import RecordingError
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row, Timing, metrics_row
@@ -216,7 +214,7 @@ class Run:
     def _explain(self, error: BaseException) -> None:
         """Add what can be done about an error that has ended the run."""
         if isinstance(error, RecordingError):
-            self.state.collector.recorder = None  # which is closed
+            self.state.recorder = None  # which is closed
             error.add_note(self._rescued())
         if isinstance(error, PartLost | TooManyFailures):  # between two updates; a learner that is gone cannot be saved
             error.add_note(self._saved_now() or self._rescued())

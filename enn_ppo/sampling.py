@@ -8,31 +8,28 @@ the same blocks elsewhere play the same.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from enn_ppo.actor_critic import Actor
 from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.merging import merge_rollouts
 from enn_ppo.random_keys import Purpose, random_key
-from enn_ppo.rollout import Collector, EnvBlock, Rollout
-from enn_ppo.stepping import Played, Plays, make_steppers, play
+from enn_ppo.rollout import Collector, EnvBlock, Rollout, play
 from enn_ppo.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
-from entity_gym.pools.workers import PATIENCE
 from entity_gym.spaces import ObsSpace
 
 #: Parameters of environments: name -> one value for each.
 Parameters = Mapping[str, Sequence[Any]]
+T = TypeVar("T")
 
 
 class Sampler(Protocol):
@@ -60,7 +57,7 @@ class Sampler(Protocol):
         """Where the environments are, for `load_state`."""
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from what `state` returned; why that is not possible, or None. See `Collector.load_state`."""
+        """Continue from what `state` returned; why that is not possible, or None. See `EnvBlock.load_state`."""
 
     def final_episodes(self) -> list[Episode]:
         """Episodes that are played when training is done, if any are asked for."""
@@ -78,37 +75,36 @@ class Sampler(Protocol):
         """Release everything. May be called twice."""
 
 
-class BlockSampler:
-    """Environments in this process. What is collected in them, subclasses say.
+class BlockSampler(Generic[T]):
+    """Environments in this process. Subclasses say what a block plays.
 
     Args:
         blocks: in the order of their environments.
         seed: of the run.
-        pipeline: blocks that are played at a time; the number of all is a multiple.
+        pipeline: blocks that are played in turns; the number of all is a multiple.
     """
 
-    def __init__(self, blocks: Sequence[EnvBlock], seed: int, pipeline: int = 1) -> None:
+    def __init__(self, blocks: Sequence[EnvBlock[T]], seed: int, pipeline: int = 1) -> None:
         assert len(blocks) % pipeline == 0
-        self._blocks, self._seed = blocks, seed
-        self._steppers = make_steppers(pipeline)
+        self.blocks, self._seed, self._pipeline = blocks, seed, pipeline
 
     def obs_space(self) -> ObsSpace:
-        return self._blocks[0].vec_env.obs_space()
+        return self.blocks[0].vec_env.obs_space()
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return self._blocks[0].vec_env.action_space()
+        return self.blocks[0].vec_env.action_space()
 
     def key(self, step: int) -> None:
-        for block in self._blocks:
+        for block in self.blocks:
             block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
 
     def configure(self, parameters: Parameters) -> None:
-        for block, part in zip(self._blocks, self._split(parameters), strict=True):
+        for block, part in zip(self.blocks, self._split(parameters), strict=True):
             block.vec_env.configure(part)
 
     def reset(self, seed: int, parameters: Parameters | None) -> None:
-        parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self._blocks)
-        for block, part in zip(self._blocks, parts, strict=True):
+        parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
+        for block, part in zip(self.blocks, parts, strict=True):
             block.reset(seed, part)
 
     def state(self) -> dict[str, Any]:
@@ -117,14 +113,14 @@ class BlockSampler:
 
     def block_states(self) -> list[dict[str, Any]]:
         """Where the environments of each block are."""
-        return [block.state() for block in self._blocks]
+        return [block.state() for block in self.blocks]
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         saved = state.get("blocks", [state])
-        because = "rollout.block makes" if len(self._steppers) == 1 else "rollout.pipeline makes"
-        if problem := blocks_problem(saved, len(self._blocks), because):
+        because = "rollout.block makes" if self._pipeline == 1 else "rollout.pipeline makes"
+        if problem := blocks_problem(saved, len(self.blocks), because):
             return problem
-        problems = [block.load_state(each) for block, each in zip(self._blocks, saved, strict=True)]
+        problems = [block.load_state(each) for block, each in zip(self.blocks, saved, strict=True)]
         return next((problem for problem in problems if problem), None)
 
     def final_episodes(self) -> list[Episode]:
@@ -137,41 +133,32 @@ class BlockSampler:
         pass
 
     def threads_report(self) -> str | None:
-        pool = self._blocks[0].vec_env
+        pool = self.blocks[0].vec_env
         return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
 
-    def close(self) -> None:
-        left_behind = [vec_env for stepper in self._steppers if (vec_env := stepper.close())]
-        if left_behind:
-            warnings.warn(
-                f"environments are still taking a step after {PATIENCE:g} seconds; they are left behind, and not closed",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        with ExitStack() as stack:
-            for block in self._blocks:
-                if not any(block.vec_env is vec_env for vec_env in left_behind):
-                    stack.callback(block.close)
-
-    def _play(self, blocks: Sequence[Plays[Played]], steps: int) -> list[Played]:
-        """Play so many steps in all of `blocks`, as many at a time as are to be."""
-        at_a_time = len(self._steppers)
-        played: list[Played] = []
-        for first in range(0, len(blocks), at_a_time):
-            played += play(blocks[first : first + at_a_time], steps, self._steppers)
+    def collect_blocks(self, steps: int) -> list[T]:
+        """Play so many steps in every environment; what was played in each block."""
+        played: list[T] = []
+        for first in range(0, len(self.blocks), self._pipeline):
+            played += play(self.blocks[first : first + self._pipeline], steps)
         return played
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for block in self.blocks:
+                stack.callback(block.close)
 
     def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
         """Each block's part of the parameters."""
         parts, begin = [], 0
-        for block in self._blocks:
+        for block in self.blocks:
             end = begin + len(block.vec_env)
             parts.append({name: values[begin:end] for name, values in parameters.items()})
             begin = end
         return parts
 
 
-class LocalSampler(BlockSampler):
+class LocalSampler(BlockSampler[Rollout]):
     """Environments in this process in which one policy plays.
 
     Args:
@@ -180,8 +167,9 @@ class LocalSampler(BlockSampler):
         device: where the policy is.
         seed: of the run.
         first_env: the number of the first environment, where these are a part of more.
-        pipeline: blocks that are played at a time.
+        pipeline: blocks that are played in turns.
         graphs: whether acting is recorded as CUDA graphs.
+        logits: whether rollouts keep the logits of all choices.
     """
 
     def __init__(
@@ -194,25 +182,16 @@ class LocalSampler(BlockSampler):
         pipeline: int = 1,
         *,
         graphs: bool = False,
+        logits: bool = False,
     ) -> None:
-        self.blocks = []
+        blocks = []
         for pool in pools:
-            self.blocks.append(Collector(pool, net, device, seed, first_env, graphs=graphs))
+            blocks.append(Collector(pool, net, device, seed, first_env, graphs=graphs, logits=logits))
             first_env += len(pool)
-        super().__init__(self.blocks, seed, pipeline)
-
-    @property
-    def only(self) -> Collector:
-        """The collector of all environments, where there are no blocks."""
-        (collector,) = self.blocks
-        return collector
+        super().__init__(blocks, seed, pipeline)
 
     def collect(self, steps: int) -> Rollout:
-        return merge_rollouts(self.collect_blocks(steps))
-
-    def collect_blocks(self, steps: int) -> list[Rollout]:
-        """Play so many steps in every environment: a rollout of each block."""
-        return self._play(self.blocks, steps)
+        return Rollout.merged(self.collect_blocks(steps))
 
 
 def blocks_problem(
@@ -243,10 +222,11 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     """
     size = rollout.block_size
     of_block = replace(rollout, num_envs=size, block=None, pipeline=1)
+    in_turns = rollout.pipeline > 1
     with ExitStack() as stack:
         pools: list[VecEnv] = []
         for first in range(0, rollout.num_envs, size):
-            pools.append(env.make_vec_env(of_block, seed, first_env + first))
+            pools.append(env.make_vec_env(of_block, seed, first_env + first, background=in_turns))
             stack.callback(pools[-1].close)
         stack.pop_all()  # they belong to the caller now
     return pools

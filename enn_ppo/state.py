@@ -21,14 +21,14 @@ from enn_ppo.config import EnvConfig, TrainConfig
 from enn_ppo.ddp.sampling import RankSampler, make_own_pools
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.learner import Learner, Learns, Settings
+from enn_ppo.ppo import PPOSettings
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
-from enn_ppo.recording.recorder import open_recorder
-from enn_ppo.rollout import Collector
+from enn_ppo.recording.recorder import Recorder, open_recorder
 from enn_ppo.sampling import LocalSampler, Sampler
 from enn_ppo.self_play.pool import SelfPlay
 from enn_ppo.settings.distributions import draw_parameters
-from enn_ppo.settings.schedule import Scheduled, at_progress, decayed, parse_schedule
+from enn_ppo.settings.schedule import Scheduled, parse_schedule
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.counts import Played
 from enn_ppo.tracking.metrics import Row, env_info_row
@@ -96,6 +96,7 @@ class TrainState:
         self.recent_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.evaluations: Sequence[int] = ()  # steps that were being evaluated when the restored checkpoint was saved
         self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters drawn for the last update
+        self.recorder: Recorder | None = None
 
     def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
         """Learn and play in this process."""
@@ -110,14 +111,16 @@ class TrainState:
         self.sampler = (
             RankSampler(pools, self.model, device, config.seed, ranks, pipeline)
             if ranks.size > 1
-            else LocalSampler(pools, self.model, device, config.seed, pipeline=pipeline, graphs=learner.uses_graphs)
+            else LocalSampler(
+                pools,
+                self.model,
+                device,
+                config.seed,
+                pipeline=pipeline,
+                graphs=learner.uses_graphs,
+                logits=config.record is not None and config.record_logits,
+            )
         )
-
-    @property
-    def collector(self) -> Collector:
-        """What plays all environments, where that is in this process and in one block; recordings need it."""
-        assert isinstance(self.sampler, LocalSampler)
-        return self.sampler.only
 
     @property
     def model(self) -> ActorCritic:
@@ -160,17 +163,27 @@ class TrainState:
         self.sampler.key(self.step)
         if info := self._draw_env_info():
             self.sampler.configure(info)
-        config, progress = self.config, self.progress()
-        if self.config.record:
-            self.collector.value_unit = self.learner.value_unit
-        ppo = replace(config.ppo, ent_coef=decayed(config.ppo.ent_coef, config.ppo.anneal_entropy))
+        config = self.config
         rates = self._learning_rate(config.optim.lr), self._learning_rate(config.value_optim.lr or config.optim.lr)
-        return Settings(self.step, at_progress(ppo, progress), rates)
+        return Settings(self.step, PPOSettings.at(config.ppo, self.progress()), rates)
+
+    def collect(self, steps: int) -> Any:
+        """Play so many steps in every environment, and record them if the settings say so; see `Sampler.collect`.
+
+        Raises:
+            RecordingError: the recording cannot be written.
+        """
+        rollout = self.sampler.collect(steps)
+        if self.recorder:
+            frames, unit = rollout.frames, self.learner.value_unit  # recorded values are in rewards
+            self.recorder.add(replace(frames, values=frames.values * unit, final_values=frames.final_values * unit))
+            self.recorder.flush()
+        return rollout
 
     def _learning_rate(self, lr: Scheduled) -> float:
         """What the schedule, the annealing and the warm-up make of `lr` now."""
         optim = self.config.optim
-        rate = parse_schedule("optim.lr", decayed(lr, optim.anneal_lr))(self.progress())
+        rate = parse_schedule("optim.lr", lr, decays=optim.anneal_lr)(self.progress())
         if not optim.warmup_steps:
             return rate
         after = self.step + self.next_steps() * self.config.rollout.num_envs
@@ -212,7 +225,6 @@ class TrainState:
             score: how good the policy is, where that is known already.
         """
         learner, self_play = self.learner.state(), self.self_play
-        recorder = self.collector.recorder if self.config.record else None
         if self_play:  # first what the checkpoint needs
             try:
                 self_play.write(run_dir)
@@ -225,7 +237,7 @@ class TrainState:
             "optimizer": learner.optimizer,
             "collector": self.sampler.state(),
             "scale": learner.scale,
-            "recorder": recorder.state() if recorder else None,
+            "recorder": self.recorder.state() if self.recorder else None,
             "recent_rewards": list(self.recent_rewards),
             "evaluations": list(evaluations),
             "self_play": self_play.state() if self_play else None,
@@ -299,15 +311,15 @@ class TrainState:
         if self.config.record is None:
             return
         spaces = self.sampler.obs_space(), self.sampler.action_space()
-        self.collector.recorder = open_recorder(
-            self.config.record, *spaces, logits=self.config.record_logits, saved=saved
-        )
+        self.recorder = open_recorder(self.config.record, *spaces, logits=self.config.record_logits, saved=saved)
 
     def close(self) -> None:
         """Close the environments, the recording, and the learner."""
         with ExitStack() as stack:
             stack.callback(self.learner.close)
             stack.callback(self.sampler.close)
+            if self.recorder:
+                stack.callback(self.recorder.close)
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:

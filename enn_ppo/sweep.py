@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_ppo.config import Interrupted, TrainConfig
+from enn_ppo.config import TrainConfig
+from enn_ppo.errors import Interrupted
 from enn_ppo.train import train
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.report import best_command, write_best, write_report

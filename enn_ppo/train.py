@@ -9,16 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from enn_ppo.callbacks import Callback, Callbacks
 from enn_ppo.config import TrainConfig
-from enn_ppo.environment import EnvFactory
 from enn_ppo.interrupt import finish_on_interrupt
-from enn_ppo.memory import explained_if_full
-from enn_ppo.start import start_run, start_runs
-from enn_ppo.tracking.metrics import Row
-from rogue_net import RogueNet
+from enn_ppo.tracking.logger import Row
+
+if TYPE_CHECKING:  # `start` imports torch and the compiler, for which `--help` need not wait
+    from enn_ppo.environment import EnvFactory
+    from rogue_net import RogueNet
 
 
 class TrainResult(NamedTuple):
@@ -48,18 +48,22 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
         DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """
+    from enn_ppo.memory import explained_if_full
+
     with explained_if_full(config):
         return (_train_policies if config.policies else _train)(config, env, Callbacks(callbacks))
 
 
 def _train(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> TrainResult:
+    from enn_ppo.start import start_run
+
     run = start_run(config, env, callback)
     state = run.state
     with run, finish_on_interrupt(run.output.say) as interrupted:
         while not run.stopped and (steps := state.next_steps()) > 0:
             started = time.perf_counter()
             settings = state.begin_update()
-            rollout = state.sampler.collect(steps)
+            rollout = state.collect(steps)
             learned = state.learner.learn(rollout, settings)
             run.report(learned, settings, seconds=time.perf_counter() - started)
             run.save_if_due(interrupted())
@@ -69,6 +73,8 @@ def _train(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> T
 
 def _train_policies(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> TrainResult:
     """The same with several policies: they play together, and each learns from what its players have seen."""
+    from enn_ppo.start import start_runs
+
     runs = start_runs(config, env, callback)
     first = runs.first
     with first, finish_on_interrupt(first.output.say_of_all) as interrupted:

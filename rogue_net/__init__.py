@@ -1,11 +1,32 @@
 """The ragged-batch transformer policy for entity environments."""
 
-from rogue_net.adaptor import ObsAdaptor
-from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
-from rogue_net.noise import FrameKeys, keyed
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
-from rogue_net.rogue_net import ActResult, Evaluation, RogueNet
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rogue_net.adaptor import ObsAdaptor
+    from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
+    from rogue_net.noise import FrameKeys, keyed
+    from rogue_net.obs_batch import ObsBatch
+    from rogue_net.ragged import RaggedTensor
+    from rogue_net.rogue_net import ActResult, Evaluation, RogueNet
+
+#: The modules of these names, imported when they are used first: settings and help need not wait for torch.
+_LATER = {
+    "ActResult": "rogue_net",
+    "Evaluation": "rogue_net",
+    "FrameKeys": "noise",
+    "ObsAdaptor": "adaptor",
+    "ObsBatch": "obs_batch",
+    "RaggedTensor": "ragged",
+    "RelposConfig": "config",
+    "RogueNet": "rogue_net",
+    "RogueNetConfig": "config",
+    "TranslationConfig": "config",
+    "keyed": "noise",
+}
 
 __all__ = [
     "ActResult",
@@ -20,3 +41,9 @@ __all__ = [
     "TranslationConfig",
     "keyed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rogue_net.ragged import Cuts, RaggedTensor, cat_ragged, gather_items, offsets_of
+from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
 #: Makes one tensor out of another.
 Change = Callable[[Tensor], Tensor]
@@ -25,18 +25,14 @@ class CategoricalMask:
     actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
     mask: Tensor | None  # (A, C) bool over all frames' actors, true where open; None: everything is
 
-    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> CategoricalMask:
-        """The masks of some frames; see `ObsBatch.gather`."""
-        offsets = offsets_of(self.actors.lengths[frames])
-        num_actors = len(self.actors.values) if all_of_them else None
-        items = gather_items(self.actors.offsets, frames, offsets, num_actors)
-        return CategoricalMask(
-            RaggedTensor(self.actors.values[items], offsets), None if self.mask is None else self.mask[items]
-        )
+    def gather(self, gather: Gather) -> CategoricalMask:
+        """The masks of some frames."""
+        mask = None if self.mask is None else self.mask.index_select(0, gather.items(self.actors))
+        return CategoricalMask(gather(self.actors), mask)
 
     @property
     def offsets(self) -> list[Tensor]:
-        """Where `split` has to look."""
+        """Offsets that `split` needs in its `Cuts`."""
         return [self.actors.offsets]
 
     def map(self, change: Change) -> CategoricalMask:
@@ -66,18 +62,15 @@ class SelectEntityMask:
     num_pairs: int | None = None
     padded: bool = False  # whether the last actor is none; see `ObsBatch.padded`
 
-    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> SelectEntityMask:
-        """The masks of some frames; see `ObsBatch.gather`."""
-        actors, actees, pairs = (
-            None if each is None else each.gather(frames, len(each.values) if all_of_them else None)
-            for each in (self.actors, self.actees, self.pairs)
-        )
-        assert actors is not None and actees is not None
-        return SelectEntityMask(actors, actees, pairs, self.num_pairs if all_of_them else None)
+    def gather(self, gather: Gather) -> SelectEntityMask:
+        """The masks of some frames."""
+        pairs = None if self.pairs is None else gather(self.pairs)
+        num_pairs = self.num_pairs if gather.all_of_them else None
+        return SelectEntityMask(gather(self.actors), gather(self.actees), pairs, num_pairs)
 
     @property
     def offsets(self) -> list[Tensor]:
-        """Where `split` has to look."""
+        """Offsets that `split` needs in its `Cuts`."""
         return [self.actors.offsets, self.actees.offsets, self.pair_offsets]
 
     @cached_property
@@ -100,9 +93,9 @@ class SelectEntityMask:
 ActionMask = CategoricalMask | SelectEntityMask
 
 
-def cat_masks(masks: Sequence[ActionMask]) -> ActionMask:
+def cat_masks(masks: Sequence[ActionMask], cat: Cat) -> ActionMask:
     """All frames of the first mask, then all of the second, and so on; all are of one action."""
-    actors = cat_ragged([mask.actors for mask in masks])
+    actors = cat([mask.actors for mask in masks])
     if isinstance(masks[0], CategoricalMask):
         rows = [(mask.mask, len(mask.actors.values)) for mask in masks if isinstance(mask, CategoricalMask)]
         given = next((mask for mask, _ in rows if mask is not None), None)
@@ -111,12 +104,12 @@ def cat_masks(masks: Sequence[ActionMask]) -> ActionMask:
         filled = [given.new_ones(count, given.shape[1]) if mask is None else mask for mask, count in rows]
         return CategoricalMask(actors, torch.cat(filled))
     selects = [mask for mask in masks if isinstance(mask, SelectEntityMask)]
-    actees = cat_ragged([mask.actees for mask in selects])
+    actees = cat([mask.actees for mask in selects])
     counts = [mask.num_pairs for mask in selects if mask.num_pairs is not None]
     num_pairs = sum(counts) if len(counts) == len(selects) else None
     if all(mask.pairs is None for mask in selects):
         return SelectEntityMask(actors, actees, None, num_pairs)
-    return SelectEntityMask(actors, actees, cat_ragged([_all_pairs(mask) for mask in selects]), num_pairs)
+    return SelectEntityMask(actors, actees, cat([_all_pairs(mask) for mask in selects]), num_pairs)
 
 
 def _all_pairs(mask: SelectEntityMask) -> RaggedTensor:

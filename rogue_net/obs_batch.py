@@ -20,7 +20,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from rogue_net.crossing import to_device
 from rogue_net.layout import Layout
 from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
-from rogue_net.ragged import Cuts, RaggedTensor, cat_ragged
+from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
 
@@ -71,18 +71,23 @@ class ObsBatch:
         return batch.to(torch.device(device))
 
     @staticmethod
-    def cat(batches: Sequence[ObsBatch]) -> ObsBatch:
-        """All frames of the first batch, then all of the second, and so on."""
+    def cat(batches: Sequence[ObsBatch], cat: Cat | None = None) -> ObsBatch:
+        """All frames of the first batch, then all of the second, and so on.
+
+        Args:
+            batches: of the same spaces, at least one.
+            cat: concatenates other columns of the same frames, too; None: there are none.
+        """
         if len(batches) == 1:
             return batches[0]
-        first = batches[0]
+        first, cat = batches[0], cat or Cat()
         return ObsBatch(
             num_frames=sum(batch.num_frames for batch in batches),
-            features={name: cat_ragged([batch.features[name] for batch in batches]) for name in first.features},
+            features={name: cat([batch.features[name] for batch in batches]) for name in first.features},
             action_masks={
-                name: cat_masks([batch.action_masks[name] for batch in batches]) for name in first.action_masks
+                name: cat_masks([batch.action_masks[name] for batch in batches], cat) for name in first.action_masks
             },
-            visible=_cat_visible(batches),
+            visible=_cat_visible(batches, cat),
         )
 
     def __len__(self) -> int:
@@ -90,26 +95,15 @@ class ObsBatch:
 
     def __getitem__(self, frames: Tensor) -> ObsBatch:
         """Gather the frames numbered `frames` (int64), in that order; repeats are fine. Synchronises with the device."""
-        return self.gather(frames)
+        return self.gather(Gather(frames))
 
-    def gather(self, frames: Tensor, *, all_of_them: bool = False) -> ObsBatch:
-        """Some frames, or all in another order.
-
-        Args:
-            frames: int64, their numbers in the order that is wanted.
-            all_of_them: every frame is there once: then the device need not be asked how much there is of anything.
-        """
-
-        def gathered(ragged: RaggedTensor) -> RaggedTensor:
-            return ragged.gather(frames, len(ragged.values) if all_of_them else None)
-
+    def gather(self, gather: Gather) -> ObsBatch:
+        """Some frames, or all in another order."""
         return ObsBatch(
-            num_frames=len(frames),
-            features={name: gathered(ragged) for name, ragged in self.features.items()},
-            action_masks={
-                name: mask.gather(frames, all_of_them=all_of_them) for name, mask in self.action_masks.items()
-            },
-            visible={name: gathered(ragged) for name, ragged in self.visible.items()},
+            num_frames=len(gather.sequences),
+            features={name: gather(ragged) for name, ragged in self.features.items()},
+            action_masks={name: mask.gather(gather) for name, mask in self.action_masks.items()},
+            visible={name: gather(ragged) for name, ragged in self.visible.items()},
         )
 
     def map(self, change: Change) -> ObsBatch:
@@ -147,11 +141,16 @@ class ObsBatch:
             return self.with_tensors(to_device(self.tensors(), device))
         return self.map(lambda tensor: tensor.to(device))
 
-    def split(self, sizes: Sequence[int]) -> list[ObsBatch]:
-        """Consecutive parts of so many frames each, without copying them. Synchronises with the device, once."""
+    @property
+    def offsets(self) -> list[Tensor]:
+        """Offsets of everything ragged, which `split` needs in its `Cuts`."""
         ragged = [*self.features.values(), *self.visible.values()]
-        masks_offsets = [offsets for mask in self.action_masks.values() for offsets in mask.offsets]
-        cuts = Cuts(sizes, [*(each.offsets for each in ragged), *masks_offsets])
+        return [each.offsets for each in ragged] + [
+            each for mask in self.action_masks.values() for each in mask.offsets
+        ]
+
+    def split(self, cuts: Cuts) -> list[ObsBatch]:
+        """Consecutive parts of `cuts.sizes` frames each, without copying them."""
         features = {name: cuts(each) for name, each in self.features.items()}
         masks = {name: mask.split(cuts) for name, mask in self.action_masks.items()}
         visible = {name: cuts(each) for name, each in self.visible.items()}
@@ -162,7 +161,7 @@ class ObsBatch:
                 action_masks={name: parts[i] for name, parts in masks.items()},
                 visible={name: parts[i] for name, parts in visible.items()},
             )
-            for i, size in enumerate(sizes)
+            for i, size in enumerate(cuts.sizes)
         ]
 
     @property
@@ -225,7 +224,7 @@ class _Wrapper:
         return RaggedTensor(torch.from_numpy(buffer.values), self.offsets[id(offsets)])
 
 
-def _cat_visible(batches: Sequence[ObsBatch]) -> dict[str, RaggedTensor]:
+def _cat_visible(batches: Sequence[ObsBatch], cat: Cat) -> dict[str, RaggedTensor]:
     visible = {}
     for name in dict.fromkeys(name for batch in batches for name in batch.visible):
         parts = []
@@ -233,7 +232,7 @@ def _cat_visible(batches: Sequence[ObsBatch]) -> dict[str, RaggedTensor]:
             values, offsets = batch.features[name]
             all_visible = RaggedTensor(values.new_ones(len(values), 1, dtype=torch.bool), offsets)
             parts.append(batch.visible.get(name, all_visible))
-        visible[name] = cat_ragged(parts)
+        visible[name] = cat(parts)
     return visible
 
 

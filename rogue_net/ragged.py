@@ -31,25 +31,71 @@ class RaggedTensor(NamedTuple):
         """(items,) int64, the sequence of each item."""
         return sequence_of_item(self.offsets, len(self.values))
 
-    def gather(self, sequences: Tensor, num_items: int | None = None) -> RaggedTensor:
-        """The sequences numbered `sequences` (int64), in that order; for `num_items` see `gather_items`."""
-        offsets = offsets_of(self.lengths[sequences])
-        items = gather_items(self.offsets, sequences, offsets, num_items)
-        return RaggedTensor(self.values.index_select(0, items), offsets)
+    def gather(self, sequences: Tensor) -> RaggedTensor:
+        """The sequences numbered `sequences` (int64), in that order. Synchronises with the device."""
+        return Gather(sequences)(self)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RaggedTensor:
         """What `change` makes of the values and of the offsets."""
         return RaggedTensor(change(self.values), change(self.offsets))
 
 
+class Gather:
+    """Gathers sequences of ragged tensors. Offsets that several of them share are gathered once, and stay shared.
+
+    Args:
+        sequences: (n,) int64, the numbers of the sequences to take, in the order that is wanted.
+        all_of_them: `sequences` has every sequence exactly once, so the number of items stays the same. Otherwise it is
+            looked up, which synchronises with the device.
+    """
+
+    def __init__(self, sequences: Tensor, *, all_of_them: bool = False) -> None:
+        self.sequences, self.all_of_them = sequences, all_of_them
+        self._known: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # by id of the offsets, which it keeps alive
+
+    def __call__(self, ragged: RaggedTensor) -> RaggedTensor:
+        """The gathered sequences."""
+        offsets, items = self._find(ragged)
+        return RaggedTensor(ragged.values.index_select(0, items), offsets)
+
+    def items(self, ragged: RaggedTensor) -> Tensor:
+        """(items,) int64, the items that the gathered sequences consist of."""
+        return self._find(ragged)[1]
+
+    def _find(self, ragged: RaggedTensor) -> tuple[Tensor, Tensor]:
+        values, source = ragged
+        if id(source) not in self._known:
+            offsets = offsets_of(source.diff()[self.sequences])
+            count = len(values) if self.all_of_them else None
+            self._known[id(source)] = source, offsets, gather_items(source, self.sequences, offsets, count)
+        _, offsets, items = self._known[id(source)]
+        return offsets, items
+
+
+class Cat:
+    """Concatenates the sequences of ragged tensors. Offsets that several results share are computed once, and stay shared."""
+
+    def __init__(self) -> None:
+        self._known: dict[
+            tuple[int, ...], tuple[list[Tensor], Tensor]
+        ] = {}  # by ids of the parts, which it keeps alive
+
+    def __call__(self, parts: Sequence[RaggedTensor]) -> RaggedTensor:
+        """All sequences of the first part, then all of the second, and so on."""
+        key = tuple(id(part.offsets) for part in parts)
+        if key not in self._known:
+            offsets = offsets_of(torch.cat([part.lengths for part in parts]))
+            self._known[key] = [part.offsets for part in parts], offsets
+        return RaggedTensor(torch.cat([part.values for part in parts]), self._known[key][1])
+
+
 class Cuts:
     """Cuts ragged tensors of the same sequences into consecutive parts, which share the values' memory.
 
-    Where to cut the values is looked up for all of them at once: on another device than the CPU that synchronises.
-
     Args:
         sizes: sequences of each part.
-        offsets: those of all that is to be cut.
+        offsets: offsets of all ragged tensors that are to be cut. The places to cut at are looked up for all of them
+            together, which synchronises with the device once.
     """
 
     def __init__(self, sizes: Sequence[int], offsets: Sequence[Tensor]) -> None:
@@ -58,15 +104,19 @@ class Cuts:
         cuts = moved(torch.tensor([0, *accumulate(sizes)]), offsets[0].device)
         found = torch.stack([each.index_select(0, cuts) for each in self._offsets.values()]).tolist()
         self._items = dict(zip(self._offsets, found, strict=True))
+        self._parts: dict[int, list[Tensor]] = {}  # offsets of each part, by id of the whole's
 
     def __call__(self, ragged: RaggedTensor) -> list[RaggedTensor]:
         """The parts."""
         values, offsets = ragged
-        sequences = pairwise([0, *accumulate(self.sizes)])
-        return [
-            RaggedTensor(values[low:high], offsets[first : last + 1] - low)
-            for (first, last), (low, high) in zip(sequences, pairwise(self._items[id(offsets)]), strict=True)
-        ]
+        bounds = list(pairwise(self._items[id(offsets)]))
+        if id(offsets) not in self._parts:
+            sequences = pairwise([0, *accumulate(self.sizes)])
+            self._parts[id(offsets)] = [
+                offsets[first : last + 1] - low for (first, last), (low, _) in zip(sequences, bounds, strict=True)
+            ]
+        parts = self._parts[id(offsets)]
+        return [RaggedTensor(values[low:high], part) for (low, high), part in zip(bounds, parts, strict=True)]
 
     def counts(self, offsets: Tensor) -> list[int]:
         """Items of each part."""
@@ -103,12 +153,6 @@ def gather_items(offsets: Tensor, sequences: Tensor, gathered_offsets: Tensor, n
     lengths = gathered_offsets.diff()
     shifts = torch.repeat_interleave(shift, lengths, output_size=num_items)
     return torch.arange(len(shifts), device=offsets.device) + shifts
-
-
-def cat_ragged(parts: Sequence[RaggedTensor]) -> RaggedTensor:
-    """All sequences of the first part, then all of the second, and so on."""
-    lengths = torch.cat([part.lengths for part in parts])
-    return RaggedTensor(torch.cat([part.values for part in parts]), offsets_of(lengths))
 
 
 def segment_mean(values: Tensor, segments: Tensor, num_segments: int, counts: Tensor) -> Tensor:

@@ -24,8 +24,7 @@ from architecture_batch import (
 )
 from torch import Tensor
 
-from enn_ppo.advantages import Advantages, gae
-from enn_ppo.losses import normalize, policy_terms, unit_weights, value_loss
+from enn_ppo.ppo import Advantages, gae, normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import CategoricalAction
 from entity_gym.actions.choices import frame_actions
@@ -65,12 +64,14 @@ class Walk:
         return collector.collect(STEPS)
 
     @cached_property
+    def columns(self) -> list[Tensor]:
+        """(T, N) rewards, values, terminated, truncated and final values."""
+        names = ("rewards", "values", "terminated", "truncated", "final_values")
+        return [self.played.by_step(name) for name in names]
+
+    @cached_property
     def estimates(self) -> Advantages:
-        p = self.played
-        return gae(
-            p.rewards, p.values, p.terminated, p.truncated, p.final_values, p.last_values,
-            gamma=PPO.gamma, gae_lambda=PPO.gae_lambda,
-        )  # fmt: skip
+        return gae(*self.columns, self.played.last_values, gamma=PPO.gamma, gae_lambda=PPO.gae_lambda)
 
     def state(self) -> str:
         return self.before_step
@@ -241,38 +242,40 @@ class Walk:
 
     def rollout(self) -> str:
         p = self.played
-        actions = [ragged_lists(p.actions[name]) for name in (MOVE, FIRE)]
+        rewards, values, terminated, truncated, final_values = self.columns
+        actions = [ragged_lists(p.frames.actions[name]) for name in (MOVE, FIRE)]
         rows = []
-        for frame in range(len(p.obs)):
+        for frame in range(len(p.frames.obs)):
             t, n = divmod(frame, len(BOARDS))
             moves, shots = ([value for (value,) in per_frame[frame]] for per_frame in actions)
-            ended = "terminated" if p.terminated[t, n] else "truncated" if p.truncated[t, n] else "-"
-            final = number(p.final_values[t, n]) if p.truncated[t, n] else "-"
+            ended = "terminated" if terminated[t, n] else "truncated" if truncated[t, n] else "-"
+            final = number(final_values[t, n]) if truncated[t, n] else "-"
             log_probs = numbers(torch.cat([ragged[0] for ragged in self._log_probs(frame)]))
             rows.append(
-                [frame, t, n, moves, shots, log_probs, number(p.values[t, n]), number(p.rewards[t, n]), ended, final]
+                [frame, t, n, moves, shots, log_probs, number(values[t, n]), number(rewards[t, n]), ended, final]
             )
         head = ["frame", "step", "env", "Move", "Fire", "log-probs", "V", "reward", "ended", "V of its last"]
         return table(head, rows) + f"\n\nlast_values  {numbers(p.last_values)}"
 
     def _log_probs(self, frame: int) -> list[RaggedTensor]:
-        return [self.played.log_probs[name].gather(torch.tensor([frame])) for name in (MOVE, FIRE)]
+        return [self.played.frames.log_probs[name].gather(torch.tensor([frame])) for name in (MOVE, FIRE)]
 
     def advantages(self) -> str:
         p, found = self.played, self.estimates
+        rewards, values, terminated, truncated, final_values = self.columns
         rows = []
         for n in range(len(BOARDS)):
             for t in range(STEPS):
-                if p.terminated[t, n]:
+                if terminated[t, n]:
                     following, source = torch.tensor(0.0), "nothing follows"
-                elif p.truncated[t, n]:
-                    following, source = p.final_values[t, n], "its last observation"
+                elif truncated[t, n]:
+                    following, source = final_values[t, n], "its last observation"
                 elif t == STEPS - 1:
                     following, source = p.last_values[n], "the rollout's border"
                 else:
-                    following, source = p.values[t + 1, n], "the next step"
-                delta = p.rewards[t, n] + PPO.gamma * following - p.values[t, n]
-                cells = (p.rewards[t, n], p.values[t, n], following, delta, found.advantages[t, n], found.returns[t, n])
+                    following, source = values[t + 1, n], "the next step"
+                delta = rewards[t, n] + PPO.gamma * following - values[t, n]
+                cells = (rewards[t, n], values[t, n], following, delta, found.advantages[t, n], found.returns[t, n])
                 rows.append([n, t, *map(number, cells), source])
         return table(["env", "step", "reward", "V", "V'", "delta", "A", "return", "V' comes from"], rows)
 
@@ -280,9 +283,9 @@ class Walk:
     def learned(self) -> dict[str, Tensor]:
         """The loss of a minibatch and everything on the way to it."""
         frames, p = torch.tensor(MINIBATCH), self.played
-        actions = {name: action.gather(frames) for name, action in p.actions.items()}
-        evaluation = self.net.evaluate(p.obs[frames], actions)
-        old = {name: ragged.gather(frames) for name, ragged in p.log_probs.items()}
+        actions = {name: action.gather(frames) for name, action in p.frames.actions.items()}
+        evaluation = self.net.evaluate(p.frames.obs[frames], actions)
+        old = {name: ragged.gather(frames) for name, ragged in p.frames.log_probs.items()}
         frame_of_actor = torch.cat([ragged.sequences for ragged in old.values()])
         old_log_probs = torch.cat([ragged.values for ragged in old.values()])
         log_probs = torch.cat(list(evaluation.log_probs.values()))
@@ -291,22 +294,22 @@ class Walk:
         weights = unit_weights(num_actors, ratio=PPO.ratio, weighting=PPO.weighting)
         raw = self.estimates.advantages.flatten()[frames]
         advantages = normalize(raw)
-        terms = policy_terms(
+        policy, terms = policy_terms(
             log_probs, old_log_probs, entropies, frame_of_actor, advantages, weights, clip=PPO.clip, ratio=PPO.ratio
         )
         returns = self.estimates.returns.flatten()[frames]
-        squares = value_loss(evaluation.values, p.values.flatten()[frames], returns, clip=PPO.clip)
-        value = squares / len(frames)
-        total = terms.loss - PPO.ent_coef * terms.entropy + PPO.vf_coef * value
+        of_each = torch.full_like(returns, 1 / len(frames))
+        value = value_loss(evaluation.values, p.frames.values[frames], returns, of_each, clip=PPO.clip)
+        total = policy - PPO.ent_coef * terms["entropy"] + PPO.vf_coef * value
         return {
             "frame_of_actor": frame_of_actor, "log_ratio": log_probs - old_log_probs, "entropies": entropies,
             "num_actors": num_actors, "weights": weights, "raw": raw, "advantages": advantages,
-            "policy": terms.loss, "entropy": terms.entropy, "kl": terms.approx_kl, "clipped": terms.clip_fraction,
+            "policy": policy, "entropy": terms["entropy"], "kl": terms["approx_kl"], "clipped": terms["clip_fraction"],
             "value": value, "total": total,
         }  # fmt: skip
 
     def minibatch(self) -> str:
-        batch, found = self.played.obs[torch.tensor(MINIBATCH)], self.learned
+        batch, found = self.played.frames.obs[torch.tensor(MINIBATCH)], self.learned
         rows = [
             [frame, int(batch.layout.lengths[i]), int(found["num_actors"][i])]
             + [number(found[key][i]) for key in ("weights", "raw", "advantages")]
@@ -339,7 +342,7 @@ class Walk:
     def statistics_after(self) -> str:
         net = make_net(WEIGHTS_SEED)
         net.load_state_dict(self.net.state_dict())
-        net.update_normalization(self.played.obs)
+        net.update_normalization(self.played.frames.obs)
         return statistics_text(net)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enn_ppo.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
-from enn_ppo.update import Samples, learn_minibatch
+from enn_ppo.ppo import PPOSettings, Samples, learn_minibatch
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
@@ -129,15 +129,24 @@ class Policy:
         self.net.update_normalization(self.batch)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-6, eps=1e-5, fused=True)
         acted = self.net.act(self.batch)
+        number = torch.arange(len(self.batch), device=self.device)
+        never = torch.zeros_like(number, dtype=torch.bool)
         self.samples = Samples(
-            self.batch,
-            acted.actions,
-            {name: RaggedTensor(acted.log_probs[name], acted.actions[name].offsets) for name in acted.actions},
-            acted.values,
-            torch.randn(len(self.batch)).to(self.device),
-            torch.randn(len(self.batch)).to(self.device),
+            obs=self.batch,
+            env_id=number,
+            step=number,
+            actions=acted.actions,
+            log_probs={name: RaggedTensor(acted.log_probs[name], each.offsets) for name, each in acted.actions.items()},
+            values=acted.values,
+            rewards=torch.zeros_like(acted.values),
+            terminated=never,
+            truncated=never,
+            final_values=torch.zeros_like(acted.values),
+            advantages=torch.randn(len(self.batch)).to(self.device),
+            returns=torch.randn(len(self.batch)).to(self.device),
         )
-        self.optim, self.ppo = OptimConfig(batch_size=len(self.batch), max_grad_norm=2.0), PPOConfig()
+        self.optim = OptimConfig(batch_size=len(self.batch), max_grad_norm=2.0)
+        self.settings = PPOSettings.at(PPOConfig())
 
     def act(self) -> None:
         """From observations of environments to actions for them."""
@@ -146,7 +155,7 @@ class Policy:
     def update(self) -> None:
         """One minibatch: evaluation, losses, gradient, its clipping, optimizer step."""
         fresh = replace(self.samples, obs=replace(self.batch))  # nothing that it remembers of the last time
-        learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.ppo)
+        learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.settings)
 
     def gflop(self, kind: str) -> float:
         """Floating point operations of the transformer's matrix products, in 10^9, for `act` or `update`.

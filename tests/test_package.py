@@ -151,5 +151,5 @@ def test_a_wheel_holds_every_module_every_config_and_the_type_markers(tmp_path: 
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {f"{package}/py.typed" for package in PACKAGES} <= shipped
-    assert "enn_ppo/configs/train.yaml" in shipped
+    assert "enn_ppo/configs/env/MineSweeper.yaml" in shipped
     assert shipped == expected

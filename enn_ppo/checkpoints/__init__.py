@@ -39,7 +39,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
 
     Raises:
-        CheckpointError: there is none, it is of a newer format, or a file of it is missing, cut short or not data; names
+        CheckpointError: there is none, it is of another format, or a file of it is missing, cut short or not data; names
             the file and the cause, and the newest complete checkpoint beside it.
     """
     folder = resolve_checkpoint(path)

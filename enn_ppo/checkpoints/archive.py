@@ -19,9 +19,8 @@ from typing import Any
 import safetensors.torch
 import yaml
 
-from enn_ppo.checkpoints.layout import CONFIG, POLICY, SPACES, CheckpointError, first_line
+from enn_ppo.checkpoints.layout import CONFIG, FORMAT, POLICY, SPACES, CheckpointError, first_line
 from enn_ppo.checkpoints.reading import Checkpoint
-from enn_ppo.checkpoints.upgrades import FORMAT, Contents, upgrade
 from enn_ppo.files import replace_file
 
 ABOUT = "agent.json"
@@ -60,7 +59,7 @@ def read_archive(file: Path) -> Checkpoint:
     """Read what `write_archive` wrote; a checkpoint without anything of the trainer.
 
     Raises:
-        CheckpointError: it is no such file, is damaged, or of a newer version; says what is wrong.
+        CheckpointError: it is no such file, is damaged, or of another format; says what is wrong.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -73,20 +72,17 @@ def read_archive(file: Path) -> Checkpoint:
             parts = {name: archive.read(name) for name in MEMBERS}
         about = _mapping(json.loads(parts[ABOUT]))
         saved_format, step = about.get("format"), about.get("step")
-        if type(saved_format) is not int or saved_format < 1 or type(step) is not int:
+        if type(saved_format) is not int or type(step) is not int:
             raise ValueError(f"{ABOUT} holds {about!r:.200}")
-        if saved_format > FORMAT:
-            raise ValueError(
-                f"its format is {saved_format}, of a newer version of enn-ppo; this one reads 1 to {FORMAT}"
-            )
+        if saved_format != FORMAT:
+            raise ValueError(f"its format is {saved_format}, and this version of enn-ppo reads format {FORMAT}")
         policy = safetensors.torch.load(parts[POLICY])
         config, spaces = _mapping(yaml.safe_load(parts[CONFIG])), _mapping(json.loads(parts[SPACES]))
-        contents = upgrade(saved_format, Contents(policy, config, {}))
     except Exception as error:  # a damaged file fails in every way: zip, JSON, YAML, Unicode, shapes
         raise CheckpointError(
             f"{file} is no agent that enn_ppo.export or save_agent wrote: {first_line(error)}"
         ) from error
-    return Checkpoint(file, step, contents.policy, contents.config, spaces, {})
+    return Checkpoint(file, step, policy, config, spaces, {})
 
 
 def is_archive(file: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Where what of a checkpoint lies: names of files, folders and links. Nothing here reads or writes contents."""
+"""File, folder and link names of a checkpoint, and the number of its format."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+FORMAT = 2  # of checkpoints and exported agents; raise it where older ones can no longer be read
+
 POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
 FILES = (POLICY, CONFIG, SPACES, TRAINER)  # that every checkpoint has
-SUMMARY = "summary.json"  # {"seconds": ..., "score": ...}; checkpoints of format 1 have none
+SUMMARY = "summary.json"  # {"seconds": ..., "score": ...}
 WEIGHTS = ".safetensors"  # of further networks, beside the policy
 LATEST, BEST = "latest", "best"
 ASIDE = ".saving_"  # hidden: written but not published, or retired but not yet deleted

@@ -18,6 +18,7 @@ from torch import Tensor
 from enn_ppo.checkpoints.layout import (
     CONFIG,
     FILES,
+    FORMAT,
     POLICY,
     SPACES,
     SUMMARY,
@@ -27,14 +28,13 @@ from enn_ppo.checkpoints.layout import (
     first_line,
 )
 from enn_ppo.checkpoints.stored_values import decode
-from enn_ppo.checkpoints.upgrades import FORMAT, Contents, upgrade
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """One checkpoint as it was saved; of an older format, as it would be saved now. Every tensor is on the CPU."""
+    """One checkpoint as it was saved. Every tensor is on the CPU."""
 
     path: Path  # its step folder
     step: int  # environment steps trained so far
@@ -58,7 +58,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a step folder.
 
     Raises:
-        CheckpointError: a file is missing, cut short, not data, or of a newer format; names it and the cause.
+        CheckpointError: a file is missing, cut short, not data, or of another format; names it and the cause.
     """
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
@@ -73,8 +73,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if file.name != POLICY
     }
     summary = _read_file(folder / SUMMARY, _read_summary) if (folder / SUMMARY).is_file() else Summary()
-    contents = upgrade(saved.format, Contents(policy, config, saved.trainer))
-    return Checkpoint(folder, saved.step, contents.policy, contents.config, spaces, contents.trainer, more, *summary)
+    return Checkpoint(folder, saved.step, policy, config, spaces, saved.trainer, more, *summary)
 
 
 def read_summary(folder: Path) -> Summary:
@@ -107,7 +106,6 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 class _Trainer(NamedTuple):
-    format: int
     step: int
     trainer: dict[str, Any]
 
@@ -119,12 +117,9 @@ def _read_trainer(file: Path) -> _Trainer:
         named = re.search(r"GLOBAL (\S+)", str(error))
         what = f"names {named[1]}" if named else "is cut short or holds more than plain values"
         raise ValueError(f"{what}; refused, because only data is read and no code is run") from error
-    saved_format = content.get("format")
-    if type(saved_format) is not int or saved_format < 1:
-        raise ValueError(f"has format {saved_format!r}; this version reads formats 1 to {FORMAT}")
-    if saved_format > FORMAT:
+    if (saved_format := content.get("format")) != FORMAT:
         raise CheckpointError(
-            f"checkpoint {file.parent} has format {saved_format}, and this version of enn-ppo reads formats 1 to {FORMAT}: "
-            "it was written by a newer version; upgrade enn-ppo to use it"
+            f"checkpoint {file.parent} has format {saved_format!r}, and this version of enn-ppo reads format {FORMAT}: install "
+            "the version that has written it"
         )
-    return _Trainer(saved_format, int(content["step"]), _mapping(decode(content["trainer"])))
+    return _Trainer(int(content["step"]), _mapping(decode(content["trainer"])))

@@ -23,6 +23,7 @@ from enn_ppo.checkpoints.layout import (
     ASIDE,
     BEST,
     CONFIG,
+    FORMAT,
     LATEST,
     POLICY,
     SPACES,
@@ -39,7 +40,6 @@ from enn_ppo.checkpoints.layout import (
 from enn_ppo.checkpoints.reading import read_summary
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
-from enn_ppo.checkpoints.upgrades import FORMAT
 from enn_ppo.files import replace_file, write_file
 
 

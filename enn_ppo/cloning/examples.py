@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.losses import count_actors
+from enn_ppo.ppo import count_actors
 from enn_ppo.recording.frames import RecordedFrames
 from enn_ppo.recording.reading import read_all, read_header
 from enn_ppo.settings.schedule import parse_schedule

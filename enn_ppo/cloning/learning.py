@@ -19,13 +19,13 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.cloning.examples import Examples, Split
 from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
-from enn_ppo.learner import Learner, set_learning_rates
-from enn_ppo.losses import Weighting, unit_weights
+from enn_ppo.learner import Learner
+from enn_ppo.optimizer import AdamW, set_learning_rates
+from enn_ppo.ppo import Weighting, clip_gradient, dropout_seed, unit_weights
 from enn_ppo.return_scale import RewardScale
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row
-from enn_ppo.update import clip_gradient, dropout_seed
 from entity_gym.actions import ActionSpace
 from rogue_net import RaggedTensor
 
@@ -100,7 +100,7 @@ def learn(
         The metrics of the pass that was kept.
     """
     cloning, weighting = config.clone, config.ppo.weighting
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
+    optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
     generator = torch.Generator().manual_seed(config.seed)
     best: tuple[float, Row, dict[str, Any]] | None = None  # loss, metrics and weights of the best pass
     for epoch in range(1, cloning.epochs + 1):

@@ -12,22 +12,22 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.command_line.composition import Composed, Job, compose, config_directory, load_choice, plain_values
-from enn_ppo.command_line.help_page import asks_for_help, help_page
+from enn_ppo.command_line.composition import Composed, Job, compose, config_directory, load_choice, parse, plain_values
+from enn_ppo.command_line.help_page import help_page
 from enn_ppo.command_line.mistakes import guarded
-from enn_ppo.command_line.parallel_jobs import run_parallel
-from enn_ppo.command_line.plugin_sweep import run_inside_hydra, sweep_of
 from enn_ppo.command_line.resuming import resolve_train_config
-from enn_ppo.command_line.run_table import RunSummary, check_run_dirs, format_table, summarize_run
 from enn_ppo.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
+
+if TYPE_CHECKING:  # it imports torch, for which `--help` need not wait
+    from enn_ppo.command_line.run_table import RunSummary
 
 __all__ = ["config_directory", "run_clone", "run_eval", "run_serve", "run_train", "train_job"]
 
@@ -79,27 +79,27 @@ def _main(
     schema: type[Any],
 ) -> int:
     """Compose the settings, run every job, and return the exit code; a sweep of training ends with a table."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = [any(re.fullmatch(r"\+{0,2}debug=true", argument, re.IGNORECASE) for argument in arguments)]
+    typed = list(sys.argv[1:] if argv is None else argv)
+    debug = [any(re.fullmatch(r"\+{0,2}debug=true", argument, re.IGNORECASE) for argument in typed)]
     finished: list[RunSummary] = []
 
     def work() -> None:
-        if asks_for_help(arguments):
+        arguments = parse(typed)
+        if arguments.help:
             print(help_page(name, schema, arguments))
             return
-        sweep = sweep_of(arguments)
-        if schema is not TrainConfig and (sweep.plugin or sweep.jobs > 1):
-            raise ValueError("jobs=... and hydra/sweeper=... are for sweeps of training")
-        if sweep.plugin:
-            run_inside_hydra(name, sweep.arguments, cast(Any, make), cast(Any, run), finished)
-            return
-        jobs = compose(name, sweep.arguments, make)
+        if schema is not TrainConfig and arguments.jobs > 1:
+            raise ValueError("jobs=... is for sweeps of training")
+        from enn_ppo.command_line.parallel_jobs import run_parallel
+        from enn_ppo.command_line.run_table import check_run_dirs, summarize_run
+
+        jobs = compose(name, arguments, make)
         debug.extend(job.config.debug for job in jobs)
         check_run_dirs([str(job.config.run_dir) for job in jobs if isinstance(job.config, TrainConfig)])
-        if sweep.jobs > 1:
+        if arguments.jobs > 1:
             if any(isinstance(job.config, TrainConfig) and job.config.distributed.mode == "ddp" for job in jobs):
-                raise ValueError(f"jobs={sweep.jobs} and distributed=ddp do not go together; leave one out")
-            raise SystemExit(run_parallel(run, jobs, sweep.jobs, finished))
+                raise ValueError(f"jobs={arguments.jobs} and distributed=ddp do not go together; leave one out")
+            raise SystemExit(run_parallel(run, jobs, arguments.jobs, finished))
         for job in jobs:
             _run_job(job, len(jobs), run)
             if job.job is not None and isinstance(job.config, TrainConfig):
@@ -107,6 +107,8 @@ def _main(
 
     code = guarded(work, lambda: schema, lambda: any(debug))
     if finished:
+        from enn_ppo.command_line.run_table import format_table
+
         print(format_table(finished), flush=True)
     return code
 

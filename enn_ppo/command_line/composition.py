@@ -1,27 +1,26 @@
-"""Hydra composes the settings of every job from the command line, and nothing more.
+"""Hydra composes the settings of every job from the command line.
 
-Its task collects what was composed, and the jobs run after Hydra has returned: a mistake in the last job of a sweep is
-found before the first starts, and an error inside a run has a traceback without Hydra in it. (`plugin_sweep` is for
-sweepers that must see the result of one job before they choose the next.)
+All jobs of a sweep are composed and checked before the first one starts.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-import hydra
 import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from enn_ppo.command_line.defaults import store_defaults
 
 C = TypeVar("C")
 
@@ -33,13 +32,25 @@ _EXAMPLES = {
 }
 
 
+class Arguments(NamedTuple):
+    """The arguments of a command."""
+
+    overrides: list[str]  # `name=value`
+    multirun: bool = False  # whether there is a job for every combination of values
+    jobs: int = 1  # that run at a time
+    config_dir: Path | None = None  # of the user's own choices
+    show: bool = False  # print the settings, and do nothing
+    help: bool = False  # print how to call the command, and do nothing
+
+
 class Composed(NamedTuple):
-    """What Hydra made of the command line, for one job."""
+    """The settings of one job."""
 
     config: DictConfig
     typed: tuple[str, ...]  # this job's overrides
-    opened: frozenset[str]  # the names under what takes any (`_OPEN`) that were typed without a plus sign
+    opened: frozenset[str]  # names below `_OPEN` that were typed without a plus sign
     job: int | None  # number within a sweep, None outside
+    choices: Mapping[str, str]  # group -> choice
 
 
 class Job(NamedTuple, Generic[C]):
@@ -51,8 +62,43 @@ class Job(NamedTuple, Generic[C]):
     note: str  # printed before it starts, or empty
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; settings are written name=value, and --help shows them all")
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Take flags and `jobs=n` out of the arguments.
+
+    Raises:
+        ValueError: a flag is not known, `jobs` is not a number of jobs, or there is no sweep.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--cfg", choices=["job"])
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_argument("--version", action="version", version=version("enn-ppo"))
+    parser.add_argument("overrides", nargs="*")
+    given = parser.parse_intermixed_args(list(arguments))
+    numbers = [argument.removeprefix("jobs=") for argument in given.overrides if argument.startswith("jobs=")]
+    for number in numbers:
+        if not re.fullmatch(r"[1-9]\d*", number):
+            raise ValueError(f"jobs must be how many jobs of a sweep run at a time, at least 1, got {number!r}")
+        if not given.multirun:
+            raise ValueError(f"jobs={number} is about the jobs of a sweep: add --multirun")
+    overrides = [argument for argument in given.overrides if not argument.startswith("jobs=")]
+    for override in overrides:
+        if re.match(r"[+~]*hydra[./]", override):
+            raise ValueError(f"{override} is a setting of Hydra, which only composes the settings here")
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
+    jobs = int(numbers[-1]) if numbers else 1
+    return Arguments(overrides, given.multirun, jobs, given.config_dir, bool(given.cfg), given.help)
+
+
 def config_directory() -> Path:
-    """The folder of `train.yaml`: inside the installed package, or at the top of a checkout.
+    """The folder `configs`: inside the installed package, or at the top of a checkout.
 
     Raises:
         ValueError: there is neither.
@@ -60,82 +106,82 @@ def config_directory() -> Path:
     package = Path(__file__).resolve().parents[1]
     candidates = (package / "configs", package.parent / "configs")
     for candidate in candidates:
-        if (candidate / "train.yaml").is_file():
+        if (candidate / "env").is_dir():
             return candidate
-    raise ValueError(f"train.yaml is missing: looked in {' and '.join(map(str, candidates))}; reinstall enn-ppo")
+    raise ValueError(f"configs/env is missing: looked in {' and '.join(map(str, candidates))}; reinstall enn-ppo")
 
 
-def compose(name: str, arguments: Sequence[str], make: Callable[[Composed], Job[C]]) -> list[Job[C]]:
-    """Let Hydra compose every job. Without jobs, Hydra has done what was asked for: `--cfg job`, shell completion."""
+def compose(name: str, arguments: Arguments, make: Callable[[Composed], Job[C]]) -> list[Job[C]]:
+    """Compose and check every job.
+
+    Args:
+        name: of the command: `train`, `eval` and so on.
+        arguments: of the command line; with `show`, the settings are printed and there are no jobs.
+        make: checks what was composed for a job. Hydra's search path is there while it runs.
+
+    Raises:
+        ValueError: a setting is not allowed; and errors of Hydra, see `mistakes.explain`.
+    """
+    store_defaults()
+    overrides = [_opened(_quoted(override)) for override in arguments.overrides]
+    opened = frozenset(found[1] for override in arguments.overrides if (found := _open_name(override)))
     jobs: list[Job[C]] = []
-    errors: list[Exception] = []
-    opened = opened_names(arguments)
-
-    def collect(config: DictConfig) -> None:
-        composed = composed_job(config, opened)
-        try:
-            jobs.append(make(composed))
-        except Exception as error:  # Hydra would add lines of its own to what it sees
-            errors.append(noted(error, composed))
-
-    with tempfile.TemporaryDirectory(prefix="enn_ppo_") as scratch:
-        enter_hydra(name, arguments, collect, scratch)
-    if errors:
-        raise errors[0]
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_directory())):
+        combinations = _combinations(overrides) if arguments.multirun else [overrides]
+        for number, combination in enumerate(combinations):
+            composed = _composed(name, combination, arguments.config_dir, opened)
+            if arguments.show:
+                print(OmegaConf.to_yaml(composed.config).rstrip())
+                continue
+            composed = composed._replace(job=number if arguments.multirun else None)
+            try:
+                jobs.append(make(composed))
+            except Exception as error:
+                if arguments.multirun:
+                    error.add_note(f"(job {number + 1} of the sweep: {' '.join(composed.typed)})")
+                raise
     return jobs
 
 
-def enter_hydra(name: str, arguments: Sequence[str], task: Callable[[DictConfig], object], scratch: str) -> None:
-    """Let Hydra call `task` with what it composes: once, for every job of a sweep, or not at all (`--cfg job`).
-
-    Args:
-        name: the primary config: `train`, `eval` and so on.
-        arguments: of the command line.
-        task: what Hydra calls.
-        scratch: a folder for the files that Hydra's sweepers write whether or not anyone wants them.
-    """
-    entry = hydra.main(version_base="1.3", config_path=str(config_directory()), config_name=name)(task)
-    with _hydra_settings(_prepare(arguments), scratch):
-        try:
-            entry()
-        except (ValueError, yaml.YAMLError) as error:  # Hydra's own, and files that are no YAML
-            raise ValueError(f"the settings {' '.join(arguments)} cannot be composed: {error}") from error
+def _composed(name: str, overrides: Sequence[str], config_dir: Path | None, opened: frozenset[str]) -> Composed:
+    searched = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+    try:
+        config = hydra_compose(config_name=name, overrides=[*overrides, *searched], return_hydra_config=True)
+    except (ValueError, yaml.YAMLError) as error:  # Hydra's own, and files that are no YAML
+        raise ValueError(f"the settings {' '.join(overrides)} cannot be composed: {error}") from error
+    choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+    with open_dict(config):
+        del config.hydra
+    typed = tuple(_closed(override, opened) for override in overrides)
+    return Composed(config, typed, opened, None, choices)
 
 
-def composed_job(config: DictConfig, opened: frozenset[str]) -> Composed:
-    """What Hydra's task is about: to be called inside it."""
-    settings = HydraConfig.get()
-    number = settings.job.num if settings.mode == RunMode.MULTIRUN else None
-    overrides = OmegaConf.to_container(settings.overrides.task, resolve=False)
-    assert isinstance(overrides, list)
-    return Composed(config, tuple(_closed(str(override), opened) for override in overrides), opened, number)
-
-
-def noted(error: Exception, composed: Composed) -> Exception:
-    """The error, with a note that says which job of a sweep it ended."""
-    if composed.job is not None:
-        error.add_note(f"(job {composed.job + 1} of the sweep: {' '.join(composed.typed)})")
-    return error
-
-
-def opened_names(arguments: Sequence[str]) -> frozenset[str]:
-    """The names under mappings that take any name, such as `env.kwargs.size`, that were typed without a plus sign."""
-    return frozenset(found[1] for argument in arguments if (found := _open_name(argument)))
+def _combinations(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each job of a sweep: every combination of the values that are listed, the last one fastest."""
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    values = []
+    for override in parser.parse_overrides(list(overrides)):
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise ValueError(f"{override.input_line} has no end of values: list them, as in seed=1,2,3")
+        key = override.get_key_element()
+        swept = override.sweep_string_iterator() if override.is_sweep_override() else None
+        values.append([str(override.input_line)] if swept is None else [f"{key}={value}" for value in swept])
+    return [list(combination) for combination in product(*values)]
 
 
 def _open_name(argument: str) -> re.Match[str] | None:
     return re.match(rf"({_OPEN}(?:\.[^.=]+)?)[^=]*=", argument)
 
 
-def _prepare(arguments: Sequence[str]) -> list[str]:
-    """Open what takes any name, quote schedules, and put flags first: Hydra's parser loses what follows a flag otherwise."""
-    overrides, flags = [], []
-    for argument in arguments:
-        if "=" in argument and not argument.startswith("-"):
-            overrides.append(("++" if _open_name(argument) else "") + _quoted(argument))
-        else:
-            flags.append(argument)
-    return flags + overrides
+def _opened(argument: str) -> str:
+    """The override with two plus signs where its name is below a mapping that takes any."""
+    return f"++{argument}" if _open_name(argument) else argument
+
+
+def _closed(override: str, opened: frozenset[str]) -> str:
+    """The override as it was typed."""
+    name = re.match(rf"\+\+({_OPEN}(?:\.[^.=]+)?)", override)
+    return override[2:] if name and name[1] in opened else override
 
 
 def _quoted(argument: str) -> str:
@@ -151,30 +197,9 @@ def _quoted(argument: str) -> str:
         )
     if "'" in value or '"' in value:
         return argument  # whoever quotes does it all
-    return f"{key}=" + re.sub(r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]", r"'\g<0>'", value)
-
-
-def _closed(override: str, opened: frozenset[str]) -> str:
-    """The override as it was typed."""
-    name = re.match(rf"\+\+({_OPEN}(?:\.[^.=]+)?)", override)
-    return override[2:] if name and name[1] in opened else override
-
-
-@contextmanager
-def _hydra_settings(arguments: Sequence[str], scratch: str) -> Iterator[None]:
-    """Hydra reads the process's arguments, and ends it at errors unless told not to."""
-    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    OmegaConf.register_new_resolver("scratch", lambda: scratch, replace=True)
-    sys.argv = [argv[0], *arguments]
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        sys.argv = argv
-        if full_error is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full_error
+    return f"{key}=" * ("=" in argument) + re.sub(
+        r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]", r"'\g<0>'", value if "=" in argument else key
+    )
 
 
 def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str, Any]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 
-from enn_ppo.command_line.composition import Composed, Job, compose, plain_values
+from enn_ppo.command_line.composition import Arguments, Composed, Job, compose, plain_values
 from enn_ppo.command_line.options import help_text
 
-_HELP = {"--help", "-h"}
 _EXAMPLES = {
     "sweep": (
         "sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2    # + any argument of enn_ppo.train",
@@ -37,16 +34,11 @@ _EXAMPLES = {
 }
 
 
-def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether `--help` or `-h` is among the arguments."""
-    return not _HELP.isdisjoint(arguments)
-
-
-def help_page(name: str, schema: type[Any], arguments: Sequence[str]) -> str:
+def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
     """The text for `python -m enn_ppo.<name> --help`.
 
     Args:
-        name: of the command, and of its file in configs/.
+        name: of the command.
         schema: its settings.
         arguments: of the command line: `env=Xor --help` shows the values for Xor.
 
@@ -56,13 +48,12 @@ def help_page(name: str, schema: type[Any], arguments: Sequence[str]) -> str:
 
     def describe(composed: Composed) -> Job[str]:
         loader = GlobalHydra.instance().config_loader()
-        names = [group for group in HydraConfig.get().runtime.choices if not {"/", "@"} & set(group)]
+        names = [group for group in composed.choices if not {"/", "@"} & set(group)]
         groups = {group: loader.get_group_options(group) for group in reversed(names)}  # as the file lists them
         values = plain_values(composed.config, allow_missing=True)
         return Job(help_text(schema, values, groups), composed.typed, composed.job, note="")
 
-    flags = _HELP | {"--multirun", "-m"}
-    (job,) = compose(name, [argument for argument in arguments if argument not in flags], describe)
+    (job,) = compose(name, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
     program = f"python -m enn_ppo.{name}"
     return "\n".join(
         [
@@ -72,6 +63,6 @@ def help_page(name: str, schema: type[Any], arguments: Sequence[str]) -> str:
             job.config,
             "",
             "In full, with types and defaults: docs/options.md; of net, with formulas: docs/network.md.",
-            "--cfg job prints the settings as YAML, --hydra-help what else Hydra takes.",
+            "--cfg job prints the settings as YAML.",
         ]
     )

@@ -14,10 +14,8 @@ from typing import Any, TextIO
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from enn_ppo.config import Interrupted, TrainConfig
-from enn_ppo.distributed.errors import PartLost
-from enn_ppo.memory import DeviceMemoryFull
-from enn_ppo.ranks import RankDied
+from enn_ppo.config import TrainConfig
+from enn_ppo.errors import DeviceMemoryFull, Interrupted, PartLost, RankDied
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from entity_gym.errors import nearest
 from entity_gym.pools.processes.handle import WorkerDied
@@ -117,8 +115,6 @@ def explain(error: Exception, schema: type[Any]) -> str | None:
         hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""
         if group == "sweep":
             hint = "; for a file of your own: sweep=my_sweep.yaml"
-        if group.startswith("hydra/"):
-            hint = '; plugins come with pip install "enn-ppo[hydra-sweep]"'
         return f"{group}={choice} is not a choice; {nearest(choice, error.options)}{hint}"
     if isinstance(error, OverrideParseException):
         lines = [line for line in error.message.split("\n") if not line.startswith(("See ", "Error parsing"))]

@@ -39,11 +39,17 @@ class RankSampler(LocalSampler):
         device: where the policy is.
         seed: of the run.
         ranks: who else plays, each in as many pools of the same size.
-        pipeline: blocks that each rank plays at a time.
+        pipeline: blocks that each rank plays in turns.
     """
 
     def __init__(
-        self, pools: list[VecEnv], net: Actor, device: torch.device, seed: int, ranks: Ranks, pipeline: int = 1
+        self,
+        pools: list[VecEnv],
+        net: Actor,
+        device: torch.device,
+        seed: int,
+        ranks: Ranks,
+        pipeline: int = 1,
     ) -> None:
         self._ranks = ranks
         self._share = sum(len(pool) for pool in pools)
@@ -60,7 +66,7 @@ class RankSampler(LocalSampler):
         return self._ranks.each(lambda: super(RankSampler, self).collect(steps))
 
     def state(self) -> dict[str, Any]:
-        own = self._ranks.each(lambda: [block.state() for block in self.blocks])
+        own = self._ranks.each(lambda: self.block_states())
         return {"blocks": [block for blocks in self._ranks.gather_objects(own) for block in blocks]}
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from enn_ppo.config import Interrupted
-from enn_ppo.ranks import RankDied, RankFailed
+from enn_ppo.errors import Interrupted, RankDied, RankFailed
 
 T = TypeVar("T")
 

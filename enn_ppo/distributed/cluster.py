@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from enn_ppo.config import DistributedConfig
-from enn_ppo.distributed.errors import ActorDied, PartLost
+from enn_ppo.errors import ActorDied, PartLost
 from entity_gym.pools.processes.handle import WorkerDied
 
 CONNECT_SECONDS = 5.0  # for the first answer of a cluster elsewhere

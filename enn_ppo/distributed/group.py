@@ -14,9 +14,9 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.distributed.board import Board, Gathered, Part
 from enn_ppo.distributed.cluster import CLOSE_SECONDS, START_SECONDS, Cluster
-from enn_ppo.distributed.errors import PartLost, TooManyFailures
 from enn_ppo.distributed.runner import NewEpisodes, Plan, Spaces, describe
 from enn_ppo.distributed.runner_handle import RunnerDied, RunnerHandle
+from enn_ppo.errors import PartLost, TooManyFailures
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.sampling import Parameters, blocks_problem
 from enn_ppo.tracking.logger import Row

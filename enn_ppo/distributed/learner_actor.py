@@ -14,11 +14,10 @@ from ray.exceptions import ObjectLostError
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.config import TrainConfig
-from enn_ppo.distributed.errors import PartLost
 from enn_ppo.distributed.runner import Spaces
 from enn_ppo.distributed.shipping import Weights, ship_weights, unship
+from enn_ppo.errors import PartLost
 from enn_ppo.learner import Learned, Learner, LearnerNews, LearnerState, Settings
-from enn_ppo.merging import merge_rollouts
 from enn_ppo.rollout import Rollout
 
 
@@ -95,10 +94,6 @@ class LearnerActor:
         """As `Learner.begin_episodes`."""
         self._learner.begin_episodes()
 
-    def value_unit(self) -> float:
-        """As `Learner.value_unit`."""
-        return self._learner.value_unit
-
     def state(self) -> LearnerState:
         """As `Learner.state`, on the CPU."""
         state: LearnerState = _on_cpu(self._learner.state())
@@ -121,8 +116,9 @@ class LearnerActor:
 
 def _merged(rollouts: Sequence[Rollout], num_runners: int) -> Rollout:
     """The rollouts as one. Runners play at the same time: what they take together is what one of them takes."""
-    merged = merge_rollouts(rollouts)
-    return replace(merged, env_seconds=merged.env_seconds / num_runners, act_seconds=merged.act_seconds / num_runners)
+    merged = Rollout.merged(rollouts)
+    env_seconds, act_seconds = merged.stats.env_seconds / num_runners, merged.stats.act_seconds / num_runners
+    return replace(merged, stats=replace(merged.stats, env_seconds=env_seconds, act_seconds=act_seconds))
 
 
 def _on_cpu(value: Any) -> Any:

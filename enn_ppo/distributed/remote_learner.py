@@ -14,10 +14,10 @@ from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.distributed.board import Board, Gathered
 from enn_ppo.distributed.cluster import CLOSE_SECONDS, START_SECONDS, Cluster, fetch
-from enn_ppo.distributed.errors import ActorDied, PartLost
 from enn_ppo.distributed.learner_actor import LearnerActor, Lesson, Report
 from enn_ppo.distributed.runner import Spaces
 from enn_ppo.distributed.shipping import load_weights
+from enn_ppo.errors import ActorDied, PartLost
 from enn_ppo.learner import Learned, LearnerNews, LearnerState, Settings, make_model
 from enn_ppo.tracking.logger import Row
 

@@ -9,8 +9,8 @@ import ray
 
 from enn_ppo.distributed.board import Board, Part
 from enn_ppo.distributed.cluster import fetch
-from enn_ppo.distributed.errors import ActorDied, PartLost
 from enn_ppo.distributed.runner import EnvRunner, NewEpisodes, Plan, Spaces
+from enn_ppo.errors import ActorDied, PartLost
 from enn_ppo.sampling import Parameters
 
 

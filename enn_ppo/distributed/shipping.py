@@ -5,10 +5,9 @@ A process that gets them sees the store's own memory, which is read-only.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
 from numpy.typing import NDArray
@@ -20,31 +19,33 @@ from enn_ppo.rollout import Rollout
 Weights = dict[str, NDArray[Any]]
 
 
-class TensorAsArray(NamedTuple):
-    """Stands where a tensor was."""
-
-    values: NDArray[Any]
-
-
 class Shipped(NamedTuple):
     """A rollout on its way."""
 
-    rollout: Rollout  # with a `TensorAsArray` in place of every tensor
+    rollout: Any  # a `Rollout` with arrays in place of its tensors
     num_bytes: int  # of its arrays
 
 
 def ship(rollout: Rollout) -> Shipped:
-    """Take a rollout apart. Arrays share the tensors' memory where these are on the CPU."""
-    arrays: dict[int, TensorAsArray] = {}
-    shipped = _replaced(rollout, Tensor, lambda tensor: TensorAsArray(tensor.detach().cpu().numpy()), arrays)
-    num_bytes = sum(each.values.nbytes for each in arrays.values())
-    return Shipped(shipped, num_bytes + rollout.elapsed_steps.nbytes + rollout.env_id.nbytes)
+    """A rollout with arrays in place of its tensors, whose memory they share where that is on the CPU."""
+    sizes: list[int] = []
+
+    def as_array(tensor: Tensor) -> NDArray[Any]:
+        sizes.append(tensor.nbytes)
+        return tensor.detach().cpu().numpy()
+
+    shipped = Rollout(rollout.frames.map(as_array), cast(Any, as_array(rollout.last_values)), rollout.stats)
+    return Shipped(shipped, sum(sizes))
 
 
 def unship(shipped: Shipped, device: torch.device) -> Rollout:
     """The rollout on `device`; on the CPU its tensors share the arrays' memory, and must not be written to."""
-    rollout: Rollout = _replaced(shipped.rollout, TensorAsArray, lambda each: as_tensor(each.values).to(device), {})
-    return rollout
+
+    def there(values: Any) -> Tensor:
+        return as_tensor(values).to(device)
+
+    frames, last_values, stats = shipped.rollout.frames, shipped.rollout.last_values, shipped.rollout.stats
+    return Rollout(frames.map(there), there(last_values), stats)
 
 
 def ship_weights(module: torch.nn.Module) -> Weights:
@@ -62,22 +63,3 @@ def as_tensor(values: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(values)
-
-
-def _replaced(value: Any, kind: type, convert: Callable[[Any], Any], done: dict[int, Any]) -> Any:
-    """`value` with all of `kind` converted; what is there twice, such as offsets that actions share, is converted once.
-
-    Looks into dataclasses, named tuples and dictionaries. Lists hold episodes, which have no tensors.
-    """
-    if isinstance(value, kind):
-        if id(value) not in done:
-            done[id(value)] = convert(value)
-        return done[id(value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **{k: _replaced(v, kind, convert, done) for k, v in fields.items()})
-    if isinstance(value, tuple):
-        return type(value)(*(_replaced(each, kind, convert, done) for each in value))
-    if isinstance(value, dict):
-        return {name: _replaced(each, kind, convert, done) for name, each in value.items()}
-    return value

@@ -1,64 +1,23 @@
-"""Frames that were played: what was seen, what was done, and what came of it.
+"""Frames as a recording holds them.
 
-Shapes: B frames (one environment at one step each), A actors of an action in all of them.
+Shapes: B frames (one environment at one step each).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.ragged import cat_ragged
+from enn_ppo.frames import Frames
 
 
-@dataclass(frozen=True)
-class Frames:
-    """B frames, those of each environment in the order in which they were played."""
-
-    obs: ObsBatch
-    env_id: Tensor  # (B,) int64, the environment
-    step: Tensor  # (B,) int64, of its episode; 0 for the first
-    actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
-    log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
-    logits: dict[str, RaggedTensor] | None  # action -> as `ActResult.logits`; None where they were not kept
-    values: Tensor  # (B,) float32, what the policy expected
-    rewards: Tensor  # (B,) float32, for the actions taken in this frame
-    terminated: Tensor  # (B,) bool, the episode ended by its own rules with these actions
-    truncated: Tensor  # (B,) bool, it was cut after them
-    final_values: (
-        Tensor  # (B,) float32, what the policy expected of the last observation, where truncated; NaN: unknown
-    )
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-    def gather(self, frames: Tensor) -> Self:
-        """The frames numbered `frames` (int64), in that order."""
-        return replace(self, **{each.name: _gather(getattr(self, each.name), frames) for each in fields(self)})
-
-    def to(self, device: torch.device) -> Self:
-        """The same frames on another device."""
-        moved: Self = _to(self, device)
-        return moved
-
-    @classmethod
-    def cat(cls, parts: Sequence[Self]) -> Self:
-        """All frames of the first part, then all of the second, and so on; logits are kept where all parts have them."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(**{each.name: _cat([getattr(part, each.name) for part in parts]) for each in fields(cls)})
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordedFrames(Frames):
-    """Frames as a recording holds them."""
+    """B frames, those of each environment in the order in which they were played; values are in rewards."""
 
     episode: Tensor  # (B,) int64, a number that no other episode of the recording has
 
@@ -94,30 +53,3 @@ def _backwards(step: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """The frames of the highest step, then of the next lower, and so on: each has at most one frame of an episode."""
     order = np.argsort(-step, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(step[order])) + 1) if len(order) else []
-
-
-def _gather(value: Any, frames: Tensor) -> Any:
-    if isinstance(value, dict):
-        return {name: ragged.gather(frames) for name, ragged in value.items()}
-    return None if value is None else value[frames]
-
-
-def _cat(values: Sequence[Any]) -> Any:
-    first = values[0]
-    if any(value is None for value in values):
-        return None
-    if isinstance(first, dict):
-        return {name: cat_ragged([value[name] for value in values]) for name in first}
-    return ObsBatch.cat(values) if isinstance(first, ObsBatch) else torch.cat(list(values))
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, RaggedTensor):
-        return RaggedTensor(*(each.to(device) for each in value))
-    if isinstance(value, dict):
-        return {name: _to(each, device) for name, each in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _to(getattr(value, each.name), device) for each in fields(value)})
-    return value

@@ -23,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from enn_ppo.frames import Frames
 from enn_ppo.recording.columns import CHECKSUM, Header, checksum, import_pyarrow, schema_of, to_record_batch
-from enn_ppo.recording.frames import Frames, RecordedFrames
+from enn_ppo.recording.frames import RecordedFrames
 from enn_ppo.recording.reading import read_extent
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import VecObs

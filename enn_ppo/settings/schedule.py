@@ -9,11 +9,10 @@ On a command line the argument stands in quotes, because shells read `>`: `'opti
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Literal
 
 from rogue_net.checks import check_float
 
@@ -23,7 +22,6 @@ Scheduled = float | str
 
 _POINT = re.compile(r"([^\s@]+)\s*@\s*([^\s@]+)")
 _GRAMMAR = "a schedule like `0.001@0 -> 0@1` (value@progress, joined by ->, cos or step)"
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,21 @@ class Schedule:
         return self.points[-1][1]
 
 
-def parse_schedule(field: str, value: object) -> Schedule:
-    """The schedule that `value` writes; of a number, one that stays.
+def parse_schedule(field: str, value: object, *, decays: bool = False) -> Schedule:
+    """The schedule that a setting describes.
+
+    Args:
+        field: the setting's name, for messages.
+        value: a number, or a schedule's text.
+        decays: whether a plain number falls linearly to 0, as settings named `anneal_...` say; otherwise it stays. A
+            schedule's text stands as it was written.
 
     Raises:
         ValueError: with the field, what was given, and how a schedule is written.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return Schedule(((0.0, float(value)),))
+        start = (0.0, float(value))
+        return Schedule((start, (1.0, 0.0)), ("->",)) if decays else Schedule((start,))
     if not isinstance(value, str):
         raise ValueError(f"{field} must be a number or {_GRAMMAR}, got {value!r}")
     parts = re.split(r"\s*(->|\bcos\b|\bstep\b)\s*", value.strip())
@@ -97,22 +102,3 @@ def check_scheduled(field: str, value: object, low: float, high: float = math.in
             check_float(field, point, low, high, **open_ends)
         except ValueError as error:
             raise ValueError(f"{error} (in {value!r})" if isinstance(value, str) else str(error)) from None
-
-
-def decayed(value: Scheduled, decays: bool) -> Scheduled:
-    """What `anneal_...` means: a plain number that falls linearly to 0. A schedule stands as it was written."""
-    return f"{float(value)!r}@0 -> 0@1" if decays and not isinstance(value, str) else value
-
-
-def at_progress(config: S, progress: float) -> S:
-    """A settings dataclass in which every field that may be scheduled has its number at `progress`."""
-    changed: dict[str, Any] = {}
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, field.name)
-        if isinstance(value, str) and field.name in _scheduled_fields(type(config)):
-            changed[field.name] = parse_schedule(field.name, value)(progress)
-    return dataclasses.replace(config, **changed) if changed else config  # type: ignore[type-var]
-
-
-def _scheduled_fields(cls: type[Any]) -> set[str]:
-    return {name for name, hint in get_type_hints(cls).items() if {float, str} <= set(get_args(hint))}

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from enn_ppo.frames import Frames
 from enn_ppo.rollout import Rollout
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.vec_obs import Metric
@@ -50,18 +51,18 @@ class Played(NamedTuple):
 
 def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
     """What there is to tell of a rollout. Synchronises with its device once."""
-    elapsed = rollout.elapsed_steps
-    counted = _count(rollout, action_space)
+    elapsed = rollout.frames.step.cpu()
+    counted = _count(rollout.frames, action_space)
     return Played(
-        num_frames=rollout.rewards.numel(),
-        num_entities=rollout.obs.num_tokens,
-        episodes=rollout.episodes,
-        elapsed_steps=Metric(elapsed.size, float(elapsed.sum()), float(elapsed.min()), float(elapsed.max())),
+        num_frames=len(rollout.frames),
+        num_entities=rollout.frames.obs.num_tokens,
+        episodes=rollout.stats.episodes,
+        elapsed_steps=Metric(len(elapsed), float(elapsed.sum()), float(elapsed.min()), float(elapsed.max())),
         counts=_row(counted),
         kinds={name: kind for part in counted for name, kind in zip(part.names, part.kinds, strict=True)},
-        metrics=rollout.metrics,
-        env_seconds=rollout.env_seconds,
-        act_seconds=rollout.act_seconds,
+        metrics=rollout.stats.metrics,
+        env_seconds=rollout.stats.env_seconds,
+        act_seconds=rollout.stats.act_seconds,
     )
 
 
@@ -75,7 +76,7 @@ def count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> dict[str
     Returns:
         Metric's name -> number; None where there is nothing to tell, such as shares of choices that nobody made.
     """
-    return _row(_count(rollout, action_space))
+    return _row(_count(rollout.frames, action_space))
 
 
 class _Counted(NamedTuple):
@@ -85,13 +86,13 @@ class _Counted(NamedTuple):
 
 
 @torch.no_grad()
-def _count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> list[_Counted]:
-    lengths = _entities_by_frame(rollout.obs)
-    counted = list(_rewards_and_entities(rollout, lengths))
-    present = {name: space for name, space in action_space.items() if name in rollout.actions}
+def _count(frames: Frames, action_space: Mapping[str, ActionSpace]) -> list[_Counted]:
+    lengths = _entities_by_frame(frames.obs)
+    counted = list(_rewards_and_entities(frames, lengths))
+    present = {name: space for name, space in action_space.items() if name in frames.actions}
     for name, space in present.items():
-        counted += _choices(name, space, rollout, lengths)
-    numbers = {name: len(rollout.actions[name].values) for name in present}
+        counted += _choices(name, space, frames, lengths)
+    numbers = {name: len(frames.actions[name].values) for name in present}
     return counted + [_Counted([_actors(name)], number, [Kind("sum", None)]) for name, number in numbers.items()]
 
 
@@ -116,21 +117,21 @@ def _shares_of(labels: list[str], choices: Tensor, of: str) -> _Counted:
     return _Counted(labels, _shares(choices, len(labels)), [Kind("mean", of)] * len(labels))
 
 
-def _rewards_and_entities(rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
-    yield _spread_of("reward", rollout.rewards.flatten())
+def _rewards_and_entities(frames: Frames, lengths: Tensor) -> Iterator[_Counted]:
+    yield _spread_of("reward", frames.rewards)
     yield _spread_of("entities", lengths.sum(0))
-    for entity_type, counts in zip(rollout.obs.features, lengths, strict=True):
+    for entity_type, counts in zip(frames.obs.features, lengths, strict=True):
         yield _spread_of(f"entities/{entity_type}", counts)
 
 
-def _choices(name: str, space: ActionSpace, rollout: Rollout, lengths: Tensor) -> Iterator[_Counted]:
+def _choices(name: str, space: ActionSpace, frames: Frames, lengths: Tensor) -> Iterator[_Counted]:
     """How often each choice of an action was made, or which numbers were picked."""
-    chosen = rollout.actions[name]
+    chosen = frames.actions[name]
     if not space.discrete:
         for k, label in enumerate(space.labels):
             yield _spread_of(f"actions/{name}/{label}", chosen.values[:, k], _actors(name))
     elif space.selects:
-        types = [entity_type for entity_type in rollout.obs.features if entity_type != GLOBAL_ENTITY]
+        types = [entity_type for entity_type in frames.obs.features if entity_type != GLOBAL_ENTITY]
         labels = [f"actions/{name}/{label}" for label in (*types, NOBODY)]
         yield _shares_of(labels, _selected_types(chosen, lengths[: len(types)]), _actors(name))
     else:

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from enn_ppo.tracking.counts import Played
-from enn_ppo.update import UpdateStats
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.pools.episodes import Episode
 
@@ -28,7 +27,7 @@ class Timing:
 def metrics_row(
     step: int,
     played: Played,
-    stats: UpdateStats,
+    stats: Mapping[str, float],
     *,
     learning_rate: float,
     ent_coef: float,
@@ -57,7 +56,7 @@ def metrics_row(
         "steps_per_second": played.num_frames / timing.total,
         "entities_per_second": played.num_entities / timing.total,
         **_episodes(played.episodes),
-        **stats._asdict(),
+        **stats,
         "learning_rate": learning_rate,
         "entropy_coefficient": ent_coef,
         "share_env": env / timing.total,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,8 +18,6 @@ __all__ = ["TensorBoardLogger", "WandbLogger", "make_loggers"]
 
 _RUN_ID = "run_id"  # in wandb's folder: the id that a resumed run goes on under
 _FINISH_SECONDS = 120.0  # that the end of a run waits for an upload; what is then left, `wandb sync` sends
-_FLUSH_SECONDS = 5.0  # that wandb's process has to bring its file to the disk after that
-_SILENT_BYTES = 2**18  # of rows after which wandb's file must have grown; it is written in blocks of 2^15
 
 
 def make_loggers(
@@ -61,7 +56,7 @@ def make_loggers(
 
 
 class TensorBoardLogger:
-    """Writes TensorBoard's event files, whole and flushed after every row.
+    """Writes TensorBoard's event files, flushed after every row.
 
     Metrics `eval/...` stand at the step of the policy that was evaluated, and all others at the step of the row.
     """
@@ -79,8 +74,7 @@ class TensorBoardLogger:
             OSError: the file cannot be written.
         """
         try:
-            # neither loads TensorFlow nor starts a thread, so that what fails is known at once
-            from tensorboard.summary.writer.record_writer import RecordWriter
+            from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError(
                 'logger.tensorboard=true needs tensorboard, which is not installed: pip install "enn-ppo[tensorboard]", '
@@ -88,51 +82,22 @@ class TensorBoardLogger:
             ) from error
         folder = run_dir / TENSORBOARD
         folder.mkdir(exist_ok=True)
-        # the name that TensorBoard looks for; files of a run are read in the order of their names
-        name = f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(folder / name, "xb")  # noqa: SIM115 - closed by close()
-        self._writer = RecordWriter(self._file)
-        try:
-            self._write_head(config, resume_step)
-        except OSError:
-            self.close()
-            raise
+        self._writer = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
+        self._writer.add_text("config", _table(config))
+        self._writer.flush()
 
     def log(self, row: Row) -> None:
         """Write what is known of the row."""
         values = known(row)
         step = int(values.pop("step"))
-        evaluated = {name: value for name, value in values.items() if name.startswith("eval/")}
-        trained = {name: value for name, value in values.items() if name not in evaluated}
-        if trained:
-            self._write_scalars(trained, step)
-        if evaluated:
-            self._write_scalars(evaluated, int(evaluated.get("eval/step", step)))
+        for name, value in values.items():
+            at = int(values.get("eval/step", step)) if name.startswith("eval/") else step
+            self._writer.add_scalar(name, value, at)
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _write_head(self, config: Mapping[str, Any], resume_step: int | None) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-
-        self._write_event(file_version="brain.Event:2")
-        if resume_step is not None:
-            self._write_event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
-        self._write_event(step=resume_step or 0, summary=_text_summary("config", _table(config)))
-        self._writer.flush()
-
-    def _write_scalars(self, values: Mapping[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._write_event(step=step, summary=Summary(value=scalars))
-
-    def _write_event(self, **fields: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self._writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
+        """Finish the file."""
+        self._writer.close()
 
 
 class WandbLogger:
@@ -200,43 +165,15 @@ class WandbLogger:
                 "`wandb login` sets up an account; logger.wandb=offline needs none"
             ) from error
         self._run.define_metric("eval/*", step_metric="eval/step")
-        self._file = Path(self._run.settings.sync_file)
-        self._size = 0
-        self._unseen = 0  # bytes of rows since the file last grew, roughly
-        self._closed = False
 
     def log(self, row: Row) -> None:
-        """Send what is known of the row.
-
-        Raises:
-            OSError: wandb cannot write its file.
-        """
+        """Send what is known of the row."""
         values = known(row)
         self._run.log(values, step=int(values["step"]))
-        self._unseen += sum(len(name) + 16 for name in values)
-        self._check_file(_SILENT_BYTES)
 
     def close(self) -> None:
-        """Finish the run.
-
-        Raises:
-            OSError: wandb could not write its file.
-        """
-        if not self._closed:
-            self._closed = True
-            self._run.finish()
-            deadline = time.monotonic() + _FLUSH_SECONDS  # wandb's process may still be at it
-            while self._file.stat().st_size <= self._size and time.monotonic() < deadline:
-                time.sleep(0.02)
-            self._check_file(0)
-
-    def _check_file(self, limit: int) -> None:
-        """Look whether the file grows: wandb's own process, which writes it, keeps a full disk to itself."""
-        size = self._file.stat().st_size
-        if size > self._size:
-            self._size, self._unseen = size, 0
-        elif self._unseen > limit:
-            raise OSError(f"{self._file} does not grow any more; is the disk full?")
+        """Finish the run. Safe to call twice."""
+        self._run.finish()
 
 
 def _run_id(folder: Path, *, new: bool) -> str:
@@ -260,15 +197,3 @@ def _table(config: Mapping[str, Any]) -> str:
             yield f"| {name} | {shown} |"
 
     return "\n".join(lines())
-
-
-def _text_summary(tag: str, text: str) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-    from tensorboard.plugins.text.metadata import create_summary_metadata
-
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
-    return Summary(value=[Summary.Value(tag=tag, metadata=create_summary_metadata(tag, ""), tensor=tensor)])

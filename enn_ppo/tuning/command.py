@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 
 from enn_ppo.command_line.cli import train_job
-from enn_ppo.command_line.composition import Composed, Job, compose, plain_values
-from enn_ppo.command_line.help_page import asks_for_help, help_page
+from enn_ppo.command_line.composition import Arguments, Composed, Job, compose, parse, plain_values
+from enn_ppo.command_line.help_page import help_page
 from enn_ppo.command_line.mistakes import guarded, told
 from enn_ppo.config import TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict
@@ -27,19 +25,16 @@ from enn_ppo.tuning.space import check_names
 _OWN = "own_"  # before the name of a user's file, which must not be taken for one of configs/sweep
 _NOT_COMPARED = ("run_dir", "overwrite")  # do not make it another sweep
 _REFUSED = {
-    "--multirun": "its trials are drawn from sweep.space",
-    "-m": "its trials are drawn from sweep.space",
     "resume": "a sweep goes on with the same command",
     "jobs": "trials at a time are sweep.jobs",
 }
 
 
-class Arguments(NamedTuple):
-    """A command line in its parts."""
+class Parts(NamedTuple):
+    """A command line in its parts: the same flags, and overrides of the sweep and of training."""
 
-    flags: list[str]  # for both
-    own: list[str]  # for the sweep
-    typed: list[str]  # for training
+    sweep: Arguments
+    training: Arguments
 
 
 def run_sweep(sweep: Callable[..., object], argv: Sequence[str] | None = None) -> int:
@@ -54,7 +49,7 @@ def run_sweep(sweep: Callable[..., object], argv: Sequence[str] | None = None) -
     return guarded(lambda: _run(sweep, split(arguments)), lambda: SweepCommand, lambda: debug)
 
 
-def split(arguments: Sequence[str]) -> Arguments:
+def split(arguments: Sequence[str]) -> Parts:
     """Tell the sweep's arguments from training's.
 
     Raises:
@@ -64,23 +59,25 @@ def split(arguments: Sequence[str]) -> Arguments:
         name = argument.lstrip("+").partition("=")[0]
         if name in _REFUSED:
             raise ValueError(f"{argument} does not go with a sweep: {_REFUSED[name]}")
-    flags = [argument for argument in arguments if argument.startswith("-") or "=" not in argument]
-    settings = [argument for argument in arguments if argument not in flags]
-    own = [argument for argument in settings if re.match(r"\+{0,2}(sweep[.=]|debug=)", argument)]
-    return Arguments(flags, own, [argument for argument in settings if argument not in own])
+    given = parse(arguments)
+    if given.multirun:
+        raise ValueError("--multirun does not go with a sweep: its trials are drawn from sweep.space")
+    own = [override for override in given.overrides if re.match(r"\+{0,2}(sweep[.=]|debug=)", override)]
+    typed = [override for override in given.overrides if override not in own]
+    return Parts(given._replace(overrides=own), given._replace(overrides=typed))
 
 
-def _run(sweep: Callable[..., object], arguments: Arguments) -> None:
+def _run(sweep: Callable[..., object], parts: Parts) -> None:
     started = datetime.now()
-    with _own_files(arguments.own) as own:
-        if asks_for_help(arguments.flags):
-            print(help_page("sweep", SweepCommand, [*arguments.flags, *own]))
-            return
-        commands = compose("sweep", [*arguments.flags, *own], _command)
+    own = parts.sweep._replace(overrides=[_stored(override) for override in parts.sweep.overrides])
+    if own.help:
+        print(help_page("sweep", SweepCommand, own))
+        return
+    commands = compose("sweep", own, _command)
     if not commands:  # --cfg has shown what it shows
         return
     config, name = commands[0].config.sweep, commands[0].note
-    shared = _later_ones([*config.train, *arguments.typed])
+    shared = _later_ones([*config.train, *parts.training.overrides])
     groups: list[str] = []
 
     def make(composed: Composed) -> Job[TrainConfig]:
@@ -88,8 +85,9 @@ def _run(sweep: Callable[..., object], arguments: Arguments) -> None:
         return train_job(composed, started)
 
     def compose_training(parameters: Sequence[str]) -> TrainConfig:
+        arguments = parts.training._replace(overrides=[*shared.values(), *parameters])
         try:
-            (job,) = compose("train", [*arguments.flags, *shared.values(), *parameters], make)
+            (job,) = compose("train", arguments, make)
         except Exception as error:
             paragraph = told(error, TrainConfig)
             if paragraph is None:
@@ -109,7 +107,7 @@ def _run(sweep: Callable[..., object], arguments: Arguments) -> None:
 
 
 def _command(composed: Composed) -> Job[SweepCommand]:
-    name = str(HydraConfig.get().runtime.choices["sweep"]).removeprefix(_OWN)
+    name = composed.choices["sweep"].removeprefix(_OWN)
     return Job(from_dict(SweepCommand, plain_values(composed.config)), composed.typed, composed.job, note=name)
 
 
@@ -135,24 +133,23 @@ def _later_ones(arguments: Sequence[str]) -> dict[str, str]:
     return {argument.partition("=")[0].lstrip("+"): argument for argument in arguments}
 
 
-@contextlib.contextmanager
-def _own_files(own: Sequence[str]) -> Iterator[list[str]]:
-    """Let `sweep=<file>.yaml` name a file anywhere, which Hydra does not: it is copied to where Hydra looks.
+def _stored(override: str) -> str:
+    """The override with a choice of Hydra's in place of `sweep=<file>.yaml`, which may lie anywhere.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: there is no such file, or it is no YAML.
     """
-    with tempfile.TemporaryDirectory(prefix="enn_ppo_") as scratch:
-        arguments = []
-        for argument in own:
-            path = Path(argument.removeprefix("sweep="))
-            if not (argument.startswith("sweep=") and path.suffix in (".yaml", ".yml")):
-                arguments.append(argument)
-                continue
-            if not path.is_file():
-                raise ValueError(f"{argument}: there is no file {path}")
-            choice = _OWN + re.sub(r"\W+", "_", path.stem)
-            (Path(scratch) / "sweep").mkdir(exist_ok=True)
-            shutil.copyfile(path, Path(scratch) / "sweep" / f"{choice}.yaml")
-            arguments += [f"sweep={choice}", f"hydra.searchpath=[file://{scratch}]"]
-        yield arguments
+    path = Path(override.removeprefix("sweep="))
+    if not (override.startswith("sweep=") and path.suffix in (".yaml", ".yml")):
+        return override
+    try:
+        space = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{override}: there is no file {path}") from None
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"{override}: {path} cannot be read: {error}") from error
+    if not isinstance(space, dict):
+        raise ValueError(f"{override}: {path} must hold settings of the sweep, such as space: and trials:")
+    choice = _OWN + re.sub(r"\W+", "_", path.stem)
+    ConfigStore.instance().store(group="sweep", name=choice, node=space)
+    return f"sweep={choice}"

@@ -47,8 +47,7 @@ def import_optuna() -> Any:
         raise ValueError(f'a sweep needs {error.name}: pip install "enn-ppo[sweep]"') from error
     if int(optuna.__version__.partition(".")[0]) < 4:
         raise ValueError(
-            f"a sweep needs optuna 4 or newer, and this environment has {optuna.__version__} (hydra-optuna-sweeper asks for "
-            'an old one): pip install "enn-ppo[sweep]" in another environment'
+            f'a sweep needs optuna 4 or newer, and this environment has {optuna.__version__}: pip install "enn-ppo[sweep]"'
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

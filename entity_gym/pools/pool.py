@@ -446,7 +446,7 @@ class ThreadedVecEnv(SlotVecEnv):
     Trajectories do not depend on the number of threads. Together, environments are divided into slices of equal size, and the
     calling thread takes the first. Asynchronously (`send`, `recv`), all work is done by threads, with a queue each:
     Python environments one by one, so that the first to be done is returned first, and compiled ones in chunks. With one
-    thread, `recv` itself takes the steps that were sent.
+    thread, `recv` itself takes the steps that were sent, unless `background` gives them a thread of their own.
 
     Args:
         env: what the environments are made from, of any kind; see `EnvSource`.
@@ -462,6 +462,8 @@ class ThreadedVecEnv(SlotVecEnv):
         thread_affinity_offset: bind the thread of slice t to core (offset + t) % cores. -1: leave it to the system. The
             calling thread, which has slice 0 of steps together, is never bound. Linux only.
         entity_ids: give every entity a number that it keeps for the whole episode, in `VecObs.ids`.
+        background: with one thread, steps that are sent are taken by a thread of their own, so that the caller can do
+            something else until `recv`.
 
     Attributes:
         num_threads: the number of threads in use.
@@ -484,6 +486,7 @@ class ThreadedVecEnv(SlotVecEnv):
         first_env: int = 0,
         thread_affinity_offset: int = -1,
         entity_ids: bool = False,
+        background: bool = False,
     ) -> None:
         check_num_envs(num_envs)
         check_affinity(thread_affinity_offset)
@@ -494,7 +497,7 @@ class ThreadedVecEnv(SlotVecEnv):
             num_envs,
             first_env=first_env,
             final_observations=final_observations,
-            num_workers=numbers_of_workers(most),
+            num_workers=numbers_of_workers(most, background=background),
             compile=compile,
             boundscheck=boundscheck,
             entity_ids=entity_ids,
@@ -506,13 +509,18 @@ class ThreadedVecEnv(SlotVecEnv):
         elif num_threads > most:
             self.threads_report += f": {most} are used, one for each environment"
         super().__init__(
-            slots, make_workers(self.num_threads, thread_affinity_offset), batch_size=batch_size, seed=seed
+            slots,
+            make_workers(self.num_threads, thread_affinity_offset, background=background),
+            batch_size=batch_size,
+            seed=seed,
         )
 
 
-def make_workers(num_threads: int, thread_affinity_offset: int = -1) -> Workers:
-    """Workers of a pool with so many threads; one is the calling thread."""
-    return SerialWorkers() if num_threads == 1 else ThreadWorkers(num_threads, thread_affinity_offset)
+def make_workers(num_threads: int, thread_affinity_offset: int = -1, *, background: bool = False) -> Workers:
+    """Workers of a pool with so many threads; one is the calling thread, but for steps sent to the background."""
+    if num_threads == 1 and not background:
+        return SerialWorkers()
+    return ThreadWorkers(num_threads, thread_affinity_offset)
 
 
 def choose_num_threads(slots: EnvSlots, most: int, seed: int) -> tuple[int, str]:

@@ -113,7 +113,7 @@ class ThreadWorkers(Workers):
     always the calling thread.
 
     Args:
-        num_workers: n, at least 2.
+        num_workers: n, at least 1.
         affinity_offset: the thread with share t runs on usable core (offset + t) % cores only; -1: wherever the system puts
             it. The calling thread is left alone. Linux only.
 
@@ -262,9 +262,9 @@ def _stop(inboxes: list[_Inbox], threads: list[threading.Thread | None]) -> None
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def numbers_of_workers(num_threads: int) -> int:
+def numbers_of_workers(num_threads: int, *, background: bool = False) -> int:
     """Return the number of different `worker` arguments with which this many threads call slots; see `ThreadWorkers`."""
-    return num_threads + 1 if num_threads > 1 else 1
+    return num_threads + 1 if num_threads > 1 or background else 1
 
 
 def usable_cores() -> list[int]:

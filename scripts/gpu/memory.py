@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from enn_ppo.config import EnvConfig
@@ -45,11 +44,11 @@ def one(section: Section, world: World) -> dict[str, Any]:
         config = train_config(world, start_knobs(device, tiny=section.tiny), device, f"{folder}/run")
         with begin(config) as run:
             rollout = run.state.sampler.collect(config.rollout.steps)
-            frames = rollout.values.numel()
+            frames = rollout.by_step("values").numel()
             parts = bytes_of(rollout)
             found = {
                 "frames": frames,
-                "entities_per_frame": rollout.obs.num_tokens / frames,
+                "entities_per_frame": rollout.frames.obs.num_tokens / frames,
                 "bytes_per_frame": {name: size / frames for name, size in parts.items()},
                 "bytes_per_frame_all": sum(parts.values()) / frames,
             }
@@ -65,7 +64,7 @@ def bytes_of(rollout: Rollout) -> dict[str, int]:
     """Bytes of a rollout's tensors and arrays by part; what several parts share counts for the first."""
     seen: set[int] = set()
     parts: dict[str, int] = {}
-    for part, array in (*_of_observations(rollout.obs), *_of_others(rollout)):
+    for part, array in (*_of_observations(rollout.frames.obs), *_of_others(rollout)):
         address = array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
         size = array.nbytes
         if size and address not in seen:
@@ -92,10 +91,10 @@ def _of_observations(obs: ObsBatch) -> Iterator[tuple[str, Any]]:
 
 
 def _of_others(rollout: Rollout) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(rollout):
-        value = getattr(rollout, field.name)
+    for field in dataclasses.fields(rollout.frames):
+        value = getattr(rollout.frames, field.name)
         name = field.name.replace("_", "-")
-        if isinstance(value, torch.Tensor | np.ndarray):
+        if isinstance(value, torch.Tensor):
             yield name, value
         elif isinstance(value, Mapping):  # of actions
             for each in value.values():
@@ -112,7 +111,7 @@ def peaks(run: Run, rollout: Rollout, device: torch.device) -> dict[str, float]:
     config, state = run.state.config, run.state
     first = torch.arange(config.rollout.num_envs, device=device)
     before = Allocated.begin(device)
-    state.net.act(rollout.obs[first])
+    state.net.act(rollout.frames.obs[first])
     act = before.peak() / len(first)
     settings = state.begin_update()
     before = Allocated.begin(device)

@@ -1,7 +1,7 @@
 """Section `policy`: frames/s of acting and learning, by mean entities, width, backend and precision.
 
 `act` goes from observations on the host to actions on the host; `update` is one minibatch: evaluation, losses, gradient,
-clipping, optimizer step (`enn_ppo.update.learn_minibatch`). Operations are the transformer's alone: see `gpu/cost.py`.
+clipping, optimizer step (`enn_ppo.ppo.learn_minibatch`). Operations are the transformer's alone: see `gpu/cost.py`.
 """
 
 from __future__ import annotations

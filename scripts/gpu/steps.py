@@ -61,10 +61,10 @@ def one(section: Section, world: World, knobs: Knobs, reached: Mapping[str, floa
                     with phases.phase("the rest"):
                         update(run)
             seconds = {name: each / updates for name, each in phases.seconds.items()}
-            frames = rollout.values.numel()
+            frames = rollout.by_step("values").numel()
             return {
                 "frames": frames,
-                "entities_per_frame": rollout.obs.num_tokens / frames,
+                "entities_per_frame": rollout.frames.obs.num_tokens / frames,
                 "unsynchronised_s": unsynchronised,
                 "phases_s": seconds,
                 "not_found": phases.not_found,
@@ -129,7 +129,7 @@ class Phases:
     @contextmanager
     def watching(self, run: Run) -> Iterator[None]:
         """Within it the trainer's functions are phases."""
-        learning, state = importlib.import_module("enn_ppo.update"), run.state
+        learning, state = importlib.import_module("enn_ppo.ppo"), run.state
         with ExitStack() as stack:
             for block in getattr(state.sampler, "blocks", []):
                 stack.enter_context(self._replaced(block.vec_env, "act", "environment"))
@@ -179,10 +179,10 @@ def floors(config: TrainConfig, run: Run, rollout: Rollout, reached: Mapping[str
     The parameters are read once a step of acting, and twice a minibatch besides the optimizer's step; see `gpu/cost.py`.
     """
     net, optim = config.net, config.optim
-    lengths = rollout.obs.layout.lengths.tolist()
+    lengths = rollout.frames.obs.layout.lengths.tolist()
     parameters = sum(each.numel() for each in run.state.net.parameters())
     size = 2 if net.precision == "bf16" else 4
-    features = sum(each.values.nbytes for each in rollout.obs.features.values()) / max(1, sum(lengths))
+    features = sum(each.values.nbytes for each in rollout.frames.obs.features.values()) / max(1, sum(lengths))
 
     def work(kind: str) -> Work:
         return network_work(lengths, net.d_model, net.n_layer, features, kind, size=size)

@@ -12,7 +12,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.sampling import LocalSampler
 from entity_gym import Action, Observation
-from entity_gym.pools.pool import ListEnv
+from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig
 from tests.enn_ppo.worlds import Copycat
 
@@ -65,7 +65,10 @@ class Halves:
 
     def __init__(self, hook: SteppingHook, pipeline: int = 2) -> None:
         self.envs = [HookedCopycat(half, hook) for half in range(2)]
-        pools = [ListEnv(lambda env=env: env, 1, first_env=half) for half, env in enumerate(self.envs)]
+        pools = [
+            ThreadedVecEnv(lambda env=env: env, 1, first_env=half, background=pipeline > 1)  # type: ignore[misc]
+            for half, env in enumerate(self.envs)
+        ]
         torch.manual_seed(0)
         net = RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), pools[0].obs_space(), pools[0].action_space())
         actor: Actor = HookedNet(net, hook)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from enn_ppo.recording.frames import Frames
+from enn_ppo.frames import Frames
 from enn_ppo.recording.recorder import Recorder
-from enn_ppo.rollout import Collector
+from enn_ppo.rollout import Collector, Rollout
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
@@ -43,10 +43,29 @@ def net_for(env: Environment, seed: int = 0) -> RogueNet:
     return net
 
 
-def collector_of(create: Callable[[], Environment], num_envs: int, seed: int = 0, net: Any = None) -> Collector:
+class RecordedCollector(Collector):
+    """A collector whose rollouts are recorded, each as a chunk, as long as there is a recorder."""
+
+    recorder: Any = None
+
+    def collect(self, steps: int) -> Rollout:
+        self._logits = self.recorder is not None and self.recorder.logits
+        rollout = super().collect(steps)
+        if self.recorder is not None:
+            self.recorder.add(rollout.frames)
+            self.recorder.flush()
+        return rollout
+
+    def close(self) -> None:
+        super().close()
+        if self.recorder is not None:
+            self.recorder.close()
+
+
+def collector_of(create: Callable[[], Environment], num_envs: int, seed: int = 0, net: Any = None) -> RecordedCollector:
     """It has been reset."""
     net = net or net_for(create())
-    collector = Collector(ListEnv(create, num_envs, seed), net, torch.device("cpu"), seed)
+    collector = RecordedCollector(ListEnv(create, num_envs, seed), net, torch.device("cpu"), seed)
     collector.reset(seed)
     return collector
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from enn_ppo.advantages import gae, n_step
+from enn_ppo.ppo import gae, n_step
 
 NO = torch.zeros(3, 1, dtype=torch.bool)
 ZERO = torch.zeros(3, 1)

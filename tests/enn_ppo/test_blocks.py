@@ -45,19 +45,20 @@ def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) 
 
 def parts(rollout: Rollout, envs: Sequence[int]) -> dict[str, Any]:
     """Everything that happened in some of the environments."""
-    num_envs = rollout.rewards.shape[1]
-    frames = torch.arange(rollout.rewards.numel()).view(-1, num_envs)[:, list(envs)].flatten()
-    obs = rollout.obs[frames]
+    num_envs = rollout.by_step("rewards").shape[1]
+    frames = torch.arange(rollout.by_step("rewards").numel()).view(-1, num_envs)[:, list(envs)].flatten()
+    obs = rollout.frames.obs[frames]
     return {
         **{f"features/{name}": ragged for name, ragged in obs.features.items()},
         **{f"actors/{name}": mask.actors for name, mask in obs.action_masks.items()},
-        **{f"actions/{name}": ragged.gather(frames) for name, ragged in rollout.actions.items()},
-        **{f"log_probs/{name}": ragged.gather(frames) for name, ragged in rollout.log_probs.items()},
-        **{name: getattr(rollout, name)[..., list(envs)] for name in
-           ("values", "rewards", "terminated", "truncated", "final_values", "last_values")},
-        "elapsed_steps": torch.from_numpy(rollout.elapsed_steps[:, list(envs)]),
-        "episodes": [dataclasses.astuple(each)[1:] for each in rollout.episodes
-                     if each.env_id in rollout.env_id[list(envs)]],
+        **{f"actions/{name}": ragged.gather(frames) for name, ragged in rollout.frames.actions.items()},
+        **{f"log_probs/{name}": ragged.gather(frames) for name, ragged in rollout.frames.log_probs.items()},
+        **{name: rollout.by_step(name)[:, list(envs)] for name in
+           ("values", "rewards", "terminated", "truncated", "final_values")},
+        "last_values": rollout.last_values[list(envs)],
+        "step": rollout.by_step("step")[:, list(envs)],
+        "episodes": [dataclasses.astuple(each)[1:] for each in rollout.stats.episodes
+                     if each.env_id in rollout.by_step("env_id")[0, list(envs)]],
     }  # fmt: skip
 
 
@@ -96,21 +97,21 @@ def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: 
         whole = blocks.collect(6)
     for number, rollout in enumerate(rollouts):
         assert_equal(parts(whole, range(3 * number, 3 * number + 3)), parts(rollout, range(3)))
-    assert whole.obs.num_tokens == sum(rollout.obs.num_tokens for rollout in rollouts)
-    assert whole.metrics.keys() == rollouts[0].metrics.keys()
+    assert whole.frames.obs.num_tokens == sum(rollout.frames.obs.num_tokens for rollout in rollouts)
+    assert whole.stats.metrics.keys() == rollouts[0].stats.metrics.keys()
 
 
 def test_environments_have_the_seeds_that_they_have_without_blocks() -> None:
     world = WORLDS[0]
     with sampler(world, 8, 2) as blocks, sampler(world, 8, None) as whole:
-        one, other = blocks.collect(1).obs, whole.collect(1).obs
+        one, other = blocks.collect(1).frames.obs, whole.collect(1).frames.obs
     for name, ragged in one.features.items():
         assert_equal(tuple(ragged), tuple(other.features[name]))
 
 
 def test_blocks_draw_noise_of_their_own() -> None:
     with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
-        one, other = (next(iter(rollout.actions.values())).values for rollout in blocks.collect_blocks(8))
+        one, other = (next(iter(rollout.frames.actions.values())).values for rollout in blocks.collect_blocks(8))
     assert not torch.equal(one, other)
 
 
@@ -119,10 +120,12 @@ def test_blocks_draw_noise_of_their_own() -> None:
 def test_what_is_drawn_does_not_depend_on_the_blocks(world: EnvConfig, block: int) -> None:
     with sampler(world, 9, block) as blocks, sampler(world, 9, None) as whole:
         one, other = blocks.collect(12), whole.collect(12)
-    for name, actions in one.actions.items():
-        assert torch.equal(actions.values, other.actions[name].values)
-        torch.testing.assert_close(one.log_probs[name].values, other.log_probs[name].values, rtol=1e-5, atol=1e-5)
-    assert torch.equal(one.rewards, other.rewards)
+    for name, actions in one.frames.actions.items():
+        assert torch.equal(actions.values, other.frames.actions[name].values)
+        torch.testing.assert_close(
+            one.frames.log_probs[name].values, other.frames.log_probs[name].values, rtol=1e-5, atol=1e-5
+        )
+    assert torch.equal(one.by_step("rewards"), other.by_step("rewards"))
 
 
 def test_one_block_of_all_environments_is_the_run_without_blocks(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ class Malice:
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_loading_never_executes_code(tmp_path: Path) -> None:
     folder = save(tmp_path / "c", 1)
-    torch.save({"format": 1, "step": 1, "trainer": Malice(tmp_path / "pwned")}, folder / "trainer.pt")
+    torch.save({"format": 2, "step": 1, "trainer": Malice(tmp_path / "pwned")}, folder / "trainer.pt")
     with pytest.raises(CheckpointError, match=r"trainer.pt: names \w+.system; refused, because only data is read"):
         load_checkpoint(folder)
     with zipfile.ZipFile(folder / "trainer.pt", "w") as file:
@@ -390,10 +390,10 @@ def test_loading_never_executes_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"format": 0}, "trainer.pt: has format 0; this version reads formats 1 to 2"),
-        ({"format": "2"}, "trainer.pt: has format '2'; this version reads formats 1 to 2"),
-        ({"format": 3}, "has format 3, and this version .* reads formats 1 to 2: it was written by a newer version"),
-        ({"format": 1, "step": 1, "trainer": {"__enn_ppo__": "set"}}, "holds a value of the unknown kind 'set'"),
+        ({"format": 1}, "has format 1, and this version .* reads format 2: install the version that has written it"),
+        ({"format": "2"}, "has format '2', and this version .* reads format 2"),
+        ({"format": 3}, "has format 3, and this version .* reads format 2"),
+        ({"format": 2, "step": 1, "trainer": {"__enn_ppo__": "set"}}, "holds a value of the unknown kind 'set'"),
         (
             {
                 "__enn_ppo__": "array",
@@ -418,7 +418,7 @@ def test_loading_never_executes_code(tmp_path: Path) -> None:
 )
 def test_a_forged_trainer_file_is_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     folder = save(tmp_path, 1)
-    content = content if "format" in content else {"format": 1, "step": 1, "trainer": {"a": content}}
+    content = content if "format" in content else {"format": 2, "step": 1, "trainer": {"a": content}}
     torch.save(content, folder / "trainer.pt")
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(folder)

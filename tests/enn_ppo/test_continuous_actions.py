@@ -132,18 +132,20 @@ def test_a_rollout_stores_what_was_played_and_evaluates_it_as_it_was() -> None:
     collector = Collector(env, net, torch.device("cpu"), 0)
     collector.reset(0)
     rollout = collector.collect(6)
-    say, judge = rollout.actions["Say"], rollout.actions["Judge"]
+    say, judge = rollout.frames.actions["Say"], rollout.frames.actions["Judge"]
     assert say.values.dtype == torch.float32
-    assert say.values.shape == judge.values.shape == (len(rollout.obs.action_masks["Say"].actors.values), 1)
-    heard = rollout.obs.features["Microphone"].values
+    assert say.values.shape == judge.values.shape == (len(rollout.frames.obs.action_masks["Say"].actors.values), 1)
+    heard = rollout.frames.obs.features["Microphone"].values
     wrong = (judge.values != (heard > 0).long()).float()
     errors = ((say.values - heard).abs() + wrong)[:, 0] / 2
-    for frame, reward in enumerate(rollout.rewards.flatten().tolist()):  # the rewards are those of the stored actions
+    for frame, reward in enumerate(
+        rollout.by_step("rewards").flatten().tolist()
+    ):  # the rewards are those of the stored actions
         of_frame = slice(int(say.offsets[frame]), int(say.offsets[frame + 1]))
         assert reward == pytest.approx(1 - float(errors[of_frame].mean()), abs=1e-5)
-    evaluation = net.evaluate(rollout.obs, rollout.actions)
-    for name in rollout.actions:
-        torch.testing.assert_close(evaluation.log_probs[name], rollout.log_probs[name].values, atol=1e-5, rtol=0)
+    evaluation = net.evaluate(rollout.frames.obs, rollout.frames.actions)
+    for name in rollout.frames.actions:
+        torch.testing.assert_close(evaluation.log_probs[name], rollout.frames.log_probs[name].values, atol=1e-5, rtol=0)
 
 
 # --- Learning

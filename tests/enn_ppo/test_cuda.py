@@ -50,10 +50,10 @@ def test_the_log_ratio_is_zero_on_the_rollouts_own_frames() -> None:
     collector.reset()
     rollout = collector.collect(8)
     frames = torch.arange(16, device=device)  # the first step, as it was acted
-    actions = {name: ragged.gather(frames) for name, ragged in rollout.actions.items()}
-    evaluation = collector.net.evaluate(rollout.obs[frames], actions)
+    actions = {name: ragged.gather(frames) for name, ragged in rollout.frames.actions.items()}
+    evaluation = collector.net.evaluate(rollout.frames.obs[frames], actions)
     for name, log_probs in evaluation.log_probs.items():
-        assert torch.equal(log_probs, rollout.log_probs[name].gather(frames).values)
+        assert torch.equal(log_probs, rollout.frames.log_probs[name].gather(frames).values)
 
 
 def test_training_runs_on_cuda_and_resumes_on_the_cpu_and_back(tmp_path: Path) -> None:

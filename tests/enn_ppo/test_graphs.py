@@ -16,19 +16,19 @@ from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.command_line.cli import run_train
 from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig
+from enn_ppo.errors import DeviceMemoryFull
 from enn_ppo.graphs import support
 from enn_ppo.graphs.acting import ActGraph
 from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.graphs.recording import Recording, copy_all
-from enn_ppo.losses import Ratio
-from enn_ppo.memory import DeviceMemoryFull
+from enn_ppo.ppo import PPOSettings, Ratio, learn_minibatch
 from enn_ppo.ranks import ALONE
-from enn_ppo.update import Samples, learn_minibatch
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.config import RelposConfig
+from tests.enn_ppo.samples import samples_of
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 CPU = torch.device("cpu")
@@ -136,7 +136,7 @@ def test_what_fills_up_may_be_next_to_impossible_and_still_changes_nothing(ratio
         with torch.no_grad():
             dict(net.named_parameters())["heads.0.log_std"].fill_(1)
         result = net.act(obs, generator=torch.Generator().manual_seed(1))
-        samples = Samples(
+        samples = samples_of(
             obs,
             result.actions,
             {"bend": RaggedTensor(result.log_probs["bend"], result.actions["bend"].offsets)},
@@ -145,8 +145,9 @@ def test_what_fills_up_may_be_next_to_impossible_and_still_changes_nothing(ratio
             returns=torch.linspace(0, 1, 40),
         )
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-        terms = learn(net, optimizer, samples, OptimConfig(batch_size=40), PPOConfig(ratio=ratio))
-        assert terms[:6].isfinite().all()
+        settings = PPOSettings.at(PPOConfig(ratio=ratio))
+        stats = learn(net, optimizer, samples, OptimConfig(batch_size=40), settings)
+        assert all(each.isfinite() for each in stats.values())
         after.append(net)
     assert_same_weights(after[1], after[0])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo.command_line.job_process import JobProcess, StopSignals, last_line, shared_cores
-from enn_ppo.config import Interrupted
+from enn_ppo.errors import Interrupted
 
 REPOSITORY = Path(__file__).parents[2]
 

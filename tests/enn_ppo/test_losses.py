@@ -7,7 +7,7 @@ Its probability ratios are 1.5; 0.5 and 1.0. Its advantages are 1, -2 and 4.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
@@ -15,9 +15,9 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from enn_ppo.losses import (
-    PolicyTerms,
+from enn_ppo.ppo import (
     Ratio,
+    Stats,
     Weighting,
     explained_variance,
     normalize,
@@ -35,17 +35,29 @@ OLD = torch.tensor([-1.0, -2.0, -0.5])
 ALL = [(ratio, weighting) for ratio in ("per_actor", "joint") for weighting in ("actor", "frame")]
 
 
-def terms(ratio: Ratio, weighting: Weighting, *, log_probs: Tensor | None = None, clip: float = 0.2) -> PolicyTerms:
+class Terms(NamedTuple):
+    loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def named(result: tuple[Tensor, Stats]) -> Terms:
+    loss, stats = result
+    return Terms(loss, **stats)
+
+
+def terms(ratio: Ratio, weighting: Weighting, *, log_probs: Tensor | None = None, clip: float = 0.2) -> Terms:
     weights = unit_weights(NUM_ACTORS, ratio=ratio, weighting=weighting)
     log_probs = OLD + RATIOS.log() if log_probs is None else log_probs
-    return policy_terms(log_probs, OLD, ENTROPIES, FRAMES, ADVANTAGES, weights, clip=clip, ratio=ratio)
+    return named(policy_terms(log_probs, OLD, ENTROPIES, FRAMES, ADVANTAGES, weights, clip=clip, ratio=ratio))
 
 
 def near(*numbers: float) -> Any:
     return pytest.approx(numbers, abs=1e-6)
 
 
-def values(terms: PolicyTerms) -> tuple[float, ...]:
+def values(terms: Terms) -> tuple[float, ...]:
     return tuple(term.item() for term in terms)
 
 
@@ -113,7 +125,9 @@ def test_a_joint_ratio_is_clipped_after_the_actors_are_multiplied() -> None:
 @pytest.mark.parametrize(("ratio", "weighting"), ALL)
 def test_a_frame_without_actors_changes_nothing(ratio: Ratio, weighting: Weighting) -> None:
     weights = unit_weights(NUM_ACTORS[:2], ratio=ratio, weighting=weighting)
-    alone = policy_terms(OLD + RATIOS.log(), OLD, ENTROPIES, FRAMES, ADVANTAGES[:2], weights, clip=0.2, ratio=ratio)
+    alone = named(
+        policy_terms(OLD + RATIOS.log(), OLD, ENTROPIES, FRAMES, ADVANTAGES[:2], weights, clip=0.2, ratio=ratio)
+    )
     assert values(alone) == near(*values(terms(ratio, weighting)))
 
 
@@ -124,7 +138,7 @@ def test_where_nobody_acts_there_is_nothing_to_learn(ratio: Ratio, weighting: We
     result = policy_terms(
         nobody, nobody, nobody, torch.zeros(0, dtype=torch.int64), torch.ones(2), weights, clip=0.2, ratio=ratio
     )
-    assert values(result) == (0.0, 0.0, 0.0, 0.0)
+    assert values(named(result)) == (0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("ratio", "weighting"), ALL)
@@ -150,9 +164,10 @@ def test_a_clipped_action_that_went_the_right_way_has_no_gradient_and_one_that_w
 # --- The value's loss ---
 
 
-def test_the_value_loss_is_half_the_squared_error_summed() -> None:
-    loss = value_loss(torch.tensor([1.0, 5.0]), torch.tensor([9.0, 9.0]), torch.tensor([3.0, 4.0]), clip=None)
-    assert loss.item() == 0.5 * (4 + 1)
+def test_the_value_loss_is_half_the_weighted_squared_error() -> None:
+    weights = torch.tensor([0.25, 0.75])
+    loss = value_loss(torch.tensor([1.0, 5.0]), torch.tensor([9.0, 9.0]), torch.tensor([3.0, 4.0]), weights, clip=None)
+    assert loss.item() == 0.5 * (4 * 0.25 + 1 * 0.75)
 
 
 def test_a_value_that_moved_further_than_the_clip_is_judged_where_it_was_clipped() -> None:
@@ -160,12 +175,12 @@ def test_a_value_that_moved_further_than_the_clip_is_judged_where_it_was_clipped
     # -2 -> return 2: 4, more than the clipped 2.5. 0.25 -> return 1: not clipped, 0.75.
     values, old, returns = torch.tensor([2.0, -2.0, 0.25]), torch.zeros(3), torch.tensor([2.0, 2.0, 1.0])
     expected = 0.5 * (1.5**2 + 4**2 + 0.75**2)
-    assert value_loss(values, old, returns, clip=0.5).item() == pytest.approx(expected)
+    assert value_loss(values, old, returns, torch.ones(3), clip=0.5).item() == pytest.approx(expected)
 
 
 def test_a_value_that_moved_towards_its_return_beyond_the_clip_has_no_gradient() -> None:
     value = torch.tensor([2.0, -2.0], requires_grad=True)
-    value_loss(value, torch.zeros(2), torch.tensor([2.5, 2.5]), clip=0.5).backward()
+    value_loss(value, torch.zeros(2), torch.tensor([2.5, 2.5]), torch.ones(2), clip=0.5).backward()
     assert value.grad is not None
     assert value.grad.tolist() == [0.0, -4.5]
 

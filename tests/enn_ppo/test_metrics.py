@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.rollout import Rollout
+from enn_ppo.frames import Frames
+from enn_ppo.rollout import Rollout, RolloutStats
 from enn_ppo.tracking.counts import count, summarize
 from enn_ppo.tracking.metrics import Timing, env_info_row, metrics_row
-from enn_ppo.update import UpdateStats
 from entity_gym import (
     ActionSpace,
     CategoricalActionSpace,
@@ -27,7 +27,7 @@ from entity_gym.pools.episodes import Episode
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.masks import CategoricalMask
 
-STATS = UpdateStats(*range(1, len(UpdateStats._fields) + 1))
+STATS: dict[str, Any] = {"policy_loss": 1.0, "value_loss": 2.0, "explained_variance": 3.0, "epochs": 4}
 TIMING = Timing(run=60.0, total=2.0)
 
 SPACES: dict[str, ActionSpace] = {
@@ -62,25 +62,21 @@ def rollout(**changes: Any) -> Rollout:
         "push": RaggedTensor(torch.zeros(0, 1), torch.zeros(5, dtype=torch.int64)),
     }
     masks = {name: CategoricalMask(action, None) for name, action in actions.items()}
-    nothing = torch.zeros(2, 2)
-    values: dict[str, Any] = {
+    nothing = torch.zeros(4)
+    columns: dict[str, Any] = {
         "obs": ObsBatch(4, features, masks),
+        "env_id": torch.tensor([0, 1, 0, 1]),
+        "step": torch.tensor([0, 4, 1, 0]),
         "actions": actions,
         "log_probs": {},
         "values": nothing,
-        "rewards": torch.tensor([[1.0, -2.0], [0.0, 3.0]]),
+        "rewards": torch.tensor([1.0, -2.0, 0.0, 3.0]),
         "terminated": nothing.bool(),
         "truncated": nothing.bool(),
         "final_values": nothing,
-        "last_values": torch.zeros(2),
-        "elapsed_steps": np.array([[0, 4], [1, 0]]),
-        "env_id": np.arange(2),
-        "episodes": [],
-        "metrics": {},
-        "env_seconds": 0.5,
-        "act_seconds": 1.0,
     }
-    return Rollout(**(values | changes))
+    stats = RolloutStats(**({"env_seconds": 0.5, "act_seconds": 1.0} | changes))
+    return Rollout(Frames(**columns), torch.zeros(2), stats)
 
 
 def row(played: Rollout, action_space: Mapping[str, ActionSpace] = SPACES, **more: Any) -> dict[str, Any]:
@@ -103,7 +99,7 @@ def test_speeds_and_shares_of_an_update() -> None:
 
 def test_all_that_the_update_tells_is_in_the_row_under_its_name() -> None:
     values = row(rollout())
-    assert {name: values[name] for name in UpdateStats._fields} == STATS._asdict()
+    assert {name: values[name] for name in STATS} == STATS
 
 
 def test_rewards_and_elapsed_steps_are_of_all_frames() -> None:
@@ -135,8 +131,10 @@ def test_entities_are_counted_by_frame_and_type() -> None:
 
 def test_a_world_without_entities_has_none_in_its_frames() -> None:
     played = rollout()
-    obs = dataclasses.replace(played.obs, features={})
-    counted = count(dataclasses.replace(played, obs=obs), {"walk": SPACES["walk"]})
+    obs = dataclasses.replace(played.frames.obs, features={})
+    counted = count(
+        dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs)), {"walk": SPACES["walk"]}
+    )
     assert part(counted, "entities") == {"entities": 0.0, "entities_min": 0.0, "entities_max": 0.0}
 
 
@@ -179,7 +177,7 @@ def test_choices_that_nobody_made_have_no_shares() -> None:
     nobody = ragged([0, 0, 0, 0], values=[]).values.reshape(0, 1).long()
     for name in ("walk", "chase"):
         played = rollout()
-        played.actions[name] = RaggedTensor(nobody, torch.zeros(5, dtype=torch.int64))
+        played.frames.actions[name] = RaggedTensor(nobody, torch.zeros(5, dtype=torch.int64))
         assert set(part(row(played), f"actions/{name}").values()) == {None}
         assert row(played)[f"actors/{name}"] == 0
 
@@ -268,10 +266,13 @@ def on(device: str) -> Rollout:
         return RaggedTensor(ragged.values.to(device), ragged.offsets.to(device))
 
     played = rollout()
-    features = {name: move(each) for name, each in played.obs.features.items()}
-    actions = {name: move(each) for name, each in played.actions.items()}
+    features = {name: move(each) for name, each in played.frames.obs.features.items()}
+    actions = {name: move(each) for name, each in played.frames.actions.items()}
     obs = ObsBatch(4, features, {name: CategoricalMask(each, None) for name, each in actions.items()})
-    return dataclasses.replace(played, obs=obs, actions=actions, rewards=played.rewards.to(device))
+    rewards = played.frames.rewards.to(device)
+    return dataclasses.replace(
+        played, frames=dataclasses.replace(played.frames, obs=obs, actions=actions, rewards=rewards)
+    )
 
 
 def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.config import EnvConfig, ValueOptimConfig
 from enn_ppo.environment import bind_environment
+from enn_ppo.ppo import PPOSettings
 from enn_ppo.rollout import Rollout
 from enn_ppo.state import TrainState
 from entity_gym import Environment, Observation
@@ -224,10 +225,11 @@ def estimated(ppo: PPOConfig) -> list[float]:
     state = state_of(config, Doubling)
     state.begin_update()
     rollout = state.sampler.collect(4)
-    assert rollout.rewards.flatten().tolist() == [1, 2, 4, 8]
-    assert rollout.terminated.flatten().tolist() == [False, False, False, True]
-    rollout = replace(rollout, values=torch.tensor([[10.0], [20.0], [30.0], [40.0]]), last_values=torch.tensor([50.0]))
-    return state.learner.estimate_advantages(rollout, ppo).returns.flatten().tolist()
+    assert rollout.by_step("rewards").flatten().tolist() == [1, 2, 4, 8]
+    assert rollout.by_step("terminated").flatten().tolist() == [False, False, False, True]
+    frames = replace(rollout.frames, values=torch.tensor([10.0, 20.0, 30.0, 40.0]))
+    rollout = replace(rollout, frames=frames, last_values=torch.tensor([50.0]))
+    return state.learner.estimate_advantages(rollout, PPOSettings.at(ppo)).returns.flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -280,11 +282,11 @@ def test_with_rewards_normalized_their_unit_does_not_matter() -> None:
 
 def test_with_returns_normalized_values_are_right_from_the_first_update_on() -> None:
     state = rich(PPOConfig(normalize="returns", gamma=0.0), gain=300.0, floor=5000.0)
-    values = state.sampler.collect(8).values  # rewards are 5,000 to 5,300, and episodes one step
+    values = state.sampler.collect(8).by_step("values")  # rewards are 5,000 to 5,300, and episodes one step
     assert 4900 < values.min() and values.max() < 5400
     assert float(state.model.value_head.mean) == pytest.approx(5100, abs=60)
     without = rich(PPOConfig(gamma=0.0), gain=300.0, floor=5000.0)
-    assert without.sampler.collect(8).values.max() < 100
+    assert without.sampler.collect(8).by_step("values").max() < 100
 
 
 def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp_path: Path) -> None:
@@ -383,14 +385,14 @@ def test_the_value_network_tells_the_values_and_learns_them() -> None:
 
     def error() -> float:
         played: Rollout = state.sampler.collect(8)
-        return float((played.values - played.rewards).square().mean())
+        return float((played.frames.values - played.frames.rewards).square().mean())
 
     before = error()
     learn(state, 20)
     assert error() < 0.5 * before
     rollout = state.sampler.collect(8)
-    torch.testing.assert_close(rollout.values.flatten(), state.model.value_net.value(rollout.obs))
-    assert not torch.allclose(rollout.values.flatten(), state.net.value(rollout.obs))
+    torch.testing.assert_close(rollout.by_step("values").flatten(), state.model.value_net.value(rollout.frames.obs))
+    assert not torch.allclose(rollout.by_step("values").flatten(), state.net.value(rollout.frames.obs))
 
 
 def test_the_optimizer_of_the_value_network_has_its_own_settings() -> None:
@@ -451,7 +453,7 @@ def test_a_run_with_a_value_network_resumes_exactly(tmp_path: Path) -> None:
 def test_the_norm_of_a_value_networks_gradient_is_told(tmp_path: Path) -> None:
     rows = run(replace(apart(), run_dir=str(tmp_path / "apart")))
     assert all(row["value_grad_norm"] > 0 for row in rows)
-    assert {row["value_grad_norm"] for row in run(tiny(tmp_path / "together"))} == {None}
+    assert not any("value_grad_norm" in row for row in run(tiny(tmp_path / "together")))
 
 
 # --- The machine ---
@@ -488,7 +490,7 @@ def test_torch_is_told_how_many_threads_to_use(tmp_path: Path) -> None:
 def test_the_seed_decides_what_is_played() -> None:
     def played(seed: int) -> list[float]:
         state = state_of(tiny("unused", seed=seed))
-        return state.sampler.collect(8).rewards.flatten().tolist()
+        return state.sampler.collect(8).by_step("rewards").flatten().tolist()
 
     assert played(1) == played(1) != played(2)
 

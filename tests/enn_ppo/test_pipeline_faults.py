@@ -95,15 +95,15 @@ class Blown(Steps):
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_what_an_environment_raises_comes_as_it_is_once_the_other_half_has_ended_its_step(half: int) -> None:
+def test_what_an_environment_raises_comes_as_it_is_and_the_other_half_ends_its_step(half: int) -> None:
     hook = Blown(half, step=2)
     with Halves(hook) as halves:
         with pytest.raises(FuseError, match=f"the fuse of half {half} is blown") as raised:
             halves.sampler.collect(5)
         assert raised.value.__notes__ == [f"raised by HookedCopycat (environment {half}) in act()"]
+        assert_goes_on_as_anew(halves, hook)
         assert hook.meanwhile in hook.ended
         assert set(hook.begun) - set(hook.ended) == {(half, 2)}
-        assert_goes_on_as_anew(halves, hook)
     assert all(env.closed for env in halves.envs)
 
 
@@ -135,13 +135,13 @@ class FailingPolicy(Steps):
             raise FuseError("the policy's own")
 
 
-def test_what_the_policy_raises_comes_once_both_halves_have_ended_their_steps() -> None:
+def test_what_the_policy_raises_comes_as_it_is_and_both_halves_end_their_steps() -> None:
     hook = FailingPolicy()
     with Halves(hook) as halves:
         with pytest.raises(FuseError, match="the policy's own"):
             halves.sampler.collect(5)
-        assert sorted(hook.begun) == sorted(hook.ended)
         assert_goes_on_as_anew(halves, hook)
+        assert sorted(hook.begun) == sorted(hook.ended)
 
 
 def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> None:
@@ -178,14 +178,14 @@ class Interrupts(Steps):
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_ctrl_c_in_the_middle_of_a_rollout_ends_both_steps_first(half: int) -> None:
+def test_after_ctrl_c_in_the_middle_of_a_rollout_both_steps_end(half: int) -> None:
     hook = Interrupts(half, step=2)
     with Halves(hook) as halves:
         with pytest.raises(KeyboardInterrupt):
             halves.sampler.collect(50)
-        assert sorted(hook.begun) == sorted(hook.ended)
-        assert len(hook.ended) < 100
+        assert len(hook.ended) < 10
         assert_goes_on_as_anew(halves, hook)
+        assert sorted(hook.begun) == sorted(hook.ended)
 
 
 class Stuck(Steps):
@@ -202,7 +202,7 @@ class Stuck(Steps):
 
 
 def test_ctrl_c_does_not_wait_forever_for_an_environment_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.stepping.PATIENCE", 0.1)
+    monkeypatch.setattr("entity_gym.pools.workers.PATIENCE", 0.1)
     hook = Stuck()
     halves = Halves(hook)
     with pytest.raises(KeyboardInterrupt):

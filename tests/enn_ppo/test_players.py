@@ -12,7 +12,6 @@ import torch
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.merging import merge_rollouts
 from enn_ppo.players import Cast, PlayersCollector, PlayersSampler, cast_of
 from enn_ppo.rollout import Collector, Rollout
 from enn_ppo.sampling import make_pools
@@ -67,10 +66,10 @@ def mapping_of(source: MultiSnake) -> PlayerMapping:
 
 def columns(rollout: Rollout) -> Iterator[tuple[int, int, int, int]]:
     """(frame, step, column, environment and place among the policy's players) of every frame."""
-    num_steps, num_columns = rollout.rewards.shape
+    num_steps, num_columns = rollout.by_step("rewards").shape
     for frame in range(num_steps * num_columns):
         step, column = divmod(frame, num_columns)
-        yield frame, step, column, int(rollout.env_id[column])
+        yield frame, step, column, int(rollout.by_step("env_id")[0, column])
 
 
 def test_a_policys_rollout_is_what_split_shows_to_its_players_and_all_together_did_what_the_world_saw() -> None:
@@ -83,24 +82,29 @@ def test_a_policys_rollout_is_what_split_shows_to_its_players_and_all_together_d
     acted = [np.full(done["move"].values.shape, -1) for done in pool.done]
     assert list(rollouts) == ["red", "blue"]
     for name, rollout in rollouts.items():
-        assert rollout.rewards.shape == (STEPS, 3 * 2)
-        assert sorted(rollout.env_id.tolist()) == list(range(6))
+        assert rollout.by_step("rewards").shape == (STEPS, 3 * 2)
+        assert sorted(rollout.by_step("env_id")[0].tolist()) == list(range(6))
         for frame, step, column, number in columns(rollout):
             env, place = divmod(number, 2)
             before, after = views[CAST_OF_FOUR[name][place]][step : step + 2]
-            one, own = rollout.obs[torch.tensor([frame])], ObsBatch.from_vec_obs(before, CPU)[torch.tensor([env])]
+            one, own = (
+                rollout.frames.obs[torch.tensor([frame])],
+                ObsBatch.from_vec_obs(before, CPU)[torch.tensor([env])],
+            )
             assert all(torch.equal(one.features[kind].values, rows.values) for kind, rows in own.features.items())
             actors = own.action_masks["move"].actors.values
             assert torch.equal(one.action_masks["move"].actors.values, actors)
-            assert rollout.rewards[step, column] == after.reward[env]
-            assert rollout.truncated[step, column] == after.truncated[env]
-            assert rollout.terminated[step, column] == (after.done[env] and not after.truncated[env])
-            assert rollout.elapsed_steps[step, column] == before.elapsed_step[env]
-            torch.testing.assert_close(rollout.values[step, column], nets[name].value(one)[0])
-            torch.testing.assert_close(rollout.final_values[step, column], last_value(nets[name], after, env))
-            offsets = rollout.actions["move"].offsets
+            assert rollout.by_step("rewards")[step, column] == after.reward[env]
+            assert rollout.by_step("truncated")[step, column] == after.truncated[env]
+            assert rollout.by_step("terminated")[step, column] == (after.done[env] and not after.truncated[env])
+            assert rollout.by_step("step")[step, column] == before.elapsed_step[env]
+            torch.testing.assert_close(rollout.by_step("values")[step, column], nets[name].value(one)[0])
+            torch.testing.assert_close(
+                rollout.by_step("final_values")[step, column], last_value(nets[name], after, env)
+            )
+            offsets = rollout.frames.actions["move"].offsets
             for actor, action in zip(
-                actors, rollout.actions["move"].values[offsets[frame] : offsets[frame + 1]], strict=True
+                actors, rollout.frames.actions["move"].values[offsets[frame] : offsets[frame + 1]], strict=True
             ):
                 row = row_of(pool.shown[step], env, int(actor))
                 assert acted[step][row] == -1
@@ -136,7 +140,7 @@ def test_an_episode_ends_once_for_each_policy_with_its_own_rewards_and_says_who_
         for env in np.flatnonzero(obs.done):
             expected.append((8 + int(env), *sums[env].tolist()))
             sums[env] = 0
-    red, blue = rollouts["red"].episodes, rollouts["blue"].episodes
+    red, blue = rollouts["red"].stats.episodes, rollouts["blue"].stats.episodes
     assert len(expected) > 4 and any(own != other for _, own, other in expected)
     assert [(one.env_id, one.reward, other.reward) for one, other in zip(red, blue, strict=True)] == expected
     for one, other in zip(red, blue, strict=True):
@@ -174,17 +178,13 @@ def test_no_two_players_environments_or_steps_share_their_noise() -> None:
     assert len(keys) == len(set(keys)) == 4 * 3 * 5
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: Rollout, other: Rollout) -> bool:
     """Whether two rollouts are equal bit for bit, times aside."""
-    tensors = ("values", "rewards", "terminated", "truncated", "final_values", "last_values")
+    pairs = zip(one.frames.tensors(), other.frames.tensors(), strict=True)
     return (
-        all(torch.equal(getattr(one, name), getattr(other, name)) for name in tensors)
-        and all(torch.equal(one.actions[name].values, other.actions[name].values) for name in one.actions)
-        and all(torch.equal(one.log_probs[name].values, other.log_probs[name].values) for name in one.log_probs)
-        and all(torch.equal(one.obs.features[n].values, other.obs.features[n].values) for n in one.obs.features)
-        and np.array_equal(one.env_id, other.env_id)
-        and np.array_equal(one.elapsed_steps, other.elapsed_steps)
-        and one.episodes == other.episodes
+        all(torch.equal(a, b) for a, b in pairs)
+        and torch.equal(one.last_values, other.last_values)
+        and one.stats.episodes == other.stats.episodes
     )
 
 
@@ -204,8 +204,10 @@ def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -
     together = whole.collect(13)
     apart = [part.collect(13) for part in parts]
     for name in cast.policies:
-        assert same(together[name], merge_rollouts([part[name] for part in apart]))
-    assert not torch.equal(together["red"].actions["move"].values, together["blue"].actions["move"].values)
+        assert same(together[name], Rollout.merged([part[name] for part in apart]))
+    assert not torch.equal(
+        together["red"].frames.actions["move"].values, together["blue"].frames.actions["move"].values
+    )
     resumed = sampler(4)
     assert resumed.load_state(whole.state()) is None
     for one in (whole, resumed):

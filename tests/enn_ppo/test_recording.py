@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,26 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from enn_ppo import EnvConfig, Interrupted, TrainConfig, train
+from enn_ppo import Callback, EnvConfig, Interrupted, PPOConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.environment import bind_environment
 from enn_ppo.recording.frames import RecordedFrames
 from enn_ppo.recording.reading import RecordedEpisode, read_all, read_episodes, read_frames, read_header
 from enn_ppo.recording.recorder import Recorder, RecordingError, open_recorder
-from enn_ppo.rollout import Collector
+from enn_ppo.state import TrainState
 from entity_gym import Environment
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch
-from tests.enn_ppo.recordings import Menagerie, assert_same_frames, collector_of, net_for, record, recorder_for
+from tests.enn_ppo.recordings import (
+    Menagerie,
+    RecordedCollector,
+    assert_same_frames,
+    collector_of,
+    net_for,
+    record,
+    recorder_for,
+)
 from tests.enn_ppo.test_rollout import TERMINATES, TRUNCATES, SumOfItems
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, Moment, Scripted, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -42,7 +52,7 @@ def small_board() -> Environment:
     return PythonMineSweeper(**SMALL_BOARD)
 
 
-def scripted(path: Path, *scripts: list[Moment], steps: int = 4) -> Collector:
+def scripted(path: Path, *scripts: list[Moment], steps: int = 4) -> RecordedCollector:
     """Rollouts of one environment per script are recorded; a frame is worth the sum of its items."""
     envs = iter([Scripted(scripts[0]), *map(Scripted, scripts)])  # the first is only asked for its spaces
     spaces = next(envs)
@@ -126,10 +136,12 @@ def test_recording_changes_nothing_in_what_is_played(tmp_path: Path) -> None:
     recorded.recorder = recorder_for(tmp_path / "zoo.arrow", Menagerie(), logits=True)
     for _ in range(2):
         one, other = alone.collect(6), recorded.collect(6)
-        assert torch.equal(one.rewards, other.rewards) and torch.equal(one.values, other.values)
-        for name, actions in one.actions.items():
-            assert torch.equal(actions.values, other.actions[name].values)
-            assert torch.equal(one.log_probs[name].values, other.log_probs[name].values)
+        assert torch.equal(one.frames.rewards, other.frames.rewards) and torch.equal(
+            one.frames.values, other.frames.values
+        )
+        for name, actions in one.frames.actions.items():
+            assert torch.equal(actions.values, other.frames.actions[name].values)
+            assert torch.equal(one.frames.log_probs[name].values, other.frames.log_probs[name].values)
 
 
 def test_the_spaces_come_with_the_file(tmp_path: Path) -> None:
@@ -187,7 +199,7 @@ def test_an_episode_has_its_own_return_and_not_that_of_the_one_before(tmp_path: 
 def test_recorded_episodes_are_those_that_the_environments_finished(tmp_path: Path) -> None:
     collector = collector_of(Menagerie, 3)
     collector.recorder = recorder_for(tmp_path / "zoo.arrow", Menagerie())
-    finished: list[Episode] = [episode for _ in range(4) for episode in collector.collect(5).episodes]
+    finished: list[Episode] = [episode for _ in range(4) for episode in collector.collect(5).stats.episodes]
     recorded = episodes_of(tmp_path / "zoo.arrow")
     assert len(finished) > 8
     assert sorted((e.env_id, e.reward, len(e)) for e in recorded) == sorted(
@@ -269,7 +281,7 @@ def test_episodes_of_several_files_have_different_numbers(tmp_path: Path) -> Non
 
 def test_a_file_that_exists_is_appended_to_with_new_episodes(tmp_path: Path) -> None:
     for _ in range(2):
-        scripted(tmp_path / "a.arrow", TERMINATES).recorder.close()  # type: ignore[union-attr]
+        scripted(tmp_path / "a.arrow", TERMINATES).recorder.close()
     frames = read_all(tmp_path / "a.arrow")
     assert frames.episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [episode.reward for episode in read_episodes(tmp_path / "a.arrow")] == [30, 30]
@@ -306,7 +318,7 @@ def test_a_resumed_recording_is_cut_to_where_the_run_was_saved_and_equals_the_un
 def test_a_run_whose_environments_start_anew_records_new_episodes(tmp_path: Path) -> None:
     collector = scripted(tmp_path / "a.arrow", [Moment([1], actors=1), *[Moment([1], actors=1, reward=1)] * 9])
     state = collector.recorder.state()  # type: ignore[union-attr]
-    collector.recorder.close()  # type: ignore[union-attr]
+    collector.recorder.close()
     collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted([]), state=state)
     collector.reset()
     collector.collect(1)
@@ -330,7 +342,7 @@ def test_what_was_saved_of_another_file_is_no_matter(tmp_path: Path) -> None:
 def test_a_file_that_is_shorter_than_the_run_remembers_is_not_resumed(left: int, tmp_path: Path) -> None:
     collector = scripted(tmp_path / "a.arrow", TERMINATES)
     state = collector.recorder.state()  # type: ignore[union-attr]
-    collector.recorder.close()  # type: ignore[union-attr]
+    collector.recorder.close()
     os.truncate(tmp_path / "a.arrow", left)
     with pytest.raises(
         ValueError, match=rf"a.arrow has {left} bytes, and had {state['position']} when the run was saved"
@@ -553,13 +565,21 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
 
 
 def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path: Path) -> None:
-    collector = collector_of(lambda: Scripted(TRUNCATES), 1, net=SumOfItems())
-    collector.recorder, collector.value_unit = recorder_for(tmp_path / "a.arrow", Scripted([])), 10.0
-    rollout = collector.collect(4)
+    config = tiny_config(tmp_path / "a", record=str(tmp_path / "a.arrow"), ppo=PPOConfig(normalize="rewards"))
+    state = TrainState(
+        config, bind_environment(EnvConfig(), lambda: Scripted(TRUNCATES)), torch.device("cpu"), Callback()
+    )
+    with closing(state):
+        state.start()
+        state.learner.learn(state.collect(8), state.begin_update())  # from here on a value is not 1 reward
+        state.record(None)
+        unit = state.learner.value_unit
+        rollout = state.collect(8)
     frames = read_all(tmp_path / "a.arrow")
-    assert frames.values.tolist() == (10 * rollout.values[:, 0]).tolist() == [10, 20, 30, 40]
-    assert frames.final_values.tolist() == [0, 990, 0, 0]
-    assert frames.rewards.tolist() == [10, 20, 30, 40]
+    assert unit != 1.0
+    torch.testing.assert_close(frames.values, rollout.frames.values * unit)
+    torch.testing.assert_close(frames.final_values, rollout.frames.final_values * unit)
+    assert torch.equal(frames.rewards, rollout.frames.rewards)
 
 
 # --- Mistakes ---

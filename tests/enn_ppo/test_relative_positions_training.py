@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
+from enn_ppo.ppo import Advantages, PPOSettings, Samples, update
 from enn_ppo.rollout import Collector
 from enn_ppo.settings.schema import from_dict
-from enn_ppo.update import update
 from entity_gym import (
     Action,
     ActionSpace,
@@ -72,15 +71,14 @@ def learn_once(net: RogueNet) -> None:
     collector = Collector(ListEnv(Cave, 4), net, CPU, 1)
     collector.reset(1)
     rollout = collector.collect(6)
-    net.update_normalization(rollout.obs)
-    advantages = torch.randn(rollout.values.shape)
+    net.update_normalization(rollout.frames.obs)
+    advantages = torch.randn(rollout.by_step("values").shape)
     update(
         net,
         torch.optim.SGD(net.parameters(), lr=0.1),
-        rollout,
-        Advantages(advantages, rollout.values + advantages),
-        OptimConfig(batch_size=len(rollout.obs), epochs=1),
-        PPOConfig(ent_coef=0.1),
+        Samples.of(rollout, Advantages(advantages, rollout.by_step("values") + advantages)),
+        OptimConfig(batch_size=len(rollout.frames.obs), epochs=1),
+        PPOSettings.at(PPOConfig(ent_coef=0.1)),
         generator=torch.Generator().manual_seed(7),
     )
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.advantages import gae
+from enn_ppo.ppo import gae
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
@@ -77,11 +77,11 @@ def perturbed(env: Environment) -> RogueNet:
 
 def advantages(rollout: Rollout) -> Tensor:
     return gae(
-        rollout.rewards,
-        rollout.values,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.final_values,
+        rollout.by_step("rewards"),
+        rollout.by_step("values"),
+        rollout.by_step("terminated"),
+        rollout.by_step("truncated"),
+        rollout.by_step("final_values"),
         rollout.last_values,
         gamma=0.5,
         gae_lambda=0.5,
@@ -93,17 +93,17 @@ def advantages(rollout: Rollout) -> Tensor:
 
 def test_rewards_and_endings_stand_with_the_frame_whose_actions_led_to_them() -> None:
     rollout = scripted(TERMINATES, TRUNCATES).collect(4)
-    assert worth(rollout.obs).reshape(4, 2).tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
-    assert rollout.values.tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
-    assert rollout.rewards.tolist() == [[10, 10], [20, 20], [30, 30], [40, 40]]
-    assert rollout.terminated.tolist() == [[False, False], [True, False], [False, False], [False, False]]
-    assert rollout.truncated.tolist() == [[False, False], [False, True], [False, False], [False, False]]
+    assert worth(rollout.frames.obs).reshape(4, 2).tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
+    assert rollout.by_step("values").tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
+    assert rollout.by_step("rewards").tolist() == [[10, 10], [20, 20], [30, 30], [40, 40]]
+    assert rollout.by_step("terminated").tolist() == [[False, False], [True, False], [False, False], [False, False]]
+    assert rollout.by_step("truncated").tolist() == [[False, False], [False, True], [False, False], [False, False]]
     assert rollout.last_values.tolist() == [50, 50]
 
 
 def test_a_truncated_episode_is_worth_the_value_of_its_own_last_observation() -> None:
     net = SumOfItems()
-    assert scripted(TERMINATES, TRUNCATES, net=net).collect(4).final_values.tolist() == [
+    assert scripted(TERMINATES, TRUNCATES, net=net).collect(4).by_step("final_values").tolist() == [
         [0, 0],
         [0, 99],
         [0, 0],
@@ -117,7 +117,7 @@ def test_all_last_observations_of_a_rollout_are_evaluated_together() -> None:
     short = [Moment(items=[1], actors=1), Moment(items=[5], end="truncated"), Moment(items=[2], actors=1),
              Moment(items=[6], end="truncated")]  # fmt: skip
     net = SumOfItems()
-    assert scripted(short, short, net=net).collect(2).final_values.tolist() == [[5, 5], [6, 6]]
+    assert scripted(short, short, net=net).collect(2).by_step("final_values").tolist() == [[5, 5], [6, 6]]
     assert sorted(net.evaluated) == [[1, 1], [5, 5, 6, 6]]
 
 
@@ -133,24 +133,24 @@ def test_the_next_rollout_goes_on_where_the_last_ended() -> None:
     whole, halves = scripted(TERMINATES, TRUNCATES), scripted(TERMINATES, TRUNCATES)
     rollout, first, second = whole.collect(4), halves.collect(2), halves.collect(2)
     for name in ("values", "rewards", "terminated", "truncated", "final_values"):
-        assert torch.equal(getattr(rollout, name), torch.cat([getattr(first, name), getattr(second, name)]))
+        assert torch.equal(rollout.by_step(name), torch.cat([first.by_step(name), second.by_step(name)]))
     assert first.last_values.tolist() == [3, 3]
     assert second.last_values.tolist() == [50, 50]
 
 
 def test_an_episode_over_several_rollouts_is_counted_once_with_everything_it_earned() -> None:
     collector = scripted(TERMINATES, TRUNCATES)
-    assert collector.collect(1).episodes == []
-    ended = [(e.env_id, e.reward, e.length, e.truncated) for e in collector.collect(1).episodes]
+    assert collector.collect(1).stats.episodes == []
+    ended = [(e.env_id, e.reward, e.length, e.truncated) for e in collector.collect(1).stats.episodes]
     assert ended == [(0, 30.0, 2, False), (1, 30.0, 2, True)]
-    assert collector.collect(2).episodes == []
+    assert collector.collect(2).stats.episodes == []
 
 
 def test_a_reset_starts_the_counting_of_episodes_anew() -> None:
     collector = scripted([Moment(reward=1), Moment(reward=1), Moment(), Moment(reward=5, end="terminated")])
     collector.collect(1)
     collector.reset()  # the script goes on: its third moment becomes the first of an episode of one step
-    assert [(e.reward, e.length) for e in collector.collect(1).episodes] == [(5.0, 1)]
+    assert [(e.reward, e.length) for e in collector.collect(1).stats.episodes] == [(5.0, 1)]
 
 
 # --- Entities and actors that come and go ---
@@ -168,13 +168,13 @@ COMING_AND_GOING = [
 
 def test_frames_hold_what_was_there_at_their_step() -> None:
     rollout = scripted(COMING_AND_GOING, TERMINATES).collect(5)
-    assert len(rollout.obs) == 10
+    assert len(rollout.frames.obs) == 10
     of_first = torch.arange(0, 10, 2)
-    gathered = rollout.obs[of_first]
+    gathered = rollout.frames.obs[of_first]
     assert gathered.features["Item"].lengths.tolist() == [0, 3, 0, 1, 0]
     assert gathered.features["Wall"].lengths.tolist() == [0, 0, 1, 2, 1]
     assert gathered.features["Wall"].values.flatten().tolist() == [7, 8, 9, 10]
-    for per_actor in (rollout.actions["Switch"], rollout.log_probs["Switch"]):
+    for per_actor in (rollout.frames.actions["Switch"], rollout.frames.log_probs["Switch"]):
         assert per_actor.gather(of_first).lengths.tolist() == [0, 2, 0, 1, 0]
         assert per_actor.lengths[1::2].tolist() == [1] * 5
 
@@ -184,10 +184,12 @@ def test_a_policy_plays_and_evaluates_entities_and_actors_that_come_and_go() -> 
     # every environment is at another point of the script
     scripts = [COMING_AND_GOING[shift:] + COMING_AND_GOING[:shift] for shift in (0, 1, 2)]
     rollout = scripted(*scripts, net=net).collect(14)
-    evaluation = net.evaluate(rollout.obs, rollout.actions)
-    assert rollout.actions["Switch"].lengths.unique().tolist() == [0, 1, 2]
-    torch.testing.assert_close(evaluation.log_probs["Switch"], rollout.log_probs["Switch"].values, atol=1e-5, rtol=0)
-    torch.testing.assert_close(evaluation.values, rollout.values.flatten(), atol=1e-5, rtol=0)
+    evaluation = net.evaluate(rollout.frames.obs, rollout.frames.actions)
+    assert rollout.frames.actions["Switch"].lengths.unique().tolist() == [0, 1, 2]
+    torch.testing.assert_close(
+        evaluation.log_probs["Switch"], rollout.frames.log_probs["Switch"].values, atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(evaluation.values, rollout.by_step("values").flatten(), atol=1e-5, rtol=0)
 
 
 # --- The log-ratio before the first update ---
@@ -205,22 +207,22 @@ def played() -> tuple[RogueNet, Rollout]:
     net = perturbed(create())
     collector = Collector(ListEnv(create, 8), net, torch.device("cpu"), 1)
     collector.reset(1)
-    net.update_normalization(collector.collect(8).obs)
+    net.update_normalization(collector.collect(8).frames.obs)
     return net, collector.collect(16)
 
 
 def log_ratio(net: RogueNet, rollout: Rollout, frames: Tensor) -> Tensor:
     """Of all actors of both actions."""
-    actions = {name: ragged.gather(frames) for name, ragged in rollout.actions.items()}
-    evaluation = net.evaluate(rollout.obs[frames], actions)
-    ratios = [evaluation.log_probs[name] - old.gather(frames).values for name, old in rollout.log_probs.items()]
+    actions = {name: ragged.gather(frames) for name, ragged in rollout.frames.actions.items()}
+    evaluation = net.evaluate(rollout.frames.obs[frames], actions)
+    ratios = [evaluation.log_probs[name] - old.gather(frames).values for name, old in rollout.frames.log_probs.items()]
     return torch.cat(ratios).detach()
 
 
 def test_the_played_rollout_is_no_easy_one(played: tuple[RogueNet, Rollout]) -> None:
     _, rollout = played
-    assert rollout.terminated.any() and rollout.truncated.any()
-    for old in rollout.log_probs.values():
+    assert rollout.by_step("terminated").any() and rollout.by_step("truncated").any()
+    for old in rollout.frames.log_probs.values():
         assert len(old.lengths.unique()) > 1
         assert old.values.exp().min() < 0.2 and old.values.exp().max() > 0.6
 
@@ -229,7 +231,7 @@ def test_before_the_first_update_the_log_ratio_is_exactly_0_on_every_step_as_it_
     played: tuple[RogueNet, Rollout],
 ) -> None:
     net, rollout = played
-    for frames in torch.arange(len(rollout.obs)).reshape(rollout.rewards.shape):
+    for frames in torch.arange(len(rollout.frames.obs)).reshape(rollout.by_step("rewards").shape):
         ratios = log_ratio(net, rollout, frames)
         assert len(ratios) > 0
         assert ratios.abs().max().item() == 0.0
@@ -240,7 +242,7 @@ def test_before_the_first_update_the_log_ratio_of_every_actor_is_within_1e_5_in_
     size: int, played: tuple[RogueNet, Rollout]
 ) -> None:
     net, rollout = played
-    shuffled = torch.randperm(len(rollout.obs), generator=torch.Generator().manual_seed(size))
+    shuffled = torch.randperm(len(rollout.frames.obs), generator=torch.Generator().manual_seed(size))
     for frames in shuffled.split(size):
         ratios = log_ratio(net, rollout, frames)
         assert (ratios.abs() <= 1e-5).all(), ratios.abs().max()
@@ -260,9 +262,9 @@ def test_playing_draws_only_from_its_own_generator() -> None:
     before = torch.get_rng_state()
     one, same, other = play(1), play(1), play(2)
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(one.actions["Switch"].values, same.actions["Switch"].values)
-    assert torch.equal(one.rewards, same.rewards)
-    assert not torch.equal(one.rewards, other.rewards)
+    assert torch.equal(one.frames.actions["Switch"].values, same.frames.actions["Switch"].values)
+    assert torch.equal(one.by_step("rewards"), same.by_step("rewards"))
+    assert not torch.equal(one.by_step("rewards"), other.by_step("rewards"))
 
 
 def test_playing_changes_nothing_in_the_policy() -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo.config import PPOConfig
-from enn_ppo.settings.learning import ValueOptimConfig
-from enn_ppo.settings.schedule import Schedule, at_progress, check_scheduled, decayed, parse_schedule
+from enn_ppo.ppo import PPOSettings
+from enn_ppo.settings.schedule import Schedule, check_scheduled, parse_schedule
 
 VALUES = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 PROGRESS = st.floats(0, 1)
@@ -162,25 +162,22 @@ def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole
 # --- In settings ---
 
 
-def test_at_a_moment_every_scheduled_setting_is_a_number_and_the_others_are_as_they_were() -> None:
+def test_settings_of_an_update_have_a_number_in_place_of_every_schedule() -> None:
     config = PPOConfig(gamma="0.9@0 -> 1@1", clip="0.2@0 step 0.1@0.5", ent_coef=0.01, ratio="joint")
-    assert at_progress(config, 0.5) == dataclasses.replace(config, gamma=0.95, clip=0.1)
-    assert at_progress(ValueOptimConfig(lr="2@0 -> 0@1"), 0.25).lr == 1.5
-
-
-def test_settings_without_schedules_stay_the_same_object() -> None:
-    config = PPOConfig()
-    assert at_progress(config, 0.5) is config
+    settings = PPOSettings.at(config, 0.5)
+    assert (settings.gamma, settings.clip, settings.ent_coef, settings.ratio) == (0.95, 0.1, 0.005, "joint")
+    assert PPOSettings.at(dataclasses.replace(config, anneal_entropy=False), 0.5).ent_coef == 0.01
 
 
 @pytest.mark.parametrize("setting", ["gamma", "gae_lambda", "clip", "ent_coef", "vf_coef"])
 def test_these_settings_of_the_loss_take_schedules(setting: str) -> None:
     changed: Any = PPOConfig(**{setting: "0.2@0 -> 0.4@1"})
-    assert getattr(at_progress(changed, 0.5), setting) == pytest.approx(0.3)
+    assert getattr(PPOSettings.at(changed, 0.5), setting) == pytest.approx(0.3)
 
 
 def test_a_plain_number_that_decays_falls_in_a_line_to_0_and_a_schedule_stands_as_it_was_written() -> None:
-    assert [value(decayed(0.004, True), progress) for progress in (0, 0.5, 0.75, 1)] == [0.004, 0.002, 0.001, 0]
-    assert value(decayed(np.float64(1e-5), True), 0.5) == 5e-6
-    assert decayed(0.004, False) == 0.004
-    assert decayed("1@0 -> 2@1", True) == "1@0 -> 2@1"
+    falls = parse_schedule("x", 0.004, decays=True)
+    assert [falls(progress) for progress in (0, 0.5, 0.75, 1)] == [0.004, 0.002, 0.001, 0]
+    assert parse_schedule("x", np.float64(1e-5), decays=True)(0.5) == 5e-6
+    assert parse_schedule("x", 0.004)(1) == 0.004
+    assert parse_schedule("x", "1@0 -> 2@1", decays=True)(1) == 2

@@ -331,15 +331,15 @@ class Run:
     def update(self) -> list[Any]:
         self.collector.seed_noise(self.step)
         rollout = self.collector.collect(6)
-        self.step += rollout.rewards.numel()
+        self.step += rollout.by_step("rewards").numel()
         with torch.no_grad():
             for parameter in self.net.parameters():
                 parameter += 0.05 * torch.sin(
-                    rollout.rewards.sum() + self.step + torch.arange(parameter.numel())
+                    rollout.by_step("rewards").sum() + self.step + torch.arange(parameter.numel())
                 ).view_as(parameter)
-        self.player.update(rollout.episodes, self.step)
-        told = [(e.env_id, e.reward, e.info["opponent"], e.info["win_rate"]) for e in rollout.episodes]
-        return [told, rollout.rewards.tolist(), dict(self.player.metrics()), self.player.ratings.table()]
+        self.player.update(rollout.stats.episodes, self.step)
+        told = [(e.env_id, e.reward, e.info["opponent"], e.info["win_rate"]) for e in rollout.stats.episodes]
+        return [told, rollout.by_step("rewards").tolist(), dict(self.player.metrics()), self.player.ratings.table()]
 
     def state(self) -> dict[str, Any]:
         weights = {key: value.clone() for key, value in self.net.state_dict().items()}

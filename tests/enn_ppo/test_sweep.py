@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from enn_ppo.config import Interrupted, TrainConfig
+from enn_ppo.config import TrainConfig
+from enn_ppo.errors import Interrupted
 from enn_ppo.sweep import SweepResult, sweep
 from enn_ppo.tuning import scheduler, study, trial
 from enn_ppo.tuning.command import run_sweep, split
@@ -428,10 +429,12 @@ def test_help_and_settings_are_shown_without_a_sweep(flag: list[str], capsys: py
     assert "startup_trials" in capsys.readouterr().out
 
 
-def test_what_begins_with_a_dash_goes_to_both() -> None:
+def test_what_begins_with_a_dash_goes_to_both(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
     parts = split(["--config-dir", "mine", "sweep=a", "env=Maze", "+env.kwargs.x=1", "debug=true"])
-    assert parts.flags == ["--config-dir", "mine"]
-    assert (parts.own, parts.typed) == (["sweep=a", "debug=true"], ["env=Maze", "+env.kwargs.x=1"])
+    assert parts.sweep.config_dir == parts.training.config_dir == Path("mine")
+    assert parts.sweep.overrides == ["sweep=a", "debug=true"]
+    assert parts.training.overrides == ["env=Maze", "+env.kwargs.x=1"]
 
 
 def test_trials_are_counted_by_their_state(tmp_path: Path) -> None:

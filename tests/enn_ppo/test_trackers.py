@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -118,12 +119,13 @@ def test_tensorboard_forgets_what_a_resumed_run_repeats(tmp_path: Path) -> None:
 
 def test_tensorboard_shows_the_settings_as_a_table(tmp_path: Path) -> None:
     log_all(make(tmp_path, tensorboard=True), ROWS[:1])
-    (event,) = read_events(tmp_path).Tensors("config")
+    (event,) = read_events(tmp_path).Tensors("config/text_summary")
     lines = event.tensor_proto.string_val[0].decode().splitlines()
     assert lines[:2] == ["| setting | value |", "|---|---|"]
     assert "| total_timesteps | 1000 |" in lines and "| logger.project | mines |" in lines
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
 def test_tensorboard_on_a_full_disk_is_dropped_and_the_file_of_rows_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     if not Path("/dev/full").exists():
@@ -131,19 +133,14 @@ def test_tensorboard_on_a_full_disk_is_dropped_and_the_file_of_rows_goes_on(tmp_
     warnings: list[str] = []
     logger = make(tmp_path, warn=warnings.append, tensorboard=True)
     (events,) = (tmp_path / "tensorboard").iterdir()
-    descriptor = next(int(name) for name in os.listdir("/proc/self/fd") if leads_to(name, events))
-    with open("/dev/full", "wb") as full:
-        os.dup2(full.fileno(), descriptor)  # what is written to the file now goes there
-        log_all(logger, ROWS)
+    events.unlink()
+    events.symlink_to("/dev/full")  # what is written to the file now goes there
+    log_all(logger, ROWS)
+    gc.collect()  # else the thread's exception is reported in another test
     assert read_metrics(tmp_path / "metrics.jsonl") == ROWS
     assert warnings == [
         "TensorBoard failed and gets no more metrics, metrics.jsonl does: OSError: [Errno 28] No space left on device"
     ]
-
-
-def leads_to(descriptor: str, file: Path) -> bool:
-    link = Path("/proc/self/fd") / descriptor
-    return os.path.lexists(link) and os.readlink(link) == str(file)
 
 
 # --- wandb, in place of which something records what it is given ---
@@ -263,38 +260,10 @@ def test_wandb_that_raises_in_the_middle_is_dropped_and_the_file_of_rows_goes_on
     ]
 
 
-def test_a_file_of_wandb_that_does_not_grow_is_noticed(fake: FakeWandb, run_dir: Path) -> None:
-    """wandb writes in a process of its own, which tells nobody that the disk is full."""
-    warnings: list[str] = []
-    logger = make(run_dir, warn=warnings.append, wandb="offline")
-    big: dict[str, float | int | None] = {f"metric_{k:08}": 0.5 for k in range(1000)}
-    for step in range(20):
-        logger.log(big | {"step": step})
-    assert warnings == []
-    fake.writes = False
-    for step in range(20, 40):
-        logger.log(big | {"step": step})
-    (warning,) = warnings
-    assert "run.wandb does not grow any more; is the disk full?" in warning
-    assert len(read_metrics(run_dir / "metrics.jsonl")) == 40
-
-
-def test_a_file_of_wandb_that_has_not_grown_by_the_end_is_noticed_too(
-    fake: FakeWandb, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("enn_ppo.tracking.trackers._FLUSH_SECONDS", 0.1)
-    warnings: list[str] = []
-    logger = make(run_dir, warn=warnings.append, wandb="offline")
-    logger.log(ROWS[0])
-    fake.writes = False
-    log_all(logger, ROWS[1:])
-    assert len(warnings) == 1 and "does not grow any more" in warnings[0]
-
-
 # --- The real wandb, offline ---
 
 PROGRAM = """
-import os, resource, signal, sys
+import os, signal, sys
 from pathlib import Path
 from tests.enn_ppo.test_trackers import ROWS, log_all, make
 
@@ -311,10 +280,6 @@ def start(name, resume_step=None):
 log_all(start("resumed"), ROWS[:2])
 log_all(start("resumed", resume_step=200), ROWS[2:])
 
-logger = start("full")
-resource.prlimit(service(), resource.RLIMIT_FSIZE, (1000, 1000))
-log_all(logger, [{"step": step} | {f"metric_{k}": 0.5 for k in range(100)} for step in range(300)])
-
 logger = start("killed")
 logger.log(ROWS[0])
 os.kill(service(), signal.SIGKILL)
@@ -324,7 +289,7 @@ log_all(logger, ROWS[1:])
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The folder of three runs, and what was printed. One process runs them all, for it is slow to start."""
+    """The folder of two runs, and what was printed. One process runs them all, for it is slow to start."""
     pytest.importorskip("wandb")
     if not Path("/proc/self/task").exists():
         pytest.skip("needs Linux")
@@ -355,19 +320,12 @@ def test_offline_a_resumed_run_continues_under_the_same_id_in_the_run_directory(
     assert not any(line.startswith("resumed") for line in printed)
 
 
-def test_a_process_of_wandb_that_cannot_write_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
-    folder, printed = offline
-    (warning,) = [line for line in printed if line.startswith("full: ")]
-    assert warning.endswith(".wandb does not grow any more; is the disk full?")
-    assert len(read_metrics(folder / "full" / "metrics.jsonl")) == 300
-
-
 def test_a_killed_process_of_wandb_costs_one_warning(offline: tuple[Path, list[str]]) -> None:
     folder, printed = offline
     (warning,) = [line for line in printed if line.startswith("killed: ")]
     assert warning.startswith("killed: wandb failed and gets no more metrics, metrics.jsonl does: ")
     assert read_metrics(folder / "killed" / "metrics.jsonl") == ROWS
-    assert len(printed) == 2  # nothing but this and the warning above
+    assert printed == [warning]
 
 
 def test_a_folder_of_wandb_that_is_none_is_an_error_before_anything_starts(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
+from enn_ppo.ppo import Advantages, Minibatch, PPOSettings, Samples, update
 from enn_ppo.rollout import Collector, Rollout
-from enn_ppo.update import Samples, UpdateStats, update
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
@@ -47,24 +47,27 @@ def play(net: RogueNet, create: Any, num_envs: int = 4, steps: int = 6) -> Rollo
 
 
 def random_advantages(rollout: Rollout) -> Advantages:
-    advantages = torch.randn(rollout.values.shape, generator=torch.Generator().manual_seed(5))
-    return Advantages(advantages, rollout.values + advantages)
+    advantages = torch.randn(rollout.by_step("values").shape, generator=torch.Generator().manual_seed(5))
+    return Advantages(advantages, rollout.by_step("values") + advantages)
 
 
 def learn(
     net: RogueNet, rollout: Rollout, advantages: Advantages, ppo: PPOConfig | None = None, **optim: Any
-) -> UpdateStats:
+) -> dict[str, float]:
     """Update with plain gradient steps of length 1 times the gradient, so that changes of weights are gradients."""
-    settings = {"batch_size": len(rollout.obs), "epochs": 1, "max_grad_norm": 1e9} | optim
+    settings = {"batch_size": len(rollout.frames.obs), "epochs": 1, "max_grad_norm": 1e9} | optim
     return update(
         net,
         torch.optim.SGD(net.parameters(), lr=1.0),
-        rollout,
-        advantages,
+        Samples.of(rollout, advantages),
         OptimConfig(**settings),
-        ppo or PPOConfig(ent_coef=0.1),
+        PPOSettings.at(ppo or PPOConfig(ent_coef=0.1)),
         generator=torch.Generator().manual_seed(7),
     )
+
+
+def weighted(samples: Samples) -> Minibatch:
+    return Minibatch.of_samples(samples, PPOSettings.at(PPOConfig()))
 
 
 def changes(net: RogueNet, before: RogueNet) -> Tensor:
@@ -90,7 +93,7 @@ def test_the_size_of_micro_batches_changes_nothing(ratio: Any, weighting: Any, n
     for size in (None, 1, 7, 24):
         net = copy.deepcopy(moved)
         stats = learn(net, rollout, random_advantages(rollout), ppo, micro_batch_size=size)
-        results.append((changes(net, moved), torch.tensor(stats._replace(value_grad_norm=0.0))))
+        results.append((changes(net, moved), torch.tensor(list(stats.values()))))
     gradient, stats = results[0]
     assert gradient.abs().max() > 0.01
     for other_gradient, other_stats in results[1:]:
@@ -103,7 +106,7 @@ def test_the_moved_policy_of_the_test_above_does_clip() -> None:
     rollout = play(net, cannon)
     learn(net, rollout, random_advantages(rollout), max_grad_norm=0.2)
     stats = learn(net, rollout, random_advantages(rollout))
-    assert stats.approx_kl > 0.001 and 0 < stats.clip_fraction < 1
+    assert stats["approx_kl"] > 0.001 and 0 < stats["clip_fraction"] < 1
 
 
 def test_advantages_are_normalized_within_the_minibatch_so_their_scale_and_mean_do_not_matter() -> None:
@@ -179,7 +182,7 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
     net = make_net(cannon())
     rollout = play(net, cannon, num_envs=4, steps=6)
     flat = torch.arange(24.0)
-    samples = Samples(rollout.obs, rollout.actions, rollout.log_probs, flat, flat + 100, flat + 200)
+    samples = replace(Samples.of(rollout, Advantages(flat + 100, flat + 200)), values=flat)
     sizes = [5, 0, 1, 18]
     parts = samples.split(sizes)
     assert len(parts) == 4
@@ -192,22 +195,22 @@ def test_parts_of_samples_hold_what_gathering_their_frames_would() -> None:
             assert torch.equal(found, expected)
     assert parts[3].num_actors.tolist() == samples.num_actors[6:].tolist()
     by_action = [action.sequences for action in samples.actions.values()]
-    assert samples.frames_of_actors.tolist() == torch.cat(by_action).tolist()
+    assert weighted(samples).frames_of_actors.tolist() == torch.cat(by_action).tolist()
 
 
 def test_gathered_samples_are_those_of_the_frames_asked_for() -> None:
     net = make_net(numbered(1))
     rollout = play(net, lambda: numbered(20), num_envs=1, steps=10)  # odd frames have an actor
     flat = torch.arange(10.0)
-    samples = Samples(rollout.obs, rollout.actions, rollout.log_probs, flat, flat + 100, flat + 200)
+    samples = replace(Samples.of(rollout, Advantages(flat + 100, flat + 200)), values=flat)
     some = samples.gather(torch.tensor([7, 2, 3]))
     assert some.obs.features["Item"].values.flatten().tolist() == [7, 2, 3]
     assert some.num_actors.tolist() == [1, 0, 1]
-    assert some.frames_of_actors.tolist() == [0, 2]
+    assert weighted(some).frames_of_actors.tolist() == [0, 2]
     assert some.actions["Switch"].offsets.tolist() == some.log_probs["Switch"].offsets.tolist() == [0, 1, 1, 2]
-    chosen = [rollout.actions["Switch"].values[i, 0].item() for i in (3, 1)]  # the actors of frames 7 and 3
+    chosen = [rollout.frames.actions["Switch"].values[i, 0].item() for i in (3, 1)]  # the actors of frames 7 and 3
     assert some.actions["Switch"].values[:, 0].tolist() == chosen
-    assert some.log_probs["Switch"].values.tolist() == rollout.log_probs["Switch"].values[[3, 1]].tolist()
+    assert some.log_probs["Switch"].values.tolist() == rollout.frames.log_probs["Switch"].values[[3, 1]].tolist()
     assert (some.values.tolist(), some.advantages.tolist()) == ([7, 2, 3], [107, 102, 103])
     assert some.returns.tolist() == [207, 202, 203]
 
@@ -217,9 +220,9 @@ def test_a_minibatch_in_which_nobody_acts_trains_the_value_alone() -> None:
     nobody = Scripted([Moment(items=[1.0]), Moment(items=[2.0])])
     rollout = play(net, lambda: nobody, num_envs=1, steps=2)
     stats = learn(net, rollout, random_advantages(rollout), PPOConfig(clip_value=False), max_grad_norm=0.01)
-    assert all(number is None or math.isfinite(number) for number in stats)
-    assert (stats.policy_loss, stats.entropy, stats.approx_kl, stats.clip_fraction) == (0.0, 0.0, 0.0, 0.0)
-    assert stats.value_loss > 0 and stats.grad_norm > 0
+    assert all(map(math.isfinite, stats.values()))
+    assert [stats[name] for name in ("policy_loss", "entropy", "approx_kl", "clip_fraction")] == [0.0] * 4
+    assert stats["value_loss"] > 0 and stats["grad_norm"] > 0
 
 
 # --- What it does ---
@@ -228,14 +231,14 @@ def test_a_minibatch_in_which_nobody_acts_trains_the_value_alone() -> None:
 def test_the_first_minibatch_of_an_update_finds_the_policy_unmoved() -> None:
     net = make_net(cannon())
     rollout = play(net, cannon)
-    entropies = net.evaluate(rollout.obs, rollout.actions).entropies
+    entropies = net.evaluate(rollout.frames.obs, rollout.frames.actions).entropies
     expected = torch.cat(list(entropies.values())).mean().item()
     errors = random_advantages(rollout)
     stats = learn(net, rollout, errors)
-    assert stats.approx_kl == pytest.approx(0.0, abs=1e-6)
-    assert stats.clip_fraction == 0.0
-    assert stats.entropy == pytest.approx(expected, rel=1e-4)
-    assert stats.value_loss == pytest.approx(0.5 * errors.advantages.square().mean().item(), rel=1e-4)
+    assert stats["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert stats["clip_fraction"] == 0.0
+    assert stats["entropy"] == pytest.approx(expected, rel=1e-4)
+    assert stats["value_loss"] == pytest.approx(0.5 * errors.advantages.square().mean().item(), rel=1e-4)
 
 
 def test_the_gradient_is_clipped_and_its_norm_reported_as_it_was() -> None:
@@ -245,18 +248,23 @@ def test_the_gradient_is_clipped_and_its_norm_reported_as_it_was() -> None:
     stats = learn(clipped, rollout, random_advantages(rollout), max_grad_norm=0.01)
     learn(free, rollout, random_advantages(rollout))
     assert changes(clipped, before).norm().item() == pytest.approx(0.01, rel=1e-3)
-    assert changes(free, before).norm().item() == pytest.approx(stats.grad_norm, rel=1e-3)
+    assert changes(free, before).norm().item() == pytest.approx(stats["grad_norm"], rel=1e-3)
 
 
 @pytest.mark.parametrize("ratio", ["per_actor", "joint"])
 def test_what_was_better_than_expected_becomes_more_likely(ratio: Any) -> None:
     net = make_net(numbered(1))
     rollout = play(net, lambda: Scripted([Moment(items=[1.0], actors=1)]), num_envs=8, steps=4)
-    red = rollout.actions["Switch"].values[:, 0] == 0
+    red = rollout.frames.actions["Switch"].values[:, 0] == 0
     assert 0 < red.sum() < len(red)
-    good = torch.where(red, 1.0, -1.0).reshape(rollout.values.shape)
-    learn(net, rollout, Advantages(good, rollout.values), PPOConfig(ratio=ratio), epochs=3, max_grad_norm=0.1)
-    after = net.evaluate(rollout.obs, rollout.actions).log_probs["Switch"] - rollout.log_probs["Switch"].values
+    good = torch.where(red, 1.0, -1.0).reshape(rollout.by_step("values").shape)
+    learn(
+        net, rollout, Advantages(good, rollout.by_step("values")), PPOConfig(ratio=ratio), epochs=3, max_grad_norm=0.1
+    )
+    after = (
+        net.evaluate(rollout.frames.obs, rollout.frames.actions).log_probs["Switch"]
+        - rollout.frames.log_probs["Switch"].values
+    )
     assert after[red].min() > 0
 
 

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import enn_ppo.stale
-import enn_ppo.update
+import enn_ppo.ppo
+import enn_ppo.vtrace
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig
-from enn_ppo.advantages import Advantages, gae, n_step, vtrace
 from enn_ppo.environment import bind_environment
+from enn_ppo.frames import Frames
 from enn_ppo.learner import Learner, Settings
-from enn_ppo.losses import policy_terms
+from enn_ppo.ppo import Advantages, PPOSettings, Samples, gae, n_step, policy_terms
 from enn_ppo.rollout import Rollout
 from enn_ppo.sampling import LocalSampler, make_pools
-from enn_ppo.stale import joint_log_ratios, judge_again
+from enn_ppo.vtrace import joint_log_ratios, recompute_log_probs, vtrace
 from rogue_net import RaggedTensor
 from rogue_net.ragged import offsets_of
 
@@ -212,10 +212,10 @@ def gradient(advantages: Tensor, weights: Tensor) -> Tensor:
     """Of the PPO objective over the arms' logits, where each arm was pulled with the probability `weights`."""
     logits = NOW.log().requires_grad_()
     log_probs = logits.log_softmax(0)
-    terms = policy_terms(
+    loss, _ = policy_terms(
         log_probs, log_probs.detach(), torch.zeros(3), torch.arange(3), advantages, weights, clip=0.2, ratio="joint"
     )
-    terms.loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     return logits.grad
 
@@ -281,7 +281,7 @@ def learner_and_rollout(config: TrainConfig) -> tuple[Learner, Rollout]:
     sampler = LocalSampler(pools, learner.model, CPU, config.seed)
     sampler.key(0)
     sampler.reset(config.seed, None)
-    learner.measure(sampler.collect(config.rollout.steps).obs)
+    learner.measure(sampler.collect(config.rollout.steps).frames.obs)
     rollout = sampler.collect(config.rollout.steps)
     sampler.close()
     return learner, rollout
@@ -296,7 +296,7 @@ def change(learner: Learner, size: float = 0.3) -> None:
 
 
 def update_settings(config: TrainConfig) -> Settings:
-    return Settings(0, config.ppo, (1e-3, 1e-3))
+    return Settings(0, PPOSettings.at(config.ppo), (1e-3, 1e-3))
 
 
 def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:
@@ -311,34 +311,36 @@ def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:
 @pytest.mark.parametrize("world", ["MineSweeper", "MoveToOrigin", "CherryPick"])
 def test_the_parameters_that_have_played_judge_as_they_did(world: str) -> None:
     learner, rollout = learner_and_rollout(stale_config(world))
-    judged = judge_again(learner.model, rollout)
-    assert float(judged.log_ratios.abs().max()) < 1e-5
-    torch.testing.assert_close(judged.rollout.values, rollout.values)
+    judged, log_ratios = recompute_log_probs(learner.model, rollout)
+    assert float(log_ratios.abs().max()) < 1e-5
+    torch.testing.assert_close(judged.by_step("values"), rollout.by_step("values"))
 
 
 def test_what_is_judged_again_is_what_the_parameters_of_now_say_of_it() -> None:
     learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
     change(learner)
-    judged = judge_again(learner.model, rollout)
-    evaluation = learner.model.evaluate(rollout.obs, rollout.actions)
-    torch.testing.assert_close(judged.rollout.values.flatten(), evaluation.values)
-    for name, ragged in judged.rollout.log_probs.items():
+    judged, log_ratios = recompute_log_probs(learner.model, rollout)
+    evaluation = learner.model.evaluate(rollout.frames.obs, rollout.frames.actions)
+    torch.testing.assert_close(judged.by_step("values").flatten(), evaluation.values)
+    for name, ragged in judged.frames.log_probs.items():
         torch.testing.assert_close(ragged.values, evaluation.log_probs[name])
-        assert torch.equal(ragged.offsets, rollout.log_probs[name].offsets)
-    assert float(judged.log_ratios.abs().max()) > 0.1
-    kept = {"log_probs", "values"}
-    for field in dataclasses.fields(Rollout):
-        assert (getattr(judged.rollout, field.name) is getattr(rollout, field.name)) == (field.name not in kept)
+        assert torch.equal(ragged.offsets, rollout.frames.log_probs[name].offsets)
+    assert float(log_ratios.abs().max()) > 0.1
+    assert judged.last_values is rollout.last_values and judged.stats is rollout.stats
+    changed = {"log_probs", "values"}
+    for field in dataclasses.fields(Frames):
+        same = getattr(judged.frames, field.name) is getattr(rollout.frames, field.name)
+        assert same == (field.name not in changed)
 
 
 def test_judging_again_does_not_depend_on_the_size_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
     change(learner)
-    whole = judge_again(learner.model, rollout)
-    monkeypatch.setattr(enn_ppo.stale, "FRAMES_AT_ONCE", 5)  # of 48: the last has 3
-    pieces = judge_again(learner.model, rollout)
-    torch.testing.assert_close(pieces.log_ratios, whole.log_ratios)
-    torch.testing.assert_close(pieces.rollout.values, whole.rollout.values)
+    whole, of_whole = recompute_log_probs(learner.model, rollout)
+    monkeypatch.setattr(enn_ppo.vtrace, "FRAMES_AT_ONCE", 5)  # of 48: the last has 3
+    pieces, of_pieces = recompute_log_probs(learner.model, rollout)
+    torch.testing.assert_close(of_pieces, of_whole)
+    torch.testing.assert_close(pieces.frames.values, whole.frames.values)
 
 
 def test_judging_again_drops_nothing_and_leaves_the_model_as_it_was() -> None:
@@ -346,7 +348,7 @@ def test_judging_again_drops_nothing_and_leaves_the_model_as_it_was() -> None:
     learner, rollout = learner_and_rollout(stale_config(net=net))
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
     assert learner.model.training
-    assert float(judge_again(learner.model, rollout).log_ratios.abs().max()) < 1e-5
+    assert float(recompute_log_probs(learner.model, rollout)[1].abs().max()) < 1e-5
     assert learner.model.training and all(module.training for module in learner.model.modules())
     assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
 
@@ -385,23 +387,22 @@ def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_f
     config = stale_config("MineSweeper", ppo=ppo)
     learner, rollout = learner_and_rollout(config)
     change(learner)
-    now, log_ratios = judge_again(learner.model, rollout)
-    seen = list[tuple[Rollout, Advantages]]()
+    now, log_ratios = recompute_log_probs(learner.model, rollout)
+    seen: list[Samples] = []
 
-    def watched(model: Any, optimizer: Any, given: Rollout, advantages: Advantages, *args: Any, **kwargs: Any) -> Any:
-        seen.append((given, advantages))
-        return enn_ppo.update.update(model, optimizer, given, advantages, *args, **kwargs)
+    def watched(model: Any, optimizer: Any, samples: Samples, *args: Any, **kwargs: Any) -> Any:
+        seen.append(samples)
+        return enn_ppo.ppo.update(model, optimizer, samples, *args, **kwargs)
 
     monkeypatch.setattr("enn_ppo.learner.update", watched)
     learned = learner.learn(rollout, update_settings(config), stale=True)
-    ((given, advantages),) = seen
-    expected = vtrace(
-        now.rewards, now.values, now.terminated, now.truncated, now.final_values, now.last_values, log_ratios,
-        gamma=0.9, **options,
-    )  # fmt: skip
-    assert torch.equal(advantages.advantages, expected.advantages) and torch.equal(advantages.returns, expected.returns)
-    assert torch.equal(given.values, now.values)
-    assert all(torch.equal(given.log_probs[name].values, ragged.values) for name, ragged in now.log_probs.items())
+    (samples,) = seen
+    columns = map(now.by_step, ("rewards", "values", "terminated", "truncated", "final_values"))
+    expected = vtrace(*columns, now.last_values, log_ratios, gamma=0.9, **options)
+    assert torch.equal(samples.advantages, expected.advantages.flatten())
+    assert torch.equal(samples.returns, expected.returns.flatten())
+    assert torch.equal(samples.values, now.frames.values)
+    assert all(torch.equal(samples.log_probs[name].values, each.values) for name, each in now.frames.log_probs.items())
     assert learned.played.num_frames == 48
 
 
@@ -409,9 +410,8 @@ def test_the_value_of_a_step_that_would_no_longer_be_taken_is_left_as_it_is() ->
     config = stale_config("MineSweeper")
     learner, rollout = learner_and_rollout(config)
     change(learner)
-    judged = judge_again(learner.model, rollout)
-    log_ratios = judged.log_ratios.clone()
+    judged, log_ratios = recompute_log_probs(learner.model, rollout)
     log_ratios[3, 2] = -200.0
-    estimated = learner.estimate_advantages(judged.rollout, config.ppo, log_ratios)
+    estimated = learner.estimate_advantages(judged, PPOSettings.at(config.ppo), log_ratios)
     assert float(estimated.advantages[3, 2]) == 0.0
-    assert float(estimated.returns[3, 2]) == float(judged.rollout.values[3, 2])
+    assert float(estimated.returns[3, 2]) == float(judged.by_step("values")[3, 2])

@@ -17,10 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo.advantages import Advantages
 from enn_ppo.config import OptimConfig, PPOConfig
+from enn_ppo.ppo import Advantages, PPOSettings, Samples, update
 from enn_ppo.rollout import Collector, Rollout
-from enn_ppo.update import update
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig, TranslationConfig
@@ -173,7 +172,7 @@ def test_an_update_on_the_same_rollout_makes_the_same_parameters(device: str, ba
     torch.manual_seed(0)
     net = RogueNet(RogueNetConfig(backend="reference"), vec_env.obs_space(), vec_env.action_space())
     rollout = play(net, vec_env)
-    advantages = torch.randn(rollout.values.shape, generator=torch.Generator().manual_seed(5))
+    advantages = torch.randn(rollout.by_step("values").shape, generator=torch.Generator().manual_seed(5))
 
     def learned(name: Any, where: str) -> RogueNet:
         other = RogueNet(RogueNetConfig(backend=name), vec_env.obs_space(), vec_env.action_space())
@@ -182,10 +181,9 @@ def test_an_update_on_the_same_rollout_makes_the_same_parameters(device: str, ba
         update(
             other,
             torch.optim.AdamW(other.parameters(), lr=1e-3, eps=1e-5, fused=True),
-            moved(rollout, where),
-            moved(Advantages(advantages, rollout.values + advantages), where),
+            Samples.of(rollout, Advantages(advantages, rollout.by_step("values") + advantages)).to(torch.device(where)),
             OptimConfig(batch_size=64, epochs=2),
-            PPOConfig(),
+            PPOSettings.at(PPOConfig()),
             generator=torch.Generator().manual_seed(2),
         )
         return other

@@ -27,6 +27,7 @@ from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.crossing import in_one_copy, num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
 from rogue_net.padding import Capacity, padded, token_pairs_in
+from rogue_net.ragged import Cuts, Gather
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
 from tests.rogue_net.worlds import GLOBAL, MODE, MOVE, PICK, make_net, to_batch
 
@@ -161,7 +162,7 @@ def test_gathering_all_frames_and_filling_up_ask_nothing_of_the_device() -> None
     there = scene().to(META)
     order = torch.arange(3, device=META)
     with Crossings() as crossings:
-        there.gather(order, all_of_them=True)
+        there.gather(Gather(order, all_of_them=True))
         padded(there, Capacity.of(there))
     assert crossings.names == []
 
@@ -177,7 +178,7 @@ def test_splitting_asks_once() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tensor, "tolist", tolist)
-        parts = batch.split([1, 2])
+        parts = batch.split(Cuts([1, 2], batch.offsets))
     assert len(asked) == 1
     whole = ObsBatch.cat(parts)
     for name, ragged in batch.features.items():

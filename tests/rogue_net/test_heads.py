@@ -30,6 +30,7 @@ from rogue_net.distributions import RaggedCategorical
 from rogue_net.heads import SelectEntityHead
 from rogue_net.masks import SelectEntityMask
 from rogue_net.pairs import Pairs, pair_offsets, pair_products, pairs_of
+from rogue_net.ragged import Cuts
 from tests.rogue_net.worlds import World, make_net, to_batch
 
 MOVE, AIM, STEER, THRUST, HELP = "move.to", "aim", "steer", "thrust", "help"
@@ -440,7 +441,11 @@ def test_continuous_actions_survive_gathering_splitting_and_concatenation() -> N
     observations = [ships(2, seed=1), ships(0), ships(3, seed=2)]
     whole = to_batch(observations, WORLD)
     singles = [to_batch([observation], WORLD) for observation in observations]
-    for batch in (ObsBatch.cat(singles), whole[torch.tensor([0, 1, 2])], ObsBatch.cat(whole.split([1, 2]))):
+    for batch in (
+        ObsBatch.cat(singles),
+        whole[torch.tensor([0, 1, 2])],
+        ObsBatch.cat(whole.split(Cuts([1, 2], whole.offsets))),
+    ):
         assert batch.action_masks[STEER].actors.offsets.tolist() == [0, 2, 2, 5]
         assert (
             batch.action_tokens[STEER].actors.tolist() == whole.action_tokens[STEER].actors.tolist() == [0, 1, 4, 5, 6]

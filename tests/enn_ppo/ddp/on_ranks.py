@@ -75,7 +75,7 @@ def first_gradient() -> Iterator[list[torch.Tensor]]:
         return step(self, *arguments)
 
     # what the limit of the norm would hide is part of the claim, so the gradient is not clipped
-    with mock.patch.object(torch.optim.AdamW, "step", record), mock.patch("enn_ppo.update.clip_gradient", unclipped):
+    with mock.patch.object(torch.optim.AdamW, "step", record), mock.patch("enn_ppo.ppo.clip_gradient", unclipped):
         yield seen
 
 

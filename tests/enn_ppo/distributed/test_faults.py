@@ -21,7 +21,7 @@ import pytest
 from enn_ppo import Callback, EnvConfig, Interrupted, train
 from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.distributed.errors import ActorDied, TooManyFailures
+from enn_ppo.errors import ActorDied, TooManyFailures
 from tests.enn_ppo.distributed.runs import actors, on_ray, rows_of
 from tests.enn_ppo.distributed.worlds import Doomed, Fuse, Unmakeable
 from tests.enn_ppo.worlds import Slow, tiny_config

@@ -31,8 +31,8 @@ from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint
 from enn_ppo.checkpoints.common import load_common, runs_in
 from enn_ppo.config import TrainEvalConfig
-from enn_ppo.distributed.errors import PartLost
 from enn_ppo.distributed.sharing import PolicyCallback, Shared, SharedRunners
+from enn_ppo.errors import PartLost
 from enn_ppo.eval import evaluate
 from enn_ppo.evaluation.episodes import Pilot
 from enn_ppo.evaluation.together import play_together

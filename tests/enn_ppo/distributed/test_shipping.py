@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from enn_ppo.config import EnvConfig
-from enn_ppo.distributed.shipping import TensorAsArray, as_tensor, load_weights, ship, ship_weights, unship
+from enn_ppo.distributed.shipping import as_tensor, load_weights, ship, ship_weights, unship
 from enn_ppo.rollout import Rollout
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_ppo.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
@@ -35,18 +35,22 @@ def test_a_rollout_arrives_as_it_was_sent(world: EnvConfig) -> None:
     shipped, _ = over_the_wire(ship(rollout))
     arrived = unship(shipped, CPU)
     assert_equal(parts(arrived, range(6)), parts(rollout, range(6)))
-    assert arrived.metrics == rollout.metrics and arrived.episodes == rollout.episodes
-    assert (arrived.env_seconds, arrived.act_seconds) == (rollout.env_seconds, rollout.act_seconds)
-    assert arrived.env_id.tolist() == [0, 1, 2, 3, 4, 5]
+    assert arrived.stats.metrics == rollout.stats.metrics and arrived.stats.episodes == rollout.stats.episodes
+    assert (arrived.stats.env_seconds, arrived.stats.act_seconds) == (
+        rollout.stats.env_seconds,
+        rollout.stats.act_seconds,
+    )
+    assert arrived.by_step("env_id")[0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_its_arrays_are_not_copied_and_those_that_are_there_twice_are_sent_once() -> None:
     rollout = played(WORLDS[0])
     shipped = ship(rollout)
-    assert isinstance(shipped.rollout.rewards, TensorAsArray)
-    assert np.shares_memory(shipped.rollout.rewards.values, rollout.rewards.numpy())
-    offsets = [ragged.offsets for ragged in (shipped.rollout.actions["Move"], shipped.rollout.log_probs["Move"])]
-    assert offsets[0] is offsets[1] is shipped.rollout.obs.action_masks["Move"].actors.offsets
+    frames = shipped.rollout.frames
+    assert isinstance(frames.rewards, np.ndarray)
+    assert np.shares_memory(frames.rewards, rollout.frames.rewards.numpy())
+    offsets = [ragged.offsets for ragged in (frames.actions["Move"], frames.log_probs["Move"])]
+    assert offsets[0] is offsets[1] is frames.obs.action_masks["Move"].actors.offsets
     _, buffers = over_the_wire(shipped)
     assert sum(buffer.raw().nbytes for buffer in buffers) == shipped.num_bytes
 
@@ -55,14 +59,14 @@ def test_what_arrives_is_the_store_s_own_memory() -> None:
     rollout = played(WORLDS[0])
     shipped, _ = over_the_wire(ship(rollout))
     arrived = unship(shipped, CPU)
-    assert arrived.rewards.data_ptr() == shipped.rollout.rewards.values.ctypes.data  # type: ignore[attr-defined]
+    assert arrived.frames.rewards.data_ptr() == shipped.rollout.frames.rewards.ctypes.data
 
 
 def test_weights_arrive_with_the_statistics_that_belong_to_them() -> None:
     with sampler(WORLDS[0], 4, None) as blocks:
         spaces = blocks.obs_space(), blocks.action_space()
         one, other = (RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), *spaces) for _ in range(2))
-        batch = blocks.collect(8).obs
+        batch = blocks.collect(8).frames.obs
     torch.nn.init.ones_(one.value_head.project.weight)
     one.update_normalization(batch)
     assert not torch.equal(one.value(batch), other.value(batch))

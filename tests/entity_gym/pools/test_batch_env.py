@@ -214,8 +214,8 @@ def test_a_policy_is_trained_on_it_as_on_any_other() -> None:
     collector = Collector(env, net, torch.device("cpu"), 0)
     collector.reset()
     rollout = collector.collect(20)
-    assert rollout.rewards.shape == (20, 8)
-    assert rollout.episodes and all(1 <= episode.length <= MAX_STEPS for episode in rollout.episodes)
+    assert rollout.by_step("rewards").shape == (20, 8)
+    assert rollout.stats.episodes and all(1 <= episode.length <= MAX_STEPS for episode in rollout.stats.episodes)
 
 
 def test_errors_keep_their_type_and_say_which_environments_were_stepped() -> None:

@@ -1,0 +1,623 @@
+"""Proximal policy optimization: advantages, the loss of a minibatch, and the epochs of minibatches that minimise it.
+
+A frame (one environment at one step) may hold many actors, or none. Two settings say how they count:
+
+- `ratio`: the *unit* of the objective. `per_actor`: every actor's action is a decision of its own, with its own probability
+  ratio. `joint`: a frame's actions are one decision; log-probs, log-ratios and entropies add up over its actors.
+- `weighting`: `actor`: every actor of the minibatch weighs the same, so crowded frames weigh more. `frame`: every frame in
+  which anybody acts weighs the same, split evenly among its actors.
+
+Every sum below is weighted, and the weights of a minibatch add up to 1: the losses of its micro-batches add up to its own.
+
+Source: Schulman et al. 2017 (arXiv 1707.06347).
+
+Shapes: T steps, N environments, B frames, A actors of all actions and frames together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.config import OptimConfig, PPOConfig
+from enn_ppo.frames import Frames
+from enn_ppo.moments import Moments, moments_of_all, moments_of_some
+from enn_ppo.ranks import ALONE, Ranks
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.schedule import parse_schedule
+from rogue_net import Evaluation, RaggedTensor, RogueNet
+from rogue_net.crossing import moved
+from rogue_net.ragged import segment_sum
+
+Ratio = Literal["per_actor", "joint"]
+Weighting = Literal["actor", "frame"]
+
+#: What to log, by name: tensors ().
+Stats: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """The settings of one update: `PPOConfig` with a number in place of every schedule.
+
+    `clip`, `ent_coef` and `vf_coef` may be tensors (), for CUDA graphs that read them.
+    """
+
+    gamma: float
+    gae_lambda: float
+    n_steps: int | None  # None: generalized advantage estimation
+    clip: float | Tensor
+    clip_value: bool
+    ent_coef: float | Tensor
+    vf_coef: float | Tensor
+    target_kl: float | None
+    normalize_advantages: bool
+    ratio: Ratio
+    weighting: Weighting
+
+    @staticmethod
+    def at(ppo: PPOConfig, progress: float = 0.0) -> PPOSettings:
+        """The settings at a progress of 0 (the beginning of the training) to 1 (its end)."""
+
+        def now(name: str, *, decays: bool = False) -> float:
+            return parse_schedule(f"ppo.{name}", getattr(ppo, name), decays=decays)(progress)
+
+        return PPOSettings(
+            gamma=now("gamma"),
+            gae_lambda=now("gae_lambda"),
+            n_steps=None if ppo.advantages == "gae" else ppo.n_steps or 2**62,
+            clip=now("clip"),
+            clip_value=ppo.clip_value,
+            ent_coef=now("ent_coef", decays=ppo.anneal_entropy),
+            vf_coef=now("vf_coef"),
+            target_kl=ppo.target_kl,
+            normalize_advantages=ppo.normalize_advantages,
+            ratio=ppo.ratio,
+            weighting=ppo.weighting,
+        )
+
+
+# ---- Advantages
+
+
+class Advantages(NamedTuple):
+    advantages: Tensor  # (T, N) float32
+    returns: Tensor  # (T, N) float32, regression target of the value function
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Advantages:
+    """Generalized advantage estimation with terminations and truncations kept apart.
+
+        δ_t = r_t + γ V'_{t+1} - V_t
+        A_t = δ_t + γ λ (1 - ended_t) A_{t+1}
+
+    where V'_{t+1} is 0 after a termination, the value of the episode's own final observation after a truncation, and
+    V_{t+1} otherwise (`last_values` at t = T - 1). Returns are A_t + V_t.
+    Source: Schulman et al. 2016 (arXiv 1506.02438), equation 16; bootstrapping from truncations: Pardo et al. 2018
+    (arXiv 1712.00378).
+
+    Args:
+        rewards: (T, N), received for the action taken at step t.
+        values: (T, N), V of the observation at step t.
+        terminated: (T, N) bool, the episode ended by its own rules after step t.
+        truncated: (T, N) bool, the episode was cut after step t. Never true together with `terminated`.
+        final_values: (T, N), V of the episode's final observation where `truncated`, ignored elsewhere.
+        last_values: (N,), V of the observation after the last step.
+        gamma: discount in [0, 1].
+        gae_lambda: λ in [0, 1]; 1 gives discounted returns minus V, 0 the one-step error.
+
+    Raises:
+        ValueError: if shapes differ, or a step is both terminated and truncated.
+    """
+    check_rollout(rewards, values, terminated, truncated, final_values)
+    deltas = rewards + gamma * next_values(values, terminated, truncated, final_values, last_values) - values
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
+    advantages = sum_backwards(deltas, decay)
+    return Advantages(advantages, advantages + values)
+
+
+def n_step(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    *,
+    gamma: float,
+    n_steps: int,
+) -> Advantages:
+    """Discounted n-step returns, and how far they are above the values.
+
+        G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
+
+    where B_t is 0 after a termination, the value of the episode's own final observation after a truncation, and
+    Gⁿ⁻¹_{t+1} otherwise (`last_values` at t = T - 1). Source: Sutton & Barto 2018, equation 7.1.
+
+    Args:
+        rewards: (T, N); these and the following are as in `gae`.
+        values: (T, N).
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        final_values: (T, N).
+        last_values: (N,).
+        gamma: discount in [0, 1].
+        n_steps: n, at least 1. T or more gives what `gae` gives with λ = 1.
+
+    Raises:
+        ValueError: as `gae`.
+    """
+    check_rollout(rewards, values, terminated, truncated, final_values)
+    returns = values
+    for _ in range(min(n_steps, len(rewards))):
+        returns = rewards + gamma * next_values(returns, terminated, truncated, final_values, last_values)
+    return Advantages(returns - values, returns)
+
+
+def next_values(
+    values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor, last_values: Tensor
+) -> Tensor:
+    """(T, N) next-state values.
+
+    V(s_{t+1}), the final observation's value where the episode was truncated, 0 where it terminated.
+    """
+    following = torch.cat([values[1:], last_values.unsqueeze(0)])
+    return torch.where(truncated, final_values, following).masked_fill(terminated, 0.0)
+
+
+def sum_backwards(deltas: Tensor, decay: Tensor) -> Tensor:
+    """(T, N): x_t = deltas_t + decay_t x_{t+1}, from 0 after the last step."""
+    sums = torch.empty_like(deltas)
+    running = torch.zeros_like(deltas[0])
+    for t in reversed(range(len(deltas))):
+        running = deltas[t] + decay[t] * running
+        sums[t] = running
+    return sums
+
+
+def check_rollout(
+    rewards: Tensor, values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor, **others: Tensor
+) -> None:
+    """Check the shapes of a rollout, and that an episode ends in one way.
+
+    Raises:
+        ValueError: they differ, or a step is both terminated and truncated.
+    """
+    columns = {"values": values, "terminated": terminated, "truncated": truncated, "final_values": final_values}
+    for name, tensor in (columns | others).items():
+        if tensor.shape != rewards.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, rewards {tuple(rewards.shape)}: both must be (T, N)"
+            )
+    if bool((terminated & truncated).any()):  # one device synchronisation per rollout
+        t, n = (terminated & truncated).nonzero()[0].tolist()
+        raise ValueError(f"step {t} of environment {n} is both terminated and truncated; an episode ends in one way")
+
+
+# ---- Minibatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples(Frames):
+    """B frames to learn from: those of a rollout, with their advantages."""
+
+    advantages: Tensor  # (B,) float32
+    returns: Tensor  # (B,) float32, regression targets of the values
+    #: (B,) bool, false for frames that only fill a batch of fixed size up (`rogue_net/padding.py`); None: all are real.
+    real: Tensor | None = None
+
+    @staticmethod
+    def of(rollout: Rollout, advantages: Advantages) -> Samples:
+        """The frames of a rollout, T * N of them, without the logits that recordings keep."""
+        columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
+        columns |= {"logits": None, "advantages": advantages.advantages.flatten()}
+        return Samples(**columns, returns=advantages.returns.flatten())
+
+    @property
+    def num_actors(self) -> Tensor:
+        """(B,) int64, actors of all actions in each frame that is real."""
+        counts = count_actors(self.actions)
+        return counts if self.real is None else counts * self.real
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minibatch(Samples):
+    """Samples of one optimizer step, or a micro-batch of them."""
+
+    weights: (
+        Tensor  # (B,) float32 of each frame's units, see `unit_weights`; over the minibatch's units they add up to 1
+    )
+    frame_weights: Tensor  # (B,) float32 of each frame; over the minibatch they add up to 1
+
+    @staticmethod
+    def of_samples(samples: Samples, settings: PPOSettings, ranks: Ranks = ALONE) -> Minibatch:
+        """Weigh samples, and normalize their advantages.
+
+        Args:
+            samples: of the whole minibatch, or of this rank's part.
+            settings: how actors and frames count.
+            ranks: who has a part of the minibatch, each as many frames.
+        """
+        weights = unit_weights(samples.num_actors, ratio=settings.ratio, weighting=settings.weighting, add_up=ranks.sum)
+        real, count = samples.real, len(samples) * ranks.size
+        frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
+        advantages = samples.advantages
+        if settings.normalize_advantages:
+            moments = moments_of_all(advantages, ranks) if ranks.size > 1 else None
+            if real is not None:
+                moments = moments_of_some(advantages, real)
+            advantages = normalize(advantages, moments)
+        columns = {field.name: getattr(samples, field.name) for field in fields(samples)} | {"advantages": advantages}
+        return Minibatch(**columns, weights=weights, frame_weights=frame_weights)
+
+    @property
+    def frames_of_actors(self) -> Tensor:
+        """(A,) int64, the frame of each actor, action by action."""
+        frames = torch.arange(len(self), device=self.values.device)
+        return torch.cat(
+            [
+                torch.repeat_interleave(frames, action.lengths, output_size=len(action.values))
+                for action in self.actions.values()
+            ]
+        )
+
+
+def count_actors(actions: Mapping[str, RaggedTensor]) -> Tensor:
+    """(B,) int64, actors of all actions in each frame, from action -> B sequences with an item for each actor."""
+    return torch.stack([action.lengths for action in actions.values()]).sum(dim=0)
+
+
+def unit_weights(
+    num_actors: Tensor,
+    *,
+    ratio: Ratio,
+    weighting: Weighting,
+    add_up: Callable[[Tensor], Tensor] = lambda number: number,
+) -> Tensor:
+    """The weight of each unit of a minibatch, by frame.
+
+    Args:
+        num_actors: (B,) int64, actors in each frame of the *whole* minibatch, or where ranks share it, of this one's part.
+        ratio: what a unit is.
+        weighting: what weighs the same.
+        add_up: the sum of a number over all ranks.
+
+    Returns:
+        (B,) float32: with `per_actor`, the weight of each actor in the frame; with `joint`, of the frame. Summed over the
+        minibatch's units this is 1, or 0 where nobody acts at all.
+    """
+    counts = num_actors.float()
+    if weighting == "actor":
+        weight_of_frame = counts / add_up(counts.sum()).clamp(min=1)
+    else:
+        acting = (counts > 0).float()
+        weight_of_frame = acting / add_up(acting.sum()).clamp(min=1)
+    return weight_of_frame if ratio == "joint" else weight_of_frame / counts.clamp(min=1)
+
+
+def normalize(advantages: Tensor, moments: Moments | None = None) -> Tensor:
+    """(B,) advantages of a whole minibatch with mean 0 and standard deviation 1; a single one becomes 0.
+
+    Args:
+        advantages: of the minibatch, or of a part of it.
+        moments: of all parts; None: there are no others.
+    """
+    if moments is not None:
+        return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
+    deviation, mean = torch.std_mean(advantages, correction=0)
+    return (advantages - mean) / (deviation + 1e-8)
+
+
+# ---- The loss
+
+
+def ppo_loss(net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
+    """L = L_policy - c_H H + c_V L_value of a minibatch, or the share of it that a micro-batch has.
+
+    The value loss is in units of the value head's deviation.
+
+    Returns:
+        The loss, a tensor (), and what to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`.
+    """
+    new = net.evaluate(batch.obs, batch.actions)
+    policy, stats = policy_loss(new, batch, settings)
+    deviation = net.value_head.deviation
+    value = value_loss(
+        new.values / deviation,
+        batch.values / deviation,
+        batch.returns / deviation,
+        batch.frame_weights,
+        clip=settings.clip if settings.clip_value else None,
+    )
+    loss = policy - settings.ent_coef * stats["entropy"] + settings.vf_coef * value
+    return loss, {"policy_loss": policy, "value_loss": value, **stats}
+
+
+def policy_loss(new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
+    """The clipped surrogate loss of a minibatch; see `policy_terms`."""
+    log_probs, entropies, frames = _cat(new.log_probs), _cat(new.entropies), batch.frames_of_actors
+    old_log_probs = torch.cat([ragged.values for ragged in batch.log_probs.values()])
+    if batch.real is not None:  # infinite log-probs of frames that only fill up would be NaN even with a weight of 0
+        is_real = batch.real.index_select(0, frames)
+        log_probs, entropies = torch.where(is_real, log_probs, old_log_probs), torch.where(is_real, entropies, 0.0)
+    return policy_terms(
+        log_probs,
+        old_log_probs,
+        entropies,
+        frames,
+        batch.advantages,
+        batch.weights,
+        clip=settings.clip,
+        ratio=settings.ratio,
+    )
+
+
+def policy_terms(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    entropies: Tensor,
+    frames: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    clip: float | Tensor,
+    ratio: Ratio,
+) -> tuple[Tensor, Stats]:
+    """Clipped surrogate loss, entropy, and how far the policy has moved.
+
+        loss = -sum_u w_u min(r_u A_u, clip(r_u, 1 - ε, 1 + ε) A_u)    r_u = exp(log π(a_u) - log π_old(a_u))
+        entropy = sum_u w_u H_u
+        approx_kl = sum_u w_u (r_u - 1 - log r_u)
+        clip_fraction = sum_u w_u [|r_u - 1| > ε]
+
+    Source: Schulman et al. 2017 (arXiv 1707.06347), equation 7; the KL estimator is Schulman's k3
+    (joschu.net/blog/kl-approx.html).
+
+    Args:
+        log_probs: (A,) under the current policy.
+        old_log_probs: (A,) under the policy that acted.
+        entropies: (A,) of the current policy.
+        frames: (A,) int64, the frame of each actor.
+        advantages: (B,) one per frame.
+        weights: (B,) from `unit_weights` of the whole minibatch.
+        clip: ε, greater than 0; a tensor () where it is to be on the device.
+        ratio: what a unit is, as for the weights.
+
+    Returns:
+        The loss, and `entropy`, `approx_kl` and `clip_fraction`.
+    """
+    log_ratio = log_probs - old_log_probs
+    if ratio == "joint":
+        log_ratio = segment_sum(log_ratio, frames, len(advantages))
+        entropies = segment_sum(entropies, frames, len(advantages))
+    else:
+        advantages, weights = advantages.index_select(0, frames), weights.index_select(0, frames)
+    ratios = log_ratio.exp()
+    surrogate = torch.minimum(ratios * advantages, _clamp(ratios, 1 - clip, 1 + clip) * advantages)
+    with torch.no_grad():
+        change = ratios - 1
+        approx_kl = weights.dot(change - log_ratio)
+        clip_fraction = weights.dot((change.abs() > clip).float())
+    stats = {"entropy": weights.dot(entropies), "approx_kl": approx_kl, "clip_fraction": clip_fraction}
+    return -weights.dot(surrogate), stats
+
+
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, *, clip: float | Tensor | None
+) -> Tensor:
+    """Half the weighted squared error.
+
+        sum_b w_b 0.5 (V - R)²,    or with clipping    sum_b w_b 0.5 max((V - R)², (V_old + clip(V - V_old, -ε, ε) - R)²)
+
+    Clipping keeps the value within ε of the one that acted; it is the variant of the original PPO code (openai/baselines).
+
+    Args:
+        values: (B,) current.
+        old_values: (B,) at the time of acting.
+        returns: (B,) regression targets.
+        weights: (B,), adding up to 1 over the whole minibatch.
+        clip: ε; None for the plain error.
+    """
+    errors = (values - returns).square()
+    if clip is not None:
+        clipped = old_values + _clamp(values - old_values, -clip, clip)
+        errors = torch.maximum(errors, (clipped - returns).square())
+    return 0.5 * weights.dot(errors)
+
+
+def _clamp(numbers: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    bounds: Any = (low, high)  # torch's types allow two numbers or two tensors only
+    return torch.clamp(numbers, *bounds)
+
+
+def _cat(tensors: Mapping[str, Tensor]) -> Tensor:
+    """All actions' actors end to end."""
+    return torch.cat(list(tensors.values()))
+
+
+# ---- The update
+
+#: One optimizer step: `learn_minibatch`, or the CUDA graph that was recorded of it.
+LearnMinibatch: TypeAlias = Callable[..., Stats]
+
+
+def update(
+    net: RogueNet | ActorCritic,
+    optimizer: torch.optim.Optimizer,
+    samples: Samples,
+    optim: OptimConfig,
+    settings: PPOSettings,
+    *,
+    generator: torch.Generator,
+    ranks: Ranks = ALONE,
+    learn: LearnMinibatch | None = None,
+) -> dict[str, float]:
+    """Improve `net` on one rollout: epochs of minibatches of whole frames, in a new order each time.
+
+    Args:
+        net: the policy, changed in place.
+        optimizer: of its parameters, with the learning rates already set. The first group of them is the policy's, a second
+            one the value network's; a group may have its own `max_grad_norm`.
+        samples: all frames of the rollout.
+        optim: minibatches and epochs.
+        settings: of the objective.
+        generator: shuffles the frames; on the CPU. Its seed decides about dropout, too.
+        ranks: who learns together: each minibatch has an equal part of each rank's rollout, and the statistics are of all.
+        learn: makes the optimizer steps; None: `learn_minibatch`.
+
+    Returns:
+        The means over all minibatches of what `learn_minibatch` returns; `explained_variance`, of the rollout, NaN where all
+        returns are equal; `epochs`, fewer than asked for where `target_kl` ended them.
+    """
+    learn = learn or learn_minibatch
+    device = samples.values.device
+    num_minibatches = math.ceil(len(samples) * ranks.size / optim.batch_size)
+    sizes = [len(part) for part in torch.arange(len(samples)).tensor_split(num_minibatches)]  # nearly equal
+    totals: Tensor | None = None  # stays on the device until the end
+    epochs = 0
+    with dropout_seed(generator.initial_seed() ^ 1, device):
+        while epochs < optim.epochs:
+            order = moved(torch.randperm(len(samples), generator=generator), device)
+            of_epoch: Tensor | None = None
+            # one gather an epoch, and one synchronisation: its minibatches are slices
+            for minibatch in samples.gather(order, all_of_them=True).split(sizes):
+                stats = learn(net, optimizer, minibatch, optim, settings, ranks)
+                values = torch.stack(list(stats.values()))
+                of_epoch = values if of_epoch is None else of_epoch + values
+            assert of_epoch is not None
+            totals = of_epoch if totals is None else totals + of_epoch
+            epochs += 1
+            # the comparison synchronises with the device, once an epoch
+            kl = list(stats).index("approx_kl")
+            if settings.target_kl is not None and float(of_epoch[kl]) > settings.target_kl * num_minibatches:
+                break
+    assert totals is not None
+    explained = explained_variance(samples.values, samples.returns, ranks)
+    *means, explained_share = torch.cat([totals / (epochs * num_minibatches), explained.reshape(1)]).tolist()
+    return dict(zip(stats, means, strict=True)) | {"explained_variance": explained_share, "epochs": epochs}
+
+
+def learn_minibatch(
+    net: RogueNet | ActorCritic,
+    optimizer: torch.optim.Optimizer,
+    samples: Samples,
+    optim: OptimConfig,
+    settings: PPOSettings,
+    ranks: Ranks = ALONE,
+) -> Stats:
+    """One optimizer step.
+
+    Args:
+        net: the policy, changed in place.
+        optimizer: of its parameters.
+        samples: of the minibatch.
+        optim: the size of micro-batches and the gradient's largest norm; see `update` for the rest.
+        settings: of the objective.
+        ranks: who learns together, each from as many frames.
+
+    Returns:
+        What `ppo_loss` logs, of the whole minibatch; `grad_norm`, the norm of the policy's gradient before it was clipped;
+        `value_grad_norm`, that of a separate value network's, where there is one.
+    """
+    groups = optimizer.param_groups
+    optimizer.zero_grad(set_to_none=True)
+    # weights and normalization are of the minibatch, so that the size of its micro-batches changes nothing
+    minibatch = Minibatch.of_samples(samples, settings, ranks)
+    size = optim.micro_batch_size or len(minibatch)
+    stats: Stats = {}
+    for part in minibatch.split([min(size, len(minibatch) - first) for first in range(0, len(minibatch), size)]):
+        loss, terms = ppo_loss(net, part, settings)
+        loss.backward()  # type: ignore[no-untyped-call]
+        stats = {name: stats.get(name, 0) + term.detach() for name, term in terms.items()}
+    stats = sum_gradients(groups, stats, ranks)
+    for name, group in zip(("grad_norm", "value_grad_norm"), groups, strict=False):
+        stats[name] = clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm)
+    optimizer.step()
+    return stats
+
+
+@torch.no_grad()
+def sum_gradients(groups: Sequence[Mapping[str, Any]], stats: Stats, ranks: Ranks) -> Stats:
+    """Make the gradient of every parameter the sum of all ranks' gradients, in one message.
+
+    Args:
+        groups: of an optimizer. Parameters that no rank has a gradient of keep none, and so are not decayed either.
+        stats: float32 numbers to add up on the way.
+        ranks: who has a part of the gradient.
+
+    Returns:
+        The sums of `stats`.
+    """
+    if ranks.size == 1:
+        return stats
+    parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
+    terms = torch.stack(list(stats.values()))
+    has_gradient = terms.new_tensor([parameter.grad is not None for parameter in parameters])
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    message = ranks.sum(torch.cat([terms, has_gradient, *(gradient.flatten() for gradient in gradients)]))
+    sizes = [len(terms), len(parameters), *(parameter.numel() for parameter in parameters)]
+    terms, has_gradient, *sums = torch.split(message, sizes)
+    # asking the device, which synchronises, is only needed where this rank does not know by itself
+    is_known = all(parameter.grad is not None for parameter in parameters)
+    found_by_any = [True] * len(parameters) if is_known else has_gradient.tolist()
+    for parameter, found, gradient in zip(parameters, found_by_any, sums, strict=True):
+        parameter.grad = gradient.view_as(parameter) if found else None
+    return dict(zip(stats, terms.unbind(), strict=True))
+
+
+@torch.no_grad()
+def clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
+    """Scale the gradient so that its norm is at most `limit`.
+
+    Returns:
+        Its norm before that, a tensor (): one norm of all gradients end to end, where `torch.nn.utils.clip_grad_norm_` takes
+        one of each parameter.
+    """
+    norm: Tensor = torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).norm()
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
+
+
+@contextmanager
+def dropout_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Within this context dropout on `device` is drawn by `seed`: it knows torch's global generators only.
+
+    Afterwards these are as before.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """() 1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same.
+
+    Args:
+        values: (B,) of the frames that this rank has.
+        returns: (B,) of the same frames.
+        ranks: who has other frames.
+    """
+
+    def variance(numbers: Tensor) -> Tensor:
+        return numbers.var(correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
+
+    of_returns = variance(returns)
+    explained = 1 - variance(returns - values) / of_returns
+    return torch.where(of_returns > 0, explained, torch.nan).float()
