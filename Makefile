@@ -1,4 +1,5 @@
-# The README's two commands are `make train` and `make test`; each sets up .venv first, once.
+# The README's two commands are `make train` and `make test`; each sets up .venv first, once: the first one with what training
+# needs, and the second one with all extras and what tests need.
 PYTHON ?= python3
 ARGS ?= env=MineSweeper
 PYTEST_ARGS ?=
@@ -6,24 +7,31 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TESTS := $(VENV)/.installed_for_tests
 
 .PHONY: setup train test lint format oracles clean
 .DEFAULT_GOAL := setup
 
-setup: $(STAMP)
+setup: $(TESTS)
 
-# The stamp goes first and comes back last, so a failed installation leaves none.
+# A stamp goes first and comes back last, so a failed installation leaves none. Python compiles a module when it first imports it:
+# to have pip compile all of them takes as long as the rest of the installation.
 $(STAMP): pyproject.toml constraints.txt
 	@rm -f $@
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 14) or sys.exit("enn-ppo needs Python 3.11 to 3.14, and $(PYTHON) is %d.%d: name another one with make PYTHON=python3.12" % v)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,wandb]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e .
+	@touch $@
+
+$(TESTS): $(STAMP)
+	@rm -f $@
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@
 
 train: $(STAMP)
 	$(BIN)/python -m enn_ppo.train $(ARGS)
 
-lint: $(STAMP)
+lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -35,12 +43,12 @@ test: export OMP_NUM_THREADS = 1
 test: lint
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
-format: $(STAMP)
+format: $(TESTS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Without its dependencies: it asks for numpy 1, and its binary works with numpy 2.
-oracles: $(STAMP)
+oracles: $(TESTS)
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 		$(BIN)/python -m pip install --no-deps ragged-buffer==0.4.8; \
 	else \

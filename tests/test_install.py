@@ -56,7 +56,7 @@ def test_no_pin_contradicts_what_the_cuda_build_of_torch_requires() -> None:
 def test_every_pin_is_allowed_by_the_ranges_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["dev"], *extras["wandb"]]
+    lines = [*project["dependencies"], *extras["dev"]]
     needs = [need for need in map(Requirement, lines) if need.name in pins()]
     assert len(needs) > 20
     assert [str(need) for need in needs if pins()[need.name] not in need.specifier] == []
@@ -74,7 +74,7 @@ def test_pip_finds_versions_that_satisfy_core_and_development_extras(version: st
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     pip = [found[0], "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--retries", "1"]
-    command = [*pip, "-c", str(ROOT / "constraints.txt"), f"{tmp_path}[dev,wandb]"]
+    command = [*pip, "-c", str(ROOT / "constraints.txt"), f"{tmp_path}[dev]"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:
