@@ -183,7 +183,7 @@ def adapt_spaces(
             untrained.append(GLOBAL_ENTITY)
         adaptor = ObsAdaptor(seen, obs_space, action_space, untrained)
         of_known = {name: entity for name, entity in seen.entities.items() if name in known.entities}
-        news = gained_features(known, ObsSpace(of_known, seen.global_features, seen.global_kinds))
+        news = gained_features(known, ObsSpace(of_known, seen.global_features, seen.global_kinds, seen.targets))
         news += gained_actions(known_actions, action_space)
     except ValueError as error:
         raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
@@ -203,4 +203,4 @@ def _as_known(known: ObsSpace, offered: ObsSpace) -> ObsSpace:
     everywhere = present(
         Entity(known.global_features, known.global_kinds), Entity(offered.global_features, offered.global_kinds)
     )
-    return ObsSpace({**known.entities, **entities}, everywhere.features, everywhere.kinds)
+    return ObsSpace({**known.entities, **entities}, everywhere.features, everywhere.kinds, known.targets)

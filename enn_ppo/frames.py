@@ -99,6 +99,7 @@ class Frames(Columns):
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
     logits: dict[str, RaggedTensor] | None = None  # action -> as `ActResult.logits`; None where they were not kept
+    targets: dict[str, Tensor] | None = None  # target of the space -> (B, size) float32; None: it has none
     values: Tensor  # (B,) float32, V(s_t) of the policy that acted
     rewards: Tensor  # (B,) float32, for the actions taken in this frame
     terminated: Tensor  # (B,) bool, the episode ended by its own rules with these actions

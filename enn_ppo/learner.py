@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from enn_ppo.actor_critic import ActorCritic
+from enn_ppo.auxiliary import TargetLoss
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
@@ -17,11 +19,12 @@ from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.graphs.support import uses_graphs
 from enn_ppo.moments import update_normalization
 from enn_ppo.optimizer import make_optimizer, plain_state, set_learning_rates
-from enn_ppo.ppo import Advantages, PPOSettings, Samples, gae, n_step, update
+from enn_ppo.ppo import Advantages, Loss, PPOSettings, Samples, Term, gae, n_step, ppo_loss, update
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Rollout
+from enn_ppo.teacher import load_teacher
 from enn_ppo.tracking.counts import Played, summarize
 from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.merged_counts import merge_played
@@ -110,6 +113,7 @@ class Learner:
 
     Attributes:
         model: the policy, and its values.
+        loss: what is minimised: PPO's, with the terms that the settings ask for.
         uses_graphs: whether learning is recorded as CUDA graphs, and acting should be.
 
     Raises:
@@ -135,6 +139,7 @@ class Learner:
         self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
         self._action_space = action_space
+        self.loss: Loss = partial(ppo_loss, terms=terms_of(config, obs_space, action_space, device))
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
 
@@ -159,6 +164,7 @@ class Learner:
             self.config.optim,
             settings.ppo,
             generator=self._shuffling,
+            loss=self.loss,
             ranks=self.ranks,
             learn=self._learn_minibatch,
         )
@@ -286,6 +292,26 @@ class LearnerNews(NamedTuple):
     news: tuple[str, ...]  # a line for each thing that is new, or means something else now
     changed: str | None  # how the spaces differ first; None if they do not. States of environments then mean nothing
     unmeasured: bool  # whether there are features without statistics: see `Learner.measure_what_is_new`
+
+
+def terms_of(
+    config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+) -> list[Term]:
+    """The terms that the settings add to PPO's loss; `enn_ppo.auxiliary` says how to add one.
+
+    Raises:
+        ValueError: a setting asks for what the world or the teacher does not have.
+    """
+    terms: list[Term] = []
+    if config.ppo.teacher is not None:
+        terms.append(load_teacher(config.ppo.teacher, obs_space, action_space, device))
+    if config.ppo.target_coef != 0:
+        if not obs_space.targets:
+            raise ValueError(
+                f"ppo.target_coef={config.ppo.target_coef}: {config.env.id} declares no targets to predict"
+            )
+        terms.append(TargetLoss())
+    return terms
 
 
 def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:

@@ -47,7 +47,7 @@ Stats: TypeAlias = dict[str, Tensor]
 class PPOSettings:
     """The settings of one update: `PPOConfig` with a number in place of every schedule.
 
-    `clip`, `ent_coef` and `vf_coef` may be tensors (), for CUDA graphs that read them.
+    `clip` and coefficients may be tensors (), for CUDA graphs that read them.
     """
 
     gamma: float
@@ -57,6 +57,8 @@ class PPOSettings:
     clip_value: bool
     ent_coef: float | Tensor
     vf_coef: float | Tensor
+    teacher_kl: float
+    target_coef: float | Tensor
     target_kl: float | None
     normalize_advantages: bool
     ratio: Ratio
@@ -77,6 +79,8 @@ class PPOSettings:
             clip_value=ppo.clip_value,
             ent_coef=now("ent_coef", decays=ppo.anneal_entropy),
             vf_coef=now("vf_coef"),
+            teacher_kl=now("teacher_kl") if ppo.teacher else 0.0,
+            target_coef=now("target_coef"),
             target_kl=ppo.target_kl,
             normalize_advantages=ppo.normalize_advantages,
             ratio=ppo.ratio,
@@ -328,13 +332,20 @@ def normalize(advantages: Tensor, moments: Moments | None = None) -> Tensor:
 # ---- The loss
 
 
-def ppo_loss(net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
-    """L = L_policy - c_H H + c_V L_value of a minibatch, or the share of it that a micro-batch has.
+#: A further term of the loss: (the network's outputs, the minibatch, settings) -> (the term, what to log).
+Term: TypeAlias = Callable[[Evaluation, "Minibatch", PPOSettings], tuple[Tensor, Stats]]
+
+
+def ppo_loss(
+    net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, terms: Sequence[Term] = ()
+) -> tuple[Tensor, Stats]:
+    """L = L_policy - c_H H + c_V L_value + further terms, of a minibatch, or the share of it that a micro-batch has.
 
     The value loss is in units of the value head's deviation.
 
     Returns:
-        The loss, a tensor (), and what to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`.
+        The loss, a tensor (), and what to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and
+        what the terms log.
     """
     new = net.evaluate(batch.obs, batch.actions)
     policy, stats = policy_loss(new, batch, settings)
@@ -347,7 +358,11 @@ def ppo_loss(net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSetting
         clip=settings.clip if settings.clip_value else None,
     )
     loss = policy - settings.ent_coef * stats["entropy"] + settings.vf_coef * value
-    return loss, {"policy_loss": policy, "value_loss": value, **stats}
+    stats = {"policy_loss": policy, "value_loss": value, **stats}
+    for term in terms:
+        addend, more = term(new, batch, settings)
+        loss, stats = loss + addend, stats | more
+    return loss, stats
 
 
 def policy_loss(new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
@@ -454,6 +469,8 @@ def _cat(tensors: Mapping[str, Tensor]) -> Tensor:
 
 # ---- The update
 
+#: The loss of a minibatch, and what to log of it: `ppo_loss`, or one of your own.
+Loss: TypeAlias = Callable[["RogueNet | ActorCritic", "Minibatch", PPOSettings], tuple[Tensor, Stats]]
 #: One optimizer step: `learn_minibatch`, or the CUDA graph that was recorded of it.
 LearnMinibatch: TypeAlias = Callable[..., Stats]
 
@@ -466,6 +483,7 @@ def update(
     settings: PPOSettings,
     *,
     generator: torch.Generator,
+    loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
     learn: LearnMinibatch | None = None,
 ) -> dict[str, float]:
@@ -479,6 +497,7 @@ def update(
         optim: minibatches and epochs.
         settings: of the objective.
         generator: shuffles the frames; on the CPU. Its seed decides about dropout, too.
+        loss: to be minimised.
         ranks: who learns together: each minibatch has an equal part of each rank's rollout, and the statistics are of all.
         learn: makes the optimizer steps; None: `learn_minibatch`.
 
@@ -498,7 +517,7 @@ def update(
             of_epoch: Tensor | None = None
             # one gather an epoch, and one synchronisation: its minibatches are slices
             for minibatch in samples.gather(order, all_of_them=True).split(sizes):
-                stats = learn(net, optimizer, minibatch, optim, settings, ranks)
+                stats = learn(net, optimizer, minibatch, optim, settings, loss, ranks)
                 values = torch.stack(list(stats.values()))
                 of_epoch = values if of_epoch is None else of_epoch + values
             assert of_epoch is not None
@@ -520,6 +539,7 @@ def learn_minibatch(
     samples: Samples,
     optim: OptimConfig,
     settings: PPOSettings,
+    loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
 ) -> Stats:
     """One optimizer step.
@@ -530,10 +550,11 @@ def learn_minibatch(
         samples: of the minibatch.
         optim: the size of micro-batches and the gradient's largest norm; see `update` for the rest.
         settings: of the objective.
+        loss: to be minimised.
         ranks: who learns together, each from as many frames.
 
     Returns:
-        What `ppo_loss` logs, of the whole minibatch; `grad_norm`, the norm of the policy's gradient before it was clipped;
+        What the loss logs, of the whole minibatch; `grad_norm`, the norm of the policy's gradient before it was clipped;
         `value_grad_norm`, that of a separate value network's, where there is one.
     """
     groups = optimizer.param_groups
@@ -543,9 +564,9 @@ def learn_minibatch(
     size = optim.micro_batch_size or len(minibatch)
     stats: Stats = {}
     for part in minibatch.split([min(size, len(minibatch) - first) for first in range(0, len(minibatch), size)]):
-        loss, terms = ppo_loss(net, part, settings)
-        loss.backward()  # type: ignore[no-untyped-call]
-        stats = {name: stats.get(name, 0) + term.detach() for name, term in terms.items()}
+        value, logged = loss(net, part, settings)
+        value.backward()  # type: ignore[no-untyped-call]
+        stats = {name: stats.get(name, 0) + term.detach() for name, term in logged.items()}
     stats = sum_gradients(groups, stats, ranks)
     for name, group in zip(("grad_norm", "value_grad_norm"), groups, strict=False):
         stats[name] = clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm)

@@ -19,7 +19,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.frames import Frames, cat_columns
 from enn_ppo.graphs.acting import ActGraph
-from entity_gym.batch.vec_obs import Metric, VecAction, VecObs
+from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker, RunningEpisodes
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
@@ -285,13 +285,15 @@ class Trajectory:
         def on_host(name: str, steps: Sequence[VecObs]) -> Tensor:
             return torch.cat([torch.from_numpy(getattr(obs, name)) for obs in steps])
 
+        targets = [name for name in before[0].arrays if name.startswith(TARGET)]
         host = [
             on_host("elapsed_step", before),
             *(on_host(name, after) for name in ("reward", "done", "truncated")),
             self._env_id.repeat(len(results)),
+            *(torch.cat([torch.from_numpy(obs.arrays[name]) for obs in before]) for name in targets),
         ]
         there = host if self._device.type == "cpu" else to_device(host, self._device)
-        step, rewards, done, truncated, env_id = there
+        step, rewards, done, truncated, env_id, *told = there
         cat = Cat()
 
         def of_results(columns: Sequence[Any]) -> Any:
@@ -308,6 +310,7 @@ class Trajectory:
             actions=of_results([result.actions for result in results]),
             log_probs=of_results(log_probs),
             logits=of_results([result.logits for result in results]),
+            targets={name.removeprefix(TARGET): each for name, each in zip(targets, told, strict=True)} or None,
             values=of_results([result.values for result in results]),
             rewards=rewards,
             terminated=done & ~truncated,

@@ -174,7 +174,8 @@ def _open(
         )
     )
     on_ranks = f" with {ranks.size} ranks" if ranks.size > 1 else ""
-    output.say(f"training {state.env_name} on {state.learner.device}{on_ranks} into {run_dir}")
+    resumed = f", resumed from step {state.step:,}" if checkpoint else ""
+    output.say(f"training {state.env_name} on {state.learner.device}{on_ranks} into {run_dir}{resumed}")
     state.sampler.tell(output.say_of_all)
     if config.rollout.num_threads == "auto" and (report := state.sampler.threads_report()):
         output.say(f"rollout.{report}")

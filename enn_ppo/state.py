@@ -32,6 +32,7 @@ from enn_ppo.settings.schedule import Scheduled, parse_schedule
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.counts import Played
 from enn_ppo.tracking.metrics import Row, env_info_row
+from enn_ppo.tracking.progress import announce
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.vec_env import VecEnv
@@ -134,6 +135,7 @@ class TrainState:
 
     def start(self) -> None:
         """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
+        announce("playing a first rollout, which measures the observations")
         self.reset()
         self.learner.measure_rollout(self.sampler.collect(self.config.rollout.steps))
         if self.self_play:

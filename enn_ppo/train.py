@@ -15,6 +15,7 @@ from enn_ppo.callbacks import Callback, Callbacks
 from enn_ppo.config import TrainConfig
 from enn_ppo.interrupt import finish_on_interrupt
 from enn_ppo.tracking.logger import Row
+from enn_ppo.tracking.progress import announce
 
 if TYPE_CHECKING:  # `start` imports torch and the compiler, for which `--help` need not wait
     from enn_ppo.environment import EnvFactory
@@ -48,6 +49,7 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
         DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """
+    announce(f"starting {config.env.id}: importing torch")
     from enn_ppo.memory import explained_if_full
 
     with explained_if_full(config):

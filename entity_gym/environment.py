@@ -37,6 +37,7 @@ class Observation:
         metrics: numbers of every step, aggregated over a rollout as count, sum, min and max.
         player_rewards: in worlds with several players (`entity_gym.pools.players`), what each of them received for the actions
             that led here. Empty: all share `reward`.
+        targets: name -> numbers about this frame that no policy sees, all of the space's `targets`, for a network to predict.
     """
 
     features: Mapping[str, NumberRows] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Observation:
     end_of_episode_info: Mapping[str, Any] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     player_rewards: Sequence[float] = ()
+    targets: Mapping[str, Sequence[float] | NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.truncated and not self.done:

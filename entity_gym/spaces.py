@@ -74,6 +74,7 @@ Feature = str | FeatureKind
 #: The kinds of features that are all plain numbers: none.
 NO_KINDS: Mapping[str, FeatureKind] = MappingProxyType({})
 _NO_ENTITIES: Mapping[str, Entity] = MappingProxyType({})
+_NO_TARGETS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -114,17 +115,21 @@ class ObsSpace:
             type, then all of the second, and so on; types without ids advance the index too.
         global_features: names of the features that belong to the whole frame.
         global_kinds: name -> `Category`, `Angle` or `Flag`, for those that are not plain numbers.
+        targets: name -> how many numbers about each frame the environment tells, which no policy sees: a network may learn
+            to predict them (`Observation.targets`).
     """
 
     entities: Mapping[str, Entity]
     global_features: tuple[str, ...]
     global_kinds: Mapping[str, FeatureKind]
+    targets: Mapping[str, int]
 
     def __init__(
         self,
         entities: Mapping[str, Entity] = _NO_ENTITIES,
         global_features: Iterable[Feature] = (),
         global_kinds: Mapping[str, FeatureKind] = NO_KINDS,
+        targets: Mapping[str, int] = _NO_TARGETS,
     ) -> None:
         for name, entity in entities.items():
             if name == GLOBAL_ENTITY:
@@ -137,10 +142,15 @@ class ObsSpace:
         object.__setattr__(self, "entities", dict(entities))
         object.__setattr__(self, "global_features", names)
         object.__setattr__(self, "global_kinds", kinds)
+        for name, size in targets.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"ObsSpace.targets[{name!r}] is {size!r}; it must be a whole number, at least 1")
+        object.__setattr__(self, "targets", dict(targets))
 
     def __repr__(self) -> str:
         global_features = with_kinds(self.global_features, self.global_kinds)
-        return f"ObsSpace(entities={self.entities}, global_features={global_features})"
+        targets = f", targets={self.targets}" if self.targets else ""
+        return f"ObsSpace(entities={self.entities}, global_features={global_features}{targets})"
 
 
 def with_kinds(names: Sequence[str], kinds: Mapping[str, FeatureKind]) -> tuple[Feature, ...]:

@@ -6,7 +6,6 @@ Shapes: B frames, E tokens, A actors of an action in all frames together, n numb
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -94,7 +93,8 @@ class RogueNet(nn.Module):
         config: sizes and backend.
         obs_space: what the frames hold.
         action_space: actions by name.
-        regression_heads: name -> how many other numbers about a frame to learn; `evaluate` returns them.
+        regression_heads: name -> how many other numbers about a frame to learn; `evaluate` returns them. None: the targets of
+            `obs_space`.
 
     Raises:
         ValueError: there are no actions, or two settings or spaces do not go together.
@@ -105,11 +105,12 @@ class RogueNet(nn.Module):
         config: RogueNetConfig,
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
-        regression_heads: Mapping[str, int] = MappingProxyType({}),
+        regression_heads: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         if not action_space:
             raise ValueError("the action space is empty; a policy needs at least one action")
+        regression_heads = obs_space.targets if regression_heads is None else regression_heads
         for name, size in regression_heads.items():
             check_int(f"regression_heads[{name!r}]", size, 1)
         self.config = config

@@ -77,7 +77,9 @@ class Translation:
             )
         if config.add_distance:
             moved = {other: _with_distance(entities[other], name) for other in self.columns}
-            self.obs_space = ObsSpace({**entities, **moved}, obs_space.global_features, obs_space.global_kinds)
+            self.obs_space = ObsSpace(
+                {**entities, **moved}, obs_space.global_features, obs_space.global_kinds, obs_space.targets
+            )
 
     def __call__(self, batch: ObsBatch) -> ObsBatch:
         """The batch with moved positions; `batch` itself stays as it is.

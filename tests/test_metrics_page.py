@@ -13,7 +13,7 @@ import pytest
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, SelfPlayConfig, TrainEvalConfig, train
 from enn_ppo.callbacks import Callback
-from enn_ppo.config import DistributedConfig
+from enn_ppo.config import DistributedConfig, PPOConfig
 from enn_ppo.tracking.logger import read_metrics
 from entity_gym import (
     Action,
@@ -27,6 +27,7 @@ from entity_gym import (
 )
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
+from tests.entity_gym.pools.test_targets import Hidden
 from tests.worlds import Zoo
 
 PAGE = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text("utf-8")
@@ -104,6 +105,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         value_net = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
         return [
             *run("everything", Zoo, value_net=value_net, total_timesteps=128),
+            *run("targets", Hidden, ppo=PPOConfig(target_coef=1.0)),
+            *run("taught", Hidden, ppo=PPOConfig(teacher=str(place / "targets"))),
             *run("episodes", Clock, eval=evaluation),
             *run("numbers", Rudder, callbacks=[Weather()], optim=OptimConfig(batch_size=32, epochs=1)),
             *run("mirror", Duel, self_play=replace(duel, latest=1.0)),  # never against a snapshot
@@ -138,7 +141,7 @@ def test_rows_of_updates_have_all_that_is_not_said_to_be_absent(rows: list[dict[
         for e in table()
         if "<" not in e.name
         and not e.name.startswith(("eval/", "final/", "self_play/", "distributed/"))
-        and e.name != "value_grad_norm"  # where there is a value network
+        and e.name not in ("value_grad_norm", "teacher_kl", "target_loss")  # of settings that add them
     ]
     for row in rows:
         if "seconds" in row:

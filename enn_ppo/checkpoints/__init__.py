@@ -16,13 +16,26 @@ Nothing here knows the network or the trainer: only names, tensors and plain val
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from enn_ppo.checkpoints.finding import newest_complete, resolve_checkpoint
-from enn_ppo.checkpoints.layout import CheckpointError
-from enn_ppo.checkpoints.reading import Checkpoint, read_checkpoint
-from enn_ppo.checkpoints.retention import Retention
-from enn_ppo.checkpoints.saving import record_score, save_checkpoint
+if TYPE_CHECKING:
+    from enn_ppo.checkpoints.finding import load_checkpoint, resolve_checkpoint
+    from enn_ppo.checkpoints.layout import CheckpointError
+    from enn_ppo.checkpoints.reading import Checkpoint
+    from enn_ppo.checkpoints.retention import Retention
+    from enn_ppo.checkpoints.saving import record_score, save_checkpoint
+
+#: The modules of these names, imported when they are used first: names of files need not wait for torch.
+_LATER = {
+    "Checkpoint": "reading",
+    "CheckpointError": "layout",
+    "Retention": "retention",
+    "load_checkpoint": "finding",
+    "record_score": "saving",
+    "resolve_checkpoint": "finding",
+    "save_checkpoint": "saving",
+}
 
 __all__ = [
     "Checkpoint",
@@ -35,17 +48,7 @@ __all__ = [
 ]
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
-
-    Raises:
-        CheckpointError: there is none, it is of another format, or a file of it is missing, cut short or not data; names
-            the file and the cause, and the newest complete checkpoint beside it.
-    """
-    folder = resolve_checkpoint(path)
-    try:
-        return read_checkpoint(folder)
-    except CheckpointError as error:
-        other = newest_complete(folder.parent, besides=folder)
-        advice = f"the newest complete checkpoint beside it is {other}" if other else "there is no other beside it"
-        raise CheckpointError(f"{error}; {advice}") from error
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

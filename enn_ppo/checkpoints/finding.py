@@ -1,4 +1,4 @@
-"""From a path that a user gives to the step folder that is meant."""
+"""Loading a checkpoint from any path that a user may give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,23 @@ from enn_ppo.checkpoints.layout import (
     listing,
     step_folders,
 )
-from enn_ppo.checkpoints.reading import read_checkpoint
+from enn_ppo.checkpoints.reading import Checkpoint, read_checkpoint
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
+
+    Raises:
+        CheckpointError: there is none, it is of another format, or a file of it is missing, cut short or not data; names
+            the file and the cause, and the newest complete checkpoint beside it.
+    """
+    folder = resolve_checkpoint(path)
+    try:
+        return read_checkpoint(folder)
+    except CheckpointError as error:
+        other = newest_complete(folder.parent, besides=folder)
+        advice = f"the newest complete checkpoint beside it is {other}" if other else "there is no other beside it"
+        raise CheckpointError(f"{error}; {advice}") from error
 
 
 def resolve_checkpoint(path: Path) -> Path:

@@ -18,7 +18,7 @@ from torch import Tensor
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.cloning.examples import Examples, Split
-from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
+from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, spread, value_error
 from enn_ppo.learner import Learner
 from enn_ppo.optimizer import AdamW, set_learning_rates
 from enn_ppo.ppo import Weighting, clip_gradient, dropout_seed, unit_weights
@@ -27,7 +27,6 @@ from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.metrics import Row
 from entity_gym.actions import ActionSpace
-from rogue_net import RaggedTensor
 
 #: Frames that are evaluated at a time where nothing is learned from them.
 FRAMES_AT_ONCE = 8192
@@ -193,11 +192,6 @@ def _losses(model: ActorCritic, examples: Examples, weights: Weights, loss: Loss
             policy = policy + divergence(evaluation.logits[name].view_as(recorded.values), recorded.values, rows)
     value = value_error(evaluation.values, examples.returns, weights.values, model.value_head.deviation)
     return torch.stack([policy, value, log_prob])
-
-
-def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
-    """(items,) the weight of each item's frame, from (B,) weights of frames."""
-    return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))
 
 
 def _is_continuous(action_space: Mapping[str, ActionSpace], name: str) -> bool:

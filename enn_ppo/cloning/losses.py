@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rogue_net import RaggedTensor
 from rogue_net.distributions import LOWEST
 
 
@@ -76,3 +77,8 @@ def value_error(values: Tensor, returns: Tensor, weights: Tensor, deviation: Ten
     """
     errors = torch.where(returns.isnan(), 0.0, (values - returns.nan_to_num()) / deviation)
     return 0.5 * weights.dot(errors.square())
+
+
+def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
+    """(items,) the weight of each item's frame, from (B,) weights of frames."""
+    return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))

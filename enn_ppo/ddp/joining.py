@@ -10,6 +10,7 @@ import torch
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import TrainConfig
 from enn_ppo.ranks import ALONE, Ranks
+from enn_ppo.tracking.progress import announce
 
 _LEFT_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _COMMAND = "torchrun --nproc_per_node=2 -m enn_ppo.train distributed=ddp"
@@ -35,6 +36,7 @@ def join_ranks(config: TrainConfig) -> Ranks:
     if size == 1:
         return ALONE
     check_shares(config, size)
+    announce(f"waiting for all {size} ranks")
     device = select_device(config.device)
     if device.type == "cuda":
         _take_a_gpu()

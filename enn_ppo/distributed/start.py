@@ -9,6 +9,7 @@ from enn_ppo.config import TrainConfig
 from enn_ppo.distributed.cluster import Cluster
 from enn_ppo.distributed.runner import plans
 from enn_ppo.environment import BoundEnvironment
+from enn_ppo.tracking.progress import announce
 
 if TYPE_CHECKING:
     from enn_ppo.distributed.group import RunnerGroup
@@ -33,6 +34,10 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
     runners = plans(config, env)
     with ExitStack() as stack:
         num_policies = max(1, len(config.policies))
+        announce(
+            f"starting Ray, {len(runners)} environment runner{'s' * (len(runners) != 1)} and "
+            f"{num_policies} learner{'s' * (num_policies != 1)}: each is a process that imports torch"
+        )
         cluster = Cluster(config.distributed, num_policies)
         stack.callback(cluster.close)
         from enn_ppo.distributed.board import Board  # these import Ray

@@ -12,20 +12,20 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import OptimConfig
 from enn_ppo.graphs.recording import Recording, copy_all
 from enn_ppo.graphs.room import Room
-from enn_ppo.ppo import PPOSettings, Samples, Stats, learn_minibatch
+from enn_ppo.ppo import Loss, PPOSettings, Samples, Stats, learn_minibatch, ppo_loss
 from enn_ppo.ranks import ALONE, Ranks
 from rogue_net import RaggedTensor, RogueNet
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
 
 #: Settings that schedules change from update to update: a graph reads them from memory.
-COEFFICIENTS = ("clip", "ent_coef", "vf_coef")
+COEFFICIENTS = ("clip", "ent_coef", "vf_coef", "target_coef")
 
 
 class _Recorded(NamedTuple):
     """A recording, and the memory that it reads."""
 
     samples: Samples
-    coefficients: Tensor  # (3,) float32
+    coefficients: Tensor  # (4,) float32
     step: Recording[Stats]
 
 
@@ -48,6 +48,7 @@ class MinibatchGraph:
         samples: Samples,
         optim: OptimConfig,
         settings: PPOSettings,
+        loss: Loss = ppo_loss,
         ranks: Ranks = ALONE,
     ) -> Stats:
         """As `learn_minibatch`; the result is valid until the next call."""
@@ -57,7 +58,7 @@ class MinibatchGraph:
             self._recorded = None  # frees the old graph's memory first
         full = pad_samples(samples, self._room.capacity)
         if self._recorded is None:
-            self._recorded = _record(net, optimizer, full, optim, settings)
+            self._recorded = _record(net, optimizer, full, optim, settings, loss)
             self._coefficients = []
         else:
             copy_all(self._recorded.samples.tensors(), full.tensors())
@@ -73,16 +74,17 @@ def _record(
     samples: Samples,
     optim: OptimConfig,
     settings: PPOSettings,
+    loss: Loss,
 ) -> _Recorded:
     device = samples.values.device
     coefficients = torch.zeros(len(COEFFICIENTS), device=device)
-    clip, ent_coef, vf_coef = coefficients.unbind()
-    on_device = replace(settings, clip=clip, ent_coef=ent_coef, vf_coef=vf_coef)
+    changed: dict[str, Any] = dict(zip(COEFFICIENTS, coefficients.unbind(), strict=True))
+    on_device = replace(settings, **changed)
 
     def step() -> Stats:
         # a new object each time: what a batch computes once and keeps is computed from the memory's present contents
         fresh = replace(samples, obs=samples.obs.map(lambda tensor: tensor))
-        return learn_minibatch(net, optimizer, fresh, optim, on_device)
+        return learn_minibatch(net, optimizer, fresh, optim, on_device, loss)
 
     return _Recorded(samples, coefficients, Recording(step, device))
 

@@ -42,6 +42,8 @@ def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> st
         return "torch_deterministic=true, and sums are rounded by how much room a graph has, which a resumed run finds anew"
     if config.policies:
         return "policies are several, and each acts for some of the players"
+    if config.ppo.teacher is not None:
+        return f"ppo.teacher={config.ppo.teacher} is asked for its logits, whose number differs between minibatches"
     if config.optim.micro_batch_size is not None:
         return f"optim.micro_batch_size={config.optim.micro_batch_size} cuts minibatches where only their frames tell"
     networks = {"net": config.net, "value_net": config.value_net}

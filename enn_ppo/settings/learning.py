@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from enn_ppo.settings.schedule import Scheduled, check_scheduled
-from rogue_net.checks import check_bool, check_choice, check_float, check_int
+from rogue_net.checks import check_bool, check_choice, check_float, check_int, check_text
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
@@ -97,6 +97,14 @@ class PPOConfig:
     """Whether `ent_coef`, where it is a plain number, falls linearly to 0 over the training. Default true."""
     vf_coef: Scheduled = 0.5
     """Weight of the value loss, or a schedule. At least 0. Default 0.5."""
+    teacher: str | None = None
+    """A run directory or checkpoint whose policy this one stays close to, for example a clone that it goes on from; null: none.
+    Default null."""
+    teacher_kl: Scheduled = "1@0 -> 0@1"
+    """Weight of KL(teacher || policy) in the loss, in nats per actor, or a schedule. At least 0. Default `1@0 -> 0@1`."""
+    target_coef: Scheduled = 0.0
+    """Weight of the error with which the network predicts the targets that the world declares, or a schedule. At least 0.
+    Default 0."""
     target_kl: float | None = None
     """No further epoch begins once the mean KL divergence over an epoch's minibatches is above this. Greater than 0,
     typically 0.01 to 0.05; null: all epochs. Default null."""
@@ -119,6 +127,13 @@ class PPOConfig:
         check_scheduled("ppo.ent_coef", self.ent_coef, 0)
         check_bool("ppo.anneal_entropy", self.anneal_entropy)
         check_scheduled("ppo.vf_coef", self.vf_coef, 0)
+        check_text("ppo.teacher", self.teacher, optional=True)
+        check_scheduled("ppo.teacher_kl", self.teacher_kl, 0)
+        check_scheduled("ppo.target_coef", self.target_coef, 0)
+        if self.teacher is None and self.teacher_kl != PPOConfig.teacher_kl:
+            raise ValueError(
+                f"ppo.teacher_kl={self.teacher_kl} needs a teacher: ppo.teacher=<run directory or checkpoint>"
+            )
         check_choice("ppo.advantages", self.advantages, get_args(AdvantageKind))
         check_int("ppo.n_steps", self.n_steps, 1, optional=True)
         if self.n_steps is not None and self.advantages != "n_step":

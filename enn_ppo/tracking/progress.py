@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from enn_ppo.tracking.logger import Row
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "announce"]
 
 # key of the row -> how it is called and written on the line
 _SHOWN = {
@@ -21,6 +21,12 @@ _SHOWN = {
     "entropy": ("entropy", ".3f"),
     "approx_kl": ("kl", ".4f"),
 }
+
+
+def announce(text: str) -> None:
+    """Say what takes time before a run has an output of its own; of torchrun's ranks the first one does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, flush=True)
 
 
 class Progress:
@@ -36,6 +42,7 @@ class Progress:
         total_steps: int,
         initial_step: int = 0,
         *,
+        max_seconds: float | None = None,
         stream: TextIO | None = None,
         plain_interval: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
@@ -46,13 +53,14 @@ class Progress:
         Args:
             total_steps: environment steps when the training is done.
             initial_step: environment steps done before, in a run that was resumed; the rate does not count them.
+            max_seconds: of training, after which it ends, too; None: no limit.
             stream: where to write; None chooses as described above.
             plain_interval: seconds between plain lines.
             clock: seconds, from any origin.
             prefix: of the lines, where several are shown.
         """
         self._total = total_steps
-        self._initial = initial_step
+        self._initial, self._max_seconds = initial_step, max_seconds
         self._clock = clock
         self._started = clock()
         live = stream.isatty() if stream else sys.stderr.isatty() and sys.stdout.isatty()
@@ -67,6 +75,9 @@ class Progress:
         seconds = self._clock() - self._started
         rate = (step - self._initial) / seconds if seconds > 0 and step > self._initial else None
         left = max(0, self._total - step) / rate if rate else None
+        if self._max_seconds is not None and row.get("seconds") is not None:
+            in_time = max(0.0, self._max_seconds - float(row["seconds"] or 0.0))
+            left = in_time if left is None else min(left, in_time)
         values = [f"{name} {_number(row.get(key), form)}" for key, (name, form) in _SHOWN.items()]
         timing = [f"{_number(rate, ',.0f')} steps/s", f"{'-' if left is None else tqdm.format_interval(left)} left"]
         self._display.show(step, max(self._total, step), "  ".join(timing + values))

@@ -38,7 +38,9 @@ class RunOutput:
             (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
-        self._progress = Progress(config.total_timesteps, step or 0, prefix=self._prefix)
+        self._progress = Progress(
+            config.total_timesteps, step or 0, max_seconds=config.max_train_seconds, prefix=self._prefix
+        )
 
     def log(self, row: Row) -> None:
         """Show and store one update's metrics, or those of an evaluation that has ended since: then only `step` and `eval/...`.

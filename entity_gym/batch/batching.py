@@ -19,7 +19,7 @@ from entity_gym.actions import (
 from entity_gym.actions.reading import NO_INDICES, Offer, pack_offers
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64, offsets_of
-from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecActionMask, VecObs
 from entity_gym.environment import Observation
 from entity_gym.spaces import GLOBAL_ENTITY, LARGEST_FLOAT32, ObsSpace, refusal, wrong_values
 
@@ -84,7 +84,7 @@ def batch_frames(
         ids=_ids(frames, features, reader),
         end_of_episode_info=_end_of_episode_info(observations, env_id),
         metrics=_metrics(observations, env_id, reader),
-        arrays=_player_rewards(observations, env_id, reader),
+        arrays=_player_rewards(observations, env_id, reader) | _targets(observations, env_id, reader),
     )
 
 
@@ -196,6 +196,29 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
                 raise ValueError(f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a finite number")
             metrics.setdefault(name, Metric()).push(number)
     return metrics
+
+
+def _targets(
+    observations: Sequence[Observation], env_id: NDArray[np.int64], reader: FrameReader
+) -> dict[str, NDArray[Any] | RaggedBuffer[Any]]:
+    """Pack the targets for `VecObs.arrays`."""
+    declared = reader.obs_space.targets
+    if not declared and not any(obs.targets for obs in observations):
+        return {}
+    packed = {name: np.zeros((len(observations), size), np.float32) for name, size in declared.items()}
+    for row, (i, obs) in enumerate(zip(env_id.tolist(), observations, strict=True)):
+        if obs.targets.keys() != declared.keys():
+            raise ValueError(
+                f"{reader.where(i)}: targets has {list(obs.targets)}; it must have all of the space's, {list(declared)}"
+            )
+        for name, size in declared.items():
+            given = np.asarray(obs.targets[name])
+            if given.shape != (size,) or given.dtype.kind not in "biuf" or not (np.abs(given) <= LARGEST_FLOAT32).all():
+                raise ValueError(
+                    f"{reader.where(i)}: targets[{name!r}] is {obs.targets[name]!r}; it must be {size} finite numbers"
+                )
+            packed[name][row] = given
+    return {f"{TARGET}{name}": values for name, values in packed.items()}
 
 
 def _player_rewards(

@@ -56,6 +56,7 @@ def spaces_to_dict(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace])
         "entities": entities,
         "global_features": list(obs_space.global_features),
         **_kinds_to_dict("global_kinds", obs_space.global_kinds),
+        **({"targets": dict(obs_space.targets)} if obs_space.targets else {}),
         "actions": [{"name": name, **space.to_dict()} for name, space in action_space.items()],
     }
 
@@ -71,7 +72,7 @@ def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, Act
         name = given.pop("name")
         actions[name] = KINDS[given["type"]].from_dict(given)
     global_kinds = _kinds_from_list(spaces.get("global_kinds", ()))
-    return ObsSpace(entities, spaces["global_features"], global_kinds), actions
+    return ObsSpace(entities, spaces["global_features"], global_kinds, spaces.get("targets", {})), actions
 
 
 def _kinds_to_dict(key: str, kinds: Mapping[str, FeatureKind]) -> dict[str, Any]:
@@ -102,4 +103,6 @@ def spaces_difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     for what in ("global_features", "global_kinds"):
         if saved.get(what) != now.get(what):
             return f"{what} were {saved.get(what, 'all plain numbers')} and are {now.get(what, 'all plain numbers')}"
+    if saved.get("targets", {}) != now.get("targets", {}):
+        return f"targets were {saved.get('targets', {})} and are {now.get('targets', {})}"
     return None

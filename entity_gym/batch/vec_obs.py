@@ -95,6 +95,9 @@ class VecActionMask:
 #: Name of the rewards of players in `VecObs.arrays`.
 PLAYER_REWARD = "player_reward"
 
+#: What names in `VecObs.arrays` of the space's targets begin with.
+TARGET = "target:"
+
 #: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
 VecAction = RaggedBufferI64 | RaggedBufferF32
 
@@ -118,7 +121,8 @@ class VecObs:
             episode; -1 for entities without an id. Only from pools made with `entity_ids=True`.
         arrays: name -> (N, ...) array, or a `RaggedBuffer` with a row for each player: fixed arrays that an environment
             declares for consumers that know nothing of entities, and under `PLAYER_REWARD` the (players,) float32 rewards of
-            the players for the step that led here, without rows in frames that do not tell them. Empty for most.
+            the players for the step that led here, without rows in frames that do not tell them; and under `TARGET` and its
+            name the (N, size) float32 numbers of each target. Empty for most.
         end_of_episode_info: environment -> its report on the episode that just ended.
         metrics: name -> numbers that the environments reported with this step.
         final: last observations of episodes that ended with this step, of the environments `final.env_id`. None if there

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferF32, RaggedBufferI64, offsets_of
-from entity_gym.batch.vec_obs import PLAYER_REWARD, VecAction, VecObs
+from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, VecAction, VecObs
 from entity_gym.errors import nearest
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.spaces import GLOBAL_ENTITY, bounds
@@ -556,7 +556,8 @@ class PaddedForm:
     def _frames(
         self, obs: VecObs, counts: NDArray[np.int64] | None, offered: dict[str, NDArray[np.int8]] | None
     ) -> tuple[Tree, dict[str, Tree]]:
-        if missing := sorted((self._arrays.keys() ^ obs.arrays.keys()) - {PLAYER_REWARD}):
+        shown = {name for name in obs.arrays if name != PLAYER_REWARD and not name.startswith(TARGET)}
+        if missing := sorted(self._arrays.keys() ^ shown):
             raise ValueError(f"{self._world}: the pool does not show the declared arrays as they are: {missing}")
         masks = {name: mask[:, 0] if self.plain else mask for name, mask in (offered or {}).items()}
         own: dict[str, Tree] = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}

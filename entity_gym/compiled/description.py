@@ -31,6 +31,7 @@ class Description:
     metrics: ClassVar[Sequence[str] | Mapping[str, str]] = ()
     arrays: ClassVar[Mapping[str, Array]] = {}
     player_rewards: ClassVar[Sequence[str]] = ()
+    targets: ClassVar[Sequence[str] | Mapping[str, str]] = ()
     max_num_players: ClassVar[int] = 1
     reward_threshold: ClassVar[float | None] = None
 
@@ -79,7 +80,7 @@ class Description:
     def obs_space(cls) -> spaces.ObsSpace:
         """What it may show."""
         entities = {name: spaces.Entity(entity.features, entity.kinds) for name, entity in cls.entities.items()}
-        return spaces.ObsSpace(entities, cls.global_features)
+        return spaces.ObsSpace(entities, cls.global_features, targets=dict.fromkeys(cls.targets, 1))
 
     @classmethod
     def action_space(cls) -> dict[str, ActionSpace]:

@@ -37,6 +37,7 @@ class CompiledEnvironment(Description):
         arrays: `obs:...` or `info:...` -> `Array`, beside the entities; written as `obs.arrays.<name>`.
         player_rewards: in worlds with several players (`entity_gym.pools.players`), the state fields that say what each player
             earned with a step, in the order of players. NaN: there is no such player. Empty: all share the reward.
+        targets: state fields that no policy sees, for a network to predict (`ObsSpace.targets`), in the forms of `metrics`.
         max_num_players: the largest number of players: the capacity of arrays whose shape begins with -1, a row for each player.
         reward_threshold: mean episodic reward at which the environment counts as solved.
 

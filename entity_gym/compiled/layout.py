@@ -38,6 +38,7 @@ class Layout:
         global_kinds: the kinds of the global features that are not plain numbers.
         info, metrics: reported name -> field.
         player_rewards: fields, by player.
+        targets: name -> field.
         slots: the arrays with a row for each slot.
         arrays: name of a declared array -> its slot.
         max_num_players: 0 where no array has players.
@@ -56,6 +57,7 @@ class Layout:
     info: Mapping[str, str]
     metrics: Mapping[str, str]
     player_rewards: tuple[str, ...]
+    targets: Mapping[str, str]
     slots: tuple[Slot, ...]
     arrays: Mapping[str, Slot]
     max_num_players: int
@@ -146,6 +148,7 @@ def _layout_of(env: type[Description]) -> Layout:
         info=info,
         metrics=metrics,
         player_rewards=player_rewards,
+        targets=_reported(env.targets, "targets", record, name),
         slots=tuple(slots),
         arrays=arrays,
         max_num_players=env.max_num_players if any(array.per_player for array in env.arrays.values()) else 0,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from entity_gym.actions.choices import check_actions
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.ragged import RaggedBuffer, RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import PLAYER_REWARD, Metric, VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Kind, Slot, safe_name
@@ -525,6 +525,12 @@ class CompiledSlots(EnvSlots):
             obs.metrics = _metrics(self._metrics, ids)
         for name, number, array in self._arrays:
             obs.arrays[name] = buffers[number] if number >= 0 else taken(array)
+        for name, field in self.layout.targets.items():
+            told = slots["record"][field].take(ids).astype(np.float32)
+            if not np.isfinite(told).all():
+                wrong = int(ids[np.flatnonzero(~np.isfinite(told))[0]])
+                raise ValueError(f"{self.where(wrong)}: target {name!r} is not a finite number")
+            obs.arrays[f"{TARGET}{name}"] = told[:, None]
         if self.layout.player_rewards:
             earned = taken(slots["player_rewards"])
             obs.arrays[PLAYER_REWARD] = RaggedBuffer(earned.ravel(), np.arange(num_ids + 1) * earned.shape[1])

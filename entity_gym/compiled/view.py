@@ -132,6 +132,7 @@ class CompiledView(Environment):
             end_of_episode_info=info if done and layout.info else None,
             metrics=metrics,
             player_rewards=slots["player_rewards"][0].tolist() if layout.player_rewards else (),
+            targets={name: [float(slots["record"][0][field])] for name, field in layout.targets.items()},
         )
 
     def _counts(self) -> dict[str, int]:

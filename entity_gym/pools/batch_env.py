@@ -202,6 +202,8 @@ class BatchSlots(EnvSlots):
             raise ValueError(
                 f"create_env({num_envs}) returned {self.env!r:.200}; it must return as many as a BatchEnvironment"
             )
+        if self.env.obs_space().targets:
+            raise ValueError(f"{name}: obs_space has targets, which worlds over arrays cannot tell yet; leave them out")
         self.first_env, self.autoreset, self.final_observations = first_env, autoreset, final_observations
         self.entity_ids = entity_ids
         self._create_env = create_env

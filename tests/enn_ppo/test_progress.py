@@ -155,3 +155,11 @@ def test_output_that_is_redirected_gets_plain_lines_on_stdout(
     progress.close()
     assert [name for name, stream in streams.items() if stream.getvalue()] == [lines_go_to]
     assert ("\r" in streams[lines_go_to].getvalue()) == (lines_go_to == "stderr")
+
+
+def test_the_time_left_is_that_of_the_wall_clock_where_it_is_nearer() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(20_000, max_seconds=10.0, stream=stream, clock=clock)
+    clock.now += 4.0
+    progress.update({"step": 1000, "seconds": 4.0})
+    assert "00:06 left" in stream.getvalue()  # by steps alone, 76 seconds

@@ -1,0 +1,172 @@
+"""Targets: numbers about each frame that no policy sees, the same from every kind of world and pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_gym import (
+    Action,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    CompiledEnvironment,
+    Entity,
+    Environment,
+    ListEnv,
+    Observation,
+    ObsSpace,
+    ProcessVecEnv,
+    ThreadedVecEnv,
+    VecEnv,
+    random_actions,
+)
+from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
+from entity_gym.bridges import to_gymnasium
+from entity_gym.compiled import Categorical, rand_int
+from entity_gym.compiled import Entity as CompiledEntity
+
+LENGTH = 3
+
+
+class Hidden(Environment):
+    """Tells twice a hidden number, and where it is, in episodes of `LENGTH` steps."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Door": Entity(["step"])}, targets={"twice": 1, "place": 2})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"wait": CategoricalActionSpace(["yes", "no"])}
+
+    def reset(self) -> Observation:
+        self.step = 0
+        return self.observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.step += 1
+        return self.observe()
+
+    def observe(self) -> Observation:
+        number = int(self.rng.integers(10))
+        return Observation(
+            features={"Door": [[self.step]]},
+            ids={"Door": ["door"]},
+            actions={"wait": CategoricalActionMask(actor_types=["Door"])},
+            done=self.step == LENGTH,
+            truncated=self.step == LENGTH,
+            targets=self.targets(number),
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {"step": self.step, "rng": self.rng.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.step = state["step"]
+        self.rng.bit_generator.state = state["rng"]
+
+    def targets(self, number: int) -> dict[str, Any]:
+        return {"twice": [2 * number], "place": np.array([self.step, number])}
+
+
+class CompiledHidden(CompiledEnvironment):
+    """Tells the number of its step, and a hidden number that changes with every step."""
+
+    entities = {"Door": CompiledEntity(["step"], 1)}
+    actions = {"wait": Categorical(["yes", "no"], actors="Door")}
+    max_steps = LENGTH
+    state = [("number", np.int64)]
+    targets = {"step": "steps", "hidden": "number"}
+
+    def reset(s: Any) -> None:  # noqa: N805
+        s.number = rand_int(s, 10)
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:  # noqa: N805
+        s.number = rand_int(s, 10)
+        return 0.0, False, False
+
+    def observe(s: Any, obs: Any) -> None:  # noqa: N805
+        obs.n.Door = 1
+        obs.Door[0, 0] = s.steps
+
+
+def arrays_of(pool: VecEnv, steps: int = 5) -> list[dict[str, list[Any]]]:
+    """The targets of some steps; those of last observations too."""
+    rng, told = np.random.default_rng(0), []
+    with closing(pool):
+        obs = pool.reset(3)
+        for _ in range(steps):
+            told.append({name: array.tolist() for name, array in obs.arrays.items()})
+            if obs.final is not None:
+                told.append({f"final {name}": array.tolist() for name, array in obs.final.arrays.items()})
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
+    return told
+
+
+@pytest.mark.parametrize("world", [Hidden, CompiledHidden])
+def test_every_pool_tells_the_same_targets(world: Any) -> None:
+    expected = arrays_of(ListEnv(world, 4))
+    assert arrays_of(ThreadedVecEnv(world, 4, num_threads=2)) == expected
+    assert arrays_of(ProcessVecEnv(world, 4, 2)) == expected
+    assert any(name.startswith("final ") for step in expected for name in step)
+
+
+def test_targets_are_those_of_the_frame_that_is_shown() -> None:
+    with closing(ListEnv(Hidden, 2)) as pool:
+        obs = pool.reset(1)
+        for _ in range(7):
+            place, twice = obs.arrays["target:place"], obs.arrays["target:twice"]
+            assert np.array_equal(place[:, 0], obs.features["Door"].values[:, 0])  # type: ignore[index]
+            assert np.array_equal(twice[:, 0], 2 * place[:, 1])  # type: ignore[index]
+            obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+
+
+def test_a_compiled_world_tells_the_fields_that_it_names() -> None:
+    assert CompiledHidden.obs_space().targets == {"step": 1, "hidden": 1}
+    steps = [step["target:step"] for step in arrays_of(ListEnv(CompiledHidden, 2), 4) if "target:step" in step]
+    assert steps == [[[0.0]] * 2, [[1.0]] * 2, [[2.0]] * 2, [[0.0]] * 2]
+    plain = CompiledHidden().as_environment().reset()
+    assert plain.targets["step"] == [0.0]
+
+
+class Wrong(Hidden):
+    told: Callable[[int], dict[str, Any]] = staticmethod(lambda number: {})
+
+    def targets(self, number: int) -> dict[str, Any]:
+        return type(self).told(number)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({}, r"targets has \[\]; it must have all of the space's, \['twice', 'place'\]"),
+        ({"twice": [1], "place": [1, 2], "more": [3]}, "targets has .*'more'.*it must have all of the space's"),
+        ({"twice": [1, 2], "place": [1, 2]}, r"targets\['twice'\] is \[1, 2\]; it must be 1 finite numbers"),
+        ({"twice": [float("nan")], "place": [1, 2]}, r"targets\['twice'\] is \[nan\]; it must be 1 finite numbers"),
+        ({"twice": ["x"], "place": [1, 2]}, r"targets\['twice'\] is \['x'\]"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(told: dict[str, Any], message: str) -> None:
+    world = type("Wrong", (Wrong,), {"told": staticmethod(lambda number: told)})
+    with closing(ListEnv(world, 1)) as pool, pytest.raises(ValueError, match=message):
+        pool.reset()
+
+
+def test_spaces_with_targets_are_saved_and_compared() -> None:
+    saved = spaces_to_dict(Hidden().obs_space(), Hidden().action_space())
+    assert spaces_from_dict(saved)[0].targets == {"twice": 1, "place": 2}
+    other = spaces_to_dict(ObsSpace({"Door": Entity(["step"])}), Hidden().action_space())
+    assert spaces_difference(saved, other) == "targets were {'twice': 1, 'place': 2} and are {}"
+    with pytest.raises(ValueError, match=r"ObsSpace\.targets\['x'\] is 0; it must be a whole number, at least 1"):
+        ObsSpace(targets={"x": 0})
+
+
+def test_outside_of_this_project_nobody_sees_them() -> None:
+    pytest.importorskip("gymnasium")
+    env = to_gymnasium(CompiledHidden)
+    observation, info = env.reset(seed=1)
+    assert not any("target" in name for name in [*observation, *info])
+    env.close()
