@@ -83,10 +83,6 @@ class Learns(Protocol):
     def begin_episodes(self) -> None:
         """New episodes begin everywhere."""
 
-    @property
-    def value_unit(self) -> float:
-        """What a value of 1 is in rewards."""
-
     def state(self) -> LearnerState:
         """For a checkpoint."""
 
@@ -244,9 +240,13 @@ class Learner:
         before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
         scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
         if before != now:
-            news.append(
-                f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
-            )
+            if before == "returns":  # the head's values stay, and its errors are no longer divided by a deviation
+                head = self.model.value_head
+                head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))
+            if "rewards" in (before, now):
+                news.append(
+                    f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
+                )
         elif scale and saved_scale:
             scale.load_state(saved_scale)
         unmeasured = any(network.unmeasured for network in networks)

@@ -42,21 +42,26 @@ class Moments(NamedTuple):
         return Moments(number, self.mean + delta * share, squares)
 
 
-def moments_of_some(values: Tensor, counted: Tensor) -> Moments:
-    """Of those of the (n,) numbers that are `counted`, (n,) bool, without asking the device which these are."""
+def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
+    """Moments of the numbers of all ranks that count, without asking the device which these are.
+
+    Args:
+        values: (n,) numbers of this rank, at least one; n may differ between ranks.
+        counted: (n,) bool, whether each of them counts.
+        ranks: who has others.
+    """
     doubles, weights = values.double(), counted.double()
     number = weights.sum()
-    mean = doubles.dot(weights) / number.clamp(min=1)
-    return Moments(number, mean, (doubles - mean).square().dot(weights))
+    # of equal numbers exactly that number, however it rounds
+    shift = torch.where(counted, doubles, -torch.inf).amax().nan_to_num(neginf=0.0)
+    mean = shift + (doubles - shift).dot(weights) / number.clamp(min=1)
+    own = torch.stack([number, mean, (doubles - mean).square().dot(weights)])
+    return reduce(Moments.merged, (Moments(*part) for part in ranks.gather(own)))
 
 
 def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
-    """Of the (n,) numbers that each rank has, at least one; n may differ."""
-    doubles = values.double()
-    number = doubles.new_tensor(len(doubles))
-    mean = doubles[0] + (doubles - doubles[0]).mean()  # of equal numbers exactly that number, however it rounds
-    parts = ranks.gather(torch.stack([number, mean, (doubles - mean).square().sum()]))
-    return reduce(Moments.merged, (Moments(*part) for part in parts))
+    """Moments of the (n,) numbers that each rank has, at least one; n may differ."""
+    return moments_of_some(values, torch.ones_like(values, dtype=torch.bool), ranks)
 
 
 @torch.no_grad()

@@ -264,10 +264,8 @@ class Minibatch(Samples):
         frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
         advantages = samples.advantages
         if settings.normalize_advantages:
-            moments = moments_of_all(advantages, ranks) if ranks.size > 1 else None
-            if real is not None:
-                moments = moments_of_some(advantages, real)
-            advantages = normalize(advantages, moments)
+            # over the frames in which somebody acts: the others have no policy gradient
+            advantages = normalize(advantages, moments_of_some(advantages, samples.num_actors > 0, ranks))
         columns = {field.name: getattr(samples, field.name) for field in fields(samples)} | {"advantages": advantages}
         return Minibatch(**columns, weights=weights, frame_weights=frame_weights)
 
@@ -316,17 +314,14 @@ def unit_weights(
     return weight_of_frame if ratio == "joint" else weight_of_frame / counts.clamp(min=1)
 
 
-def normalize(advantages: Tensor, moments: Moments | None = None) -> Tensor:
-    """(B,) advantages of a whole minibatch with mean 0 and standard deviation 1; a single one becomes 0.
+def normalize(advantages: Tensor, moments: Moments) -> Tensor:
+    """(B,) advantages with mean 0 and standard deviation 1; a single one becomes 0.
 
     Args:
         advantages: of the minibatch, or of a part of it.
-        moments: of all parts; None: there are no others.
+        moments: of the whole minibatch.
     """
-    if moments is not None:
-        return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
-    deviation, mean = torch.std_mean(advantages, correction=0)
-    return (advantages - mean) / (deviation + 1e-8)
+    return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
 
 
 # ---- The loss

@@ -29,6 +29,7 @@ class Due(NamedTuple):
 
     evaluation: bool
     checkpoint: bool
+    end: bool
 
 
 class Run:
@@ -86,7 +87,7 @@ class Run:
             interrupted: how the user has asked for the end: None, "interrupted" or "terminated".
 
         Raises:
-            Interrupted: he has; a checkpoint is saved.
+            Interrupted: he has, before the end of the training; a checkpoint is saved.
         """
         interrupted = next((how for how in self.state.ranks.gather_objects(interrupted) if how), None)
         due = self._due()
@@ -96,7 +97,7 @@ class Run:
         pending = list(dict.fromkeys(step for run in self.together for step in run.evaluator.pending_steps))
         pending += [self.state.step] if due.evaluation else []
         saved = [run.save(due, pending) for run in self.together]
-        if interrupted:
+        if interrupted and not due.end:
             raise self._interrupted(interrupted, saved)
         for run, checkpoint in zip(self.together, saved, strict=True):
             if due.evaluation:
@@ -108,6 +109,7 @@ class Run:
         return Due(
             evaluation=self.evaluator.is_due(self._evaluated_until, state.step, last),
             checkpoint=last or state.num_updates % state.config.checkpoint_interval == 0,
+            end=last,
         )
 
     def save(self, due: Due, evaluations: Sequence[int]) -> Path:

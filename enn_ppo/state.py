@@ -177,6 +177,7 @@ class TrainState:
         """
         rollout = self.sampler.collect(steps)
         if self.recorder:
+            assert isinstance(self.learner, Learner), "only local runs record"
             frames, unit = rollout.frames, self.learner.value_unit  # recorded values are in rewards
             self.recorder.add(replace(frames, values=frames.values * unit, final_values=frames.final_values * unit))
             self.recorder.flush()

@@ -49,7 +49,8 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
         DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """
-    announce(f"starting {config.env.id}: importing torch")
+    world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
+    announce(f"starting {world}: importing torch")
     from enn_ppo.memory import explained_if_full
 
     with explained_if_full(config):

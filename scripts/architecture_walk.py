@@ -24,7 +24,9 @@ from architecture_batch import (
 )
 from torch import Tensor
 
+from enn_ppo.moments import moments_of_some
 from enn_ppo.ppo import Advantages, gae, normalize, policy_terms, unit_weights, value_loss
+from enn_ppo.ranks import ALONE
 from enn_ppo.rollout import Collector, Rollout
 from entity_gym import CategoricalAction
 from entity_gym.actions.choices import frame_actions
@@ -293,7 +295,7 @@ class Walk:
         num_actors = torch.bincount(frame_of_actor, minlength=len(frames))
         weights = unit_weights(num_actors, ratio=PPO.ratio, weighting=PPO.weighting)
         raw = self.estimates.advantages.flatten()[frames]
-        advantages = normalize(raw)
+        advantages = normalize(raw, moments_of_some(raw, num_actors > 0, ALONE))
         policy, terms = policy_terms(
             log_probs, old_log_probs, entropies, frame_of_actor, advantages, weights, clip=PPO.clip, ratio=PPO.ratio
         )

@@ -1,4 +1,4 @@
-"""Writing checkpoints, so that a crash, a full disk or `kill -9` at any moment leaves the previous one; see `checkpoint`."""
+"""Writing checkpoints, so that a crash, a full disk or `kill -9` at any moment leaves the previous one."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -133,11 +134,23 @@ class TorchRanks:
     def _noticing_death(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # of gloo: the connection is closed
+        except RuntimeError as error:
+            if not _is_of_the_connection(error):
+                raise
             raise RankDied(
                 f"rank {self.rank} of {self.size} has lost another one: it was killed, has run out of memory, or its machine is "
                 "gone; see the lines above for what it said"
             ) from error
+
+
+def _is_of_the_connection(error: RuntimeError) -> bool:
+    """Whether an error of a collective is that another rank is gone, and not this rank's own, such as a full memory."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    of_network = isinstance(error, dist.DistNetworkError | dist.DistStoreError | dist.DistBackendError)
+    return (
+        of_network or re.search(r"gloo|nccl|connection|peer|timed? ?out|socket", str(error), re.IGNORECASE) is not None
+    )
 
 
 def _unpickled(data: Tensor) -> Any:

@@ -134,11 +134,6 @@ class RemoteLearner:
     def begin_episodes(self) -> None:
         self._ask(self._actor.begin_episodes.remote())
 
-    @property
-    def value_unit(self) -> float:
-        unit: float = self._ask(self._actor.value_unit.remote())
-        return unit
-
     def state(self) -> LearnerState:
         state: LearnerState = self._ask(self._actor.state.remote())
         return state

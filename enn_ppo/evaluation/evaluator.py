@@ -111,6 +111,7 @@ class Evaluator:
         self._asked = False  # whether the process works on the first of `_waiting`
         self._deaths = 0  # of processes that worked on it
         self._told: set[str] = set()
+        self._said_behind = 0  # how many evaluations were behind when it was said last
 
     def is_due(self, before: int, after: int, last: bool = False) -> bool:
         """Whether an update from step `before` to `after` passes a multiple of the interval, or is the last of the run."""
@@ -125,8 +126,20 @@ class Evaluator:
         self._waiting.append(EvalTask(checkpoint, step, self.config, self._env, self._device, film, deterministic))
         if self.config.process:
             self._advance()
+            self._say_if_behind(step)
         else:
             self._run_in_line()
+
+    def _say_if_behind(self, step: int) -> None:
+        """Say so where evaluations are more than one behind, each time that they are twice as far behind as when last said."""
+        behind = len(self._waiting) - 1
+        if behind < 2 * max(1, self._said_behind):
+            return
+        self._said_behind = behind
+        self._say(
+            f"evaluations are behind: at step {step:,}, {behind + 1} are under way, the first of step {self._waiting[0].step:,}; "
+            "take fewer eval.episodes, a longer eval.interval, or eval.process=false, with which training waits"
+        )
 
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
         """Submit what `pending_steps` was when a checkpoint was saved, unless evaluation has been turned off since.
@@ -202,7 +215,7 @@ class Evaluator:
     def _ask(self) -> None:
         task = self._waiting[0]
         try:
-            self._process = self._process or EvaluationProcess()
+            self._process = self._process or EvaluationProcess(self.config.niceness)
             self._process.ask(task)
             self._asked = True
         except (OSError, ValueError) as error:

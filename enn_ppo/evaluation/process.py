@@ -17,8 +17,6 @@ from typing import Any
 from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent, pickled_for_worker
 
-NICENESS = 10  # training comes first where there are fewer cores than threads
-
 
 class ProcessDied(Exception):  # noqa: N818 - says what happened
     """The process is gone. The message says how: `was killed by SIGKILL (signal 9)`."""
@@ -27,11 +25,14 @@ class ProcessDied(Exception):  # noqa: N818 - says what happened
 class EvaluationProcess:
     """The evaluation process, as training sees it.
 
+    Args:
+        niceness: of the process: above 0 other processes come first.
+
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int = 0) -> None:
         ours, its = socket.socketpair()
         try:
             self._process = start_interpreter(__name__, "main", [its.fileno()])
@@ -40,6 +41,8 @@ class EvaluationProcess:
             raise
         finally:
             its.close()
+        if niceness:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
         self._connection = Connection(ours.detach())
 
     @property
@@ -84,7 +87,6 @@ class EvaluationProcess:
 def main(descriptor: int) -> None:
     """Run tasks in the evaluation process until training closes the connection."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # schedulers send it to the whole group; training ends this process
-    os.nice(NICENESS)
     connection = Connection(descriptor)
     exit_when_orphaned(descriptor)
     with contextlib.suppress(EOFError, OSError):  # training is gone

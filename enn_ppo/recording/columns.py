@@ -39,7 +39,7 @@ from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
 FORMAT = 1  # raise it when an old reader would misunderstand a new file
 #: Key of a chunk's own metadata.
 CHECKSUM = b"enn_ppo.crc32"
-_FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.recording.recorder", "enn_ppo.spaces", "enn_ppo.logits"
+_FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.recording.format", "enn_ppo.spaces", "enn_ppo.logits"
 
 
 class Header(NamedTuple):

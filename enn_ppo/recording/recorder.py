@@ -1,6 +1,6 @@
 """Recording what a policy does, for behavioural cloning and for looking at it: an Arrow IPC stream of compressed chunks.
 
-A file begins with its schema (see `recording_columns`), and every chunk is a record batch of whole frames, compressed with
+A file begins with its schema (see `recording/columns.py`), and every chunk is a record batch of whole frames, compressed with
 zstd and written with one call. Nothing closes the file: after a crash it reads up to the last whole chunk, and can be
 appended to. (A machine that loses power may leave damaged chunks, but none in front of the last `Recorder.state`.) Any
 program that reads Arrow streams reads it:

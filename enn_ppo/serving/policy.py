@@ -21,7 +21,6 @@ from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote.messages import Message, ProtocolError
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
-from entity_gym.environment import Observation
 from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch
@@ -34,7 +33,7 @@ class Question(NamedTuple):
     """What a client asks."""
 
     id: int | str | None  # the client's own, given back with the answer
-    obs: Observation
+    obs: VecObs  # one frame
     frame: Frame
     greedy: bool | None  # None: as the server was told
     value: bool  # whether it is to be told the value
@@ -85,13 +84,12 @@ class ServedPolicy:
                 raise ProtocolError(
                     f"the observation has {len(frame.ids):,} entities; at most {self._max_entities:,} are taken"
                 )
-            self._batch(
-                [frame], [obs]
-            )  # a number that cannot be is the fault of this client, and not of those beside it
+            # batched alone: a number that cannot be is the fault of this client, and not of those beside it
+            batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
         greedy, wants = message.get("greedy"), [message.get(name, False) for name in ("value", "probabilities")]
-        return Question(id_, obs, frame, greedy, *wants)
+        return Question(id_, batch, frame, greedy, *wants)
 
     def decide(
         self, questions: Sequence[Question], greedy: bool, temperature: float, generator: torch.Generator
@@ -107,12 +105,11 @@ class ServedPolicy:
         Returns:
             A message for each.
         """
-        frames = [question.frame for question in questions]
-        obs = self._batch(frames, [question.obs for question in questions])
+        obs = VecObs.cat([question.obs for question in questions])
         batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
         wanted = any(question.probabilities for question in questions)
         result = self._net.act(batch, greedy, temperature, generator, logits=wanted)
-        told = ActionsOfEach(result.to_buffers(), 0, len(frames), self._reader.action_space)
+        told = ActionsOfEach(result.to_buffers(), 0, len(questions), self._reader.action_space)
         values = result.values.tolist()
         answers = []
         for k, question in enumerate(questions):
@@ -126,10 +123,6 @@ class ServedPolicy:
                 answer["probabilities"] = self._probabilities(result, k, question.frame)
             answers.append(answer)
         return answers
-
-    def _batch(self, frames: Sequence[Frame], observations: Sequence[Observation]) -> VecObs:
-        count = len(frames)
-        return batch_frames(frames, observations, np.zeros(count, np.int64), np.zeros(count, np.int64), self._reader)
 
     def _probabilities(self, result: ActResult, k: int, frame: Frame) -> Message:
         """How likely each choice was in frame `k`, for the actions that it offered; numbers have none."""

@@ -65,6 +65,9 @@ class TrainEvalConfig(EpisodesConfig):
     Default null."""
     process: bool = True
     """Whether a process of its own evaluates while training goes on; otherwise training waits. Default true."""
+    niceness: int = 0
+    """Of the process: 0 shares the cores evenly with training, 19 leaves to it what nobody else wants, which on a busy machine
+    may be nothing. At least 0, at most 19. Default 0."""
     video_format: Literal["gif", "mp4"] = "gif"
     """Of the films in `videos/`. Default `gif`."""
 
@@ -74,6 +77,9 @@ class TrainEvalConfig(EpisodesConfig):
         super().__post_init__()
         check_int("eval.interval", self.interval, 1, optional=True)
         check_bool("eval.process", self.process)
+        check_int("eval.niceness", self.niceness, 0)
+        if self.niceness > 19:
+            raise ValueError(f"eval.niceness must be an integer of at least 0 and at most 19, got {self.niceness}")
         check_choice("eval.video_format", self.video_format, ["gif", "mp4"])
 
 

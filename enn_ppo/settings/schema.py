@@ -18,7 +18,7 @@ def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
     does not read as a number, for numbers. What is left out has its default.
 
     Args:
-        cls: one of the dataclasses above.
+        cls: a dataclass of settings.
         mapping: field names to values.
         path: dotted name of `cls` itself inside its parent, for messages.
 

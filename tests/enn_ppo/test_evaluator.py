@@ -375,3 +375,35 @@ def test_an_environment_that_cannot_be_sent_to_a_process_can_be_evaluated_in_lin
 
 def test_a_default_evaluation_has_seeds_that_training_does_not() -> None:
     assert EpisodesConfig().seed == 1_000_001
+
+
+# --- Its place beside training ---
+
+
+def test_evaluations_that_fall_behind_are_told_ever_more_rarely(
+    runs: dict[type[Environment], Path], tmp_path: Path
+) -> None:
+    told = Told()
+    evaluator = make(Gated, told, tmp_path, env_kwargs={"gate": str(tmp_path / "gate")})  # which never opens
+    for _ in range(9):
+        evaluator.submit(step_folder(runs[Gated], 32), 32)
+    evaluator.close()
+    assert [line.split(",")[1] for line in told] == [f" {number} are under way" for number in (3, 5, 9)]
+    assert all("evaluations are behind: at step 32" in line and "eval.process=false" in line for line in told)
+
+
+@pytest.mark.parametrize("niceness", [0, 7])
+def test_the_process_is_as_nice_as_the_setting_says(
+    niceness: int, runs: dict[type[Environment], Path], tmp_path: Path
+) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    evaluator = make(Clock, Told(), tmp_path, niceness=niceness)
+    evaluator.submit(step_folder(runs[Clock], 32), 32)
+    assert evaluator._process is not None
+    assert os.getpriority(os.PRIO_PROCESS, evaluator._process.pid) == min(19, before + niceness if before else niceness)
+    evaluator.close()
+
+
+def test_a_niceness_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"eval\.niceness must be an integer of at least 0 and at most 19, got 20"):
+        TrainEvalConfig(niceness=20)

@@ -85,6 +85,13 @@ def test_an_interrupted_run_finishes_its_update_saves_and_says_where(
     assert "done" not in output
 
 
+def test_a_press_during_the_last_update_comes_too_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CtrlC.at = 32 + 4 * 32 + 5  # in the fifth and last rollout
+    assert train(tiny_config(tmp_path / "a"), env=CtrlC).step == 160
+    output = capsys.readouterr().out
+    assert "Ctrl-C: finishing this update" in output and output.splitlines()[-1].startswith("done")
+
+
 def test_a_second_press_aborts_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "a", checkpoint_interval=2)
     CtrlC.at, CtrlC.presses = 32 + 3 * 32 + 5, 2

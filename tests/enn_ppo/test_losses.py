@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
+from enn_ppo.moments import moments_of_all
 from enn_ppo.ppo import (
     Ratio,
     Stats,
@@ -25,6 +26,7 @@ from enn_ppo.ppo import (
     unit_weights,
     value_loss,
 )
+from enn_ppo.ranks import ALONE
 
 NUM_ACTORS = torch.tensor([1, 2, 0])
 FRAMES = torch.tensor([0, 1, 1])
@@ -188,15 +190,19 @@ def test_a_value_that_moved_towards_its_return_beyond_the_clip_has_no_gradient()
 # --- Normalization and explained variance ---
 
 
+def normalized(advantages: Tensor) -> Tensor:
+    return normalize(advantages, moments_of_all(advantages, ALONE))
+
+
 def test_advantages_get_mean_0_and_deviation_1() -> None:
-    assert normalize(torch.tensor([1.0, 3.0, 5.0, 7.0])).tolist() == pytest.approx(
+    assert normalized(torch.tensor([1.0, 3.0, 5.0, 7.0])).tolist() == pytest.approx(
         [-3 / math.sqrt(5), -1 / math.sqrt(5), 1 / math.sqrt(5), 3 / math.sqrt(5)]
     )
 
 
 @pytest.mark.parametrize("advantages", [[3.0], [2.0, 2.0, 2.0]])
 def test_advantages_without_any_difference_become_0(advantages: list[float]) -> None:
-    assert normalize(torch.tensor(advantages)).tolist() == [0.0] * len(advantages)
+    assert normalized(torch.tensor(advantages)).tolist() == [0.0] * len(advantages)
 
 
 def test_explained_variance_by_hand() -> None:

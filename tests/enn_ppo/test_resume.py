@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from enn_ppo import (
+    Callback,
     EnvConfig,
     Interrupted,
     OptimConfig,
@@ -29,9 +31,11 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.environment import bind_environment
+from enn_ppo.state import TrainState
 from enn_ppo.tracking.run_dir import METRICS
 from entity_gym import Observation
-from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, CtrlC, tiny_config
+from tests.enn_ppo.worlds import SMALL_BOARD, Clock, Copycat, CtrlC, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 REPOSITORY = Path(__file__).parents[2]
@@ -317,13 +321,29 @@ def test_another_normalization_begins_with_statistics_of_its_own_and_says_so(
     capsys.readouterr()
     train(resumed(config, tmp_path / "a", ppo=PPOConfig(normalize=now), total_timesteps=64))
     told = f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
-    assert (told in " ".join(capsys.readouterr().out.split())) == (before != now)
+    changes_units = before != now and "rewards" in (before, now)
+    assert (told in " ".join(capsys.readouterr().out.split())) == changes_units
     scale = load_checkpoint(tmp_path / "a").trainer["scale"]
     counts = {"rewards": "count", "returns": "weight"}
     assert (scale is None) == (now == "none")
     if scale:
         alone = {"count": 32, "weight": pytest.approx(0.1)}[counts[now]]
         assert (scale[counts[now]] == alone) == (before != now)
+
+
+def test_a_run_that_no_longer_normalizes_returns_keeps_its_values_and_loses_their_deviation(tmp_path: Path) -> None:
+    env = EnvConfig(kwargs={"short": 3, "long": 9})
+    config = tiny_config(tmp_path / "a", env=env, ppo=PPOConfig(normalize="returns"), total_timesteps=64)
+    saved = train(config, env=Clock).policy
+    assert float(saved.value_head.deviation) != 1.0
+    changed = resumed(config, tmp_path / "a", ppo=PPOConfig(normalize="none"), total_timesteps=96)
+    state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"), Callback())
+    with closing(state):
+        state.restore(load_checkpoint(tmp_path / "a"))
+        assert (float(state.net.value_head.mean), float(state.net.value_head.deviation)) == (0.0, 1.0)
+        state.sampler.key(0)
+        obs = state.sampler.collect(8).frames.obs
+        torch.testing.assert_close(state.net.value(obs), saved.value(obs))
 
 
 def test_a_finished_run_has_nothing_left_to_train_and_says_so(

@@ -124,6 +124,20 @@ def test_advantages_are_normalized_within_the_minibatch_so_their_scale_and_mean_
     assert changes(unnormalized, before).norm() > 3 * changes(plain, before).norm()
 
 
+def test_frames_in_which_nobody_acts_do_not_change_how_advantages_are_normalized() -> None:
+    before = make_net(numbered(1))
+    rollout = play(before, lambda: numbered(20), num_envs=1, steps=10)  # odd frames have an actor
+    given = random_advantages(rollout)
+    far_off = given.advantages.clone()
+    far_off[::2] += 1000.0
+    plain, other = copy.deepcopy(before), copy.deepcopy(before)
+    ppo = PPOConfig(vf_coef=0.0)
+    learn(plain, rollout, given, ppo, max_grad_norm=0.1)
+    learn(other, rollout, Advantages(far_off, given.returns), ppo, max_grad_norm=0.1)
+    assert changes(plain, before).abs().max() > 0
+    torch.testing.assert_close(changes(other, before), changes(plain, before))
+
+
 # --- Minibatches ---
 
 
