@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from enn_ppo.errors import Interrupted
     from enn_ppo.eval import EvalResult, evaluate
+    from enn_ppo.presets import preset
     from enn_ppo.train import TrainResult, train
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
 
@@ -62,6 +63,7 @@ __all__ = [
     "ValueOptimConfig",
     "clone",
     "evaluate",
+    "preset",
     "train",
 ]
 
@@ -80,6 +82,7 @@ _HOMES = {
     "Update": "enn_ppo.callbacks",
     "clone": "enn_ppo.clone",
     "evaluate": "enn_ppo.eval",
+    "preset": "enn_ppo.presets",
     "train": "enn_ppo.train",
 }
 

@@ -11,9 +11,10 @@ nothing is decided. A decision takes milliseconds, and the first one some time m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -22,11 +23,15 @@ from numpy.typing import NDArray
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.archive import read_archive, write_archive
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
-from enn_ppo.checkpoints.policy import load_net
-from entity_gym.actions import ActionSpace, CategoricalActionSpace
+from enn_ppo.checkpoints.policy import load_net, saved_config
+from enn_ppo.return_scale import value_unit
+from entity_gym.actions import Action, ActionSpace, CategoricalActionSpace
+from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
 from entity_gym.agents.schema import EntityType
-from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.batching import batch_frames, batch_observations
+from entity_gym.batch.frame import FrameReader
+from entity_gym.environment import Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.slots import check_seed
 from entity_gym.spaces import Entity, ObsSpace
@@ -134,6 +139,97 @@ class TrainedAgent(Agent):
         policy = fit_net(self._net, obs_space, action_space, torch.device("cpu"), self._name, "the program")
         policy.net.eval()
         return _Fit(policy, obs_space, action_space)
+
+
+@dataclass(frozen=True)
+class PolicyDecision:
+    """What a policy does in an observation, and why."""
+
+    actions: dict[str, Action]  # as `Environment.act` takes them
+    probabilities: dict[
+        str, Any
+    ]  # discrete action -> of each actor, how likely each choice was: lists, as in docs/protocol.md
+    value: float  # discounted rewards that are expected from here on
+
+
+class TrainedPolicy:
+    """A checkpoint's policy that is asked about observations of the world that it was trained in; `load_policy` makes it.
+
+    Args:
+        checkpoint: whose policy.
+        greedy: the likeliest action is always taken; otherwise actions are sampled.
+        seed: of the sampling.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
+        self._net = load_net(checkpoint).eval()
+        self._critic = load_net(checkpoint, "value_net").eval() if "value_net" in checkpoint.more_weights else self._net
+        self._unit = value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale"))
+        self._reader = FrameReader(self._net.obs_space, self._net.action_space, "the observation")
+        self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
+
+    @property
+    def obs_space(self) -> ObsSpace:
+        """What it was trained to see."""
+        return self._net.obs_space
+
+    @property
+    def action_space(self) -> dict[str, ActionSpace]:
+        """What it was trained to do."""
+        return dict(self._net.action_space)
+
+    @overload
+    def act(self, observation: Observation) -> PolicyDecision: ...
+
+    @overload
+    def act(self, observation: Sequence[Observation]) -> list[PolicyDecision]: ...
+
+    @torch.no_grad()
+    def act(self, observation: Observation | Sequence[Observation]) -> PolicyDecision | list[PolicyDecision]:
+        """Decide in one observation, or in several at once.
+
+        Raises:
+            ValueError: an observation does not fit the spaces; says what does not.
+        """
+        observations = [observation] if isinstance(observation, Observation) else list(observation)
+        if not observations:
+            return []
+        frames = [self._reader.read(each, i) for i, each in enumerate(observations)]
+        env_id, first = np.arange(len(frames)), np.zeros(len(frames), np.int64)
+        batch = ObsBatch.from_vec_obs(batch_frames(frames, observations, env_id, first, self._reader))
+        result = self._net.act(batch, self._greedy, generator=self._generator, logits=True)
+        assert result.logits is not None
+        values = result.values if self._critic is self._net else self._critic.value(batch)
+        told = ActionsOfEach(result.to_buffers(), 0, len(frames), self.action_space)
+        decisions = []
+        for k, frame in enumerate(frames):
+            probabilities = {}
+            for name, offer in frame.actions.items():
+                space = self._net.action_space[name]
+                if space.discrete:
+                    rows, offsets = result.logits[name]
+                    own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().numpy()
+                    probabilities[name] = space.probabilities_to_json(own, offer, frame.ids)
+            actions = told.of(k, frame.actions, frame.ids)
+            decisions.append(PolicyDecision(dict(actions), probabilities, float(values[k]) * self._unit))
+        return decisions[0] if isinstance(observation, Observation) else decisions
+
+
+def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedPolicy:
+    """A trained policy to ask about observations: `load_policy("outputs/my_run").act(env.reset()).actions`.
+
+    Args:
+        path: a run directory, one of its checkpoints, or a file that `save_agent` wrote.
+        greedy: the likeliest action is always taken; otherwise actions are sampled.
+        seed: of the sampling.
+
+    Raises:
+        ValueError: there is no policy at `path`.
+    """
+    check_seed(seed)
+    path = Path(path)
+    checkpoint = read_archive(path) if path.is_file() else load_checkpoint(path)
+    return TrainedPolicy(checkpoint, greedy=greedy, seed=seed)
 
 
 def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:

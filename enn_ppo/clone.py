@@ -5,6 +5,7 @@ python -m enn_ppo.clone data=expert.arrow env=MineSweeper
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -67,13 +68,33 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"{split.held_out.num_episodes:,} episodes are held out"
         )
         with finish_on_interrupt(output.say) as interrupted:
-            row = learn(state.model, split, config, output.log, lambda: bool(interrupted()))
+            rows: list[Row] = []
+
+            def log(row: Row) -> None:
+                output.log(row)
+                rows.append(row)
+
+            row = learn(state.model, split, config, log, lambda: bool(interrupted()))
             saved = state.save(Path(run_dir))
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
-        output.say(f"done: {run_dir}; to go on from it: python -m enn_ppo.train resume={run_dir}")
+        if _still_falls(rows):
+            output.say(
+                "the held-out loss was still falling at the last pass: more passes (clone.epochs) or more recorded episodes may "
+                "make a better clone"
+            )
+        output.say(
+            f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
+            f"ppo.teacher={run_dir}"
+        )
     return CloneResult(Path(run_dir), row, state.net)
+
+
+def _still_falls(rows: Sequence[Row]) -> bool:
+    """Whether the held-out loss of the last pass is the lowest, by more than a thousandth of that before."""
+    losses = [float(loss) for row in rows if (loss := row.get("holdout_loss")) is not None]
+    return len(losses) > 1 and losses[-1] < min(losses[:-1]) - 1e-3 * abs(losses[-2])
 
 
 if __name__ == "__main__":

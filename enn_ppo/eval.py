@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EvalConfig
 from enn_ppo.environment import EnvFactory
@@ -38,28 +38,26 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         record_logits=config.record_logits,
     )
     result = evaluate_checkpoint(checkpoint, config, env, device, outputs, progress=True)
-    for note in result.notes:
-        print(note)
-    for name, estimate in result.estimates.items():
-        interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
-        print(f"{name}: {estimate.mean:.4f}{interval}  (n = {estimate.n})")
+    print(result)
     for file in (config.render, config.record):
         if file:
             print(f"wrote {file}")
     if config.output:
-        _write(Path(config.output), _report(config, result.estimates, checkpoint.path))
+        _write(Path(config.output), _report(config, result, checkpoint))
     return result
 
 
-def _report(config: EvalConfig, estimates: dict[str, Estimate], checkpoint: Path) -> dict[str, Any]:
+def _report(config: EvalConfig, result: EvalResult, checkpoint: Checkpoint) -> dict[str, Any]:
+    world = checkpoint.config["env"]
     settings = {
-        "checkpoint": str(checkpoint),
+        "checkpoint": str(checkpoint.path),
+        "env": world["id"],
+        "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
         "seed": config.seed,
-        "greedy": config.greedy,
-        "env_kwargs": config.env_kwargs,
+        "greedy": result.greedy,
         "opponent": config.opponent,
     }
-    return {name: vars(estimate) for name, estimate in estimates.items()} | settings
+    return {name: vars(estimate) for name, estimate in result.estimates.items()} | settings
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:

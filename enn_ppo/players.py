@@ -199,6 +199,6 @@ class PlayersSampler(BlockSampler[dict[str, Rollout]]):
         """Refuse parameters that decide who owns what."""
         if name := next((name for name in self._cast.mapping.fixed if name in parameters), None):
             raise ValueError(
-                f"env_info has {name!r}, on which it depends what belongs to which player: with policies={self._cast.policies} "
+                f"env.info has {name!r}, on which it depends what belongs to which player: with policies={self._cast.policies} "
                 "it cannot change between episodes"
             )

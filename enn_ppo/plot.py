@@ -145,7 +145,8 @@ def read_run(path: Path) -> Run:
     if not file.exists():
         inside = sorted(str(each.parent) for each in path.glob(f"*/{METRICS}")) if path.is_dir() else []
         hint = f"; the runs inside are {' '.join(inside)}" if inside else ""
-        raise ValueError(f"{path} is no run directory: there is no {file}{hint}")
+        problem = f"{path} is no run directory: it holds no {METRICS}{hint}" if path.is_dir() else f"there is no {path}"
+        raise ValueError(problem)
     rows = read_metrics(file)
     if not rows:
         raise ValueError(f"{file} has no rows yet")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,7 +145,8 @@ class TrainState:
     def reset(self) -> None:
         """Start the environments as a new run does."""
         self.sampler.key(self.step)
-        self.sampler.reset(self.config.seed, self._draw_env_info() or None)
+        with _naming_the_setting():
+            self.sampler.reset(self.config.seed, self._draw_env_info() or None)
 
     def next_steps(self) -> int:
         """Steps of the next rollout: fewer in the last, so that `total_timesteps` is met; 0 when the training is done."""
@@ -164,7 +165,8 @@ class TrainState:
         """Key the random numbers, draw the environments' parameters, and say what the schedules are at now."""
         self.sampler.key(self.step)
         if info := self._draw_env_info():
-            self.sampler.configure(info)
+            with _naming_the_setting():
+                self.sampler.configure(info)
         config = self.config
         rates = self._learning_rate(config.optim.lr), self._learning_rate(config.value_optim.lr or config.optim.lr)
         return Settings(self.step, PPOSettings.at(config.ppo, self.progress()), rates)
@@ -323,6 +325,17 @@ class TrainState:
             stack.callback(self.sampler.close)
             if self.recorder:
                 stack.callback(self.recorder.close)
+
+
+@contextmanager
+def _naming_the_setting() -> Iterator[None]:
+    """Pools call the parameters of environments `env_info`; who trains has given them as `env.info`."""
+    try:
+        yield
+    except ValueError as error:
+        if "env_info" not in str(error):
+            raise
+        raise ValueError(str(error).replace("env_info", "env.info")) from error
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:

@@ -31,6 +31,12 @@ class TrainResult(NamedTuple):
     policy: RogueNet
     policies: Mapping[str, TrainResult] = MappingProxyType({})  # of several, by name
 
+    def __repr__(self) -> str:
+        reward = (self.metrics or {}).get("episodic_reward")
+        known = "" if reward is None else f", episodic_reward={reward:.4g}"
+        several = f", policies={list(self.policies)}" if self.policies else ""
+        return f"TrainResult(run_dir={str(self.run_dir)!r}, step={self.step}{known}{several})"
+
 
 def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
     """Train a policy, or with `config.policies` several.

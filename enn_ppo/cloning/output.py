@@ -26,6 +26,7 @@ class CloneOutput:
     """
 
     def __init__(self, config: CloneConfig) -> None:
+        self._of_actions = config.clone.loss == "cross_entropy"
         self._run_dir = prepare_run_dir(Path(str(config.run_dir)), resume=False, overwrite=config.overwrite)
         cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
         try:
@@ -46,7 +47,9 @@ class CloneOutput:
                 file.write(json.dumps(row) + "\n")
         except OSError as error:
             raise ValueError(f"{self._run_dir / ROWS} cannot be written: {error}; nothing was saved") from error
-        shown = ("loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss")
+        shown = ["loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss"]
+        if self._of_actions:  # the loss is -log_prob: it is not shown twice
+            shown = [name for name in shown if "log_prob" not in name]
         numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
         self.say(f"pass {row['epoch']}: {numbers}")
 

@@ -201,7 +201,7 @@ class EnvRunner:
         for place, (name, model) in enumerate(self._models.items()):
             policy = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
             generator = torch.Generator().manual_seed(seed_of_policy(seed, place))
-            pilots[name] = Pilot(policy.net, policy.adaptor, CPU, config.greedy, generator, policy, 1.0)
+            pilots[name] = Pilot(policy.net, policy.adaptor, CPU, bool(config.greedy), generator, policy, 1.0)
         with closing(EpisodeVecEnv(env.source, config.num_envs, seed=seed)) as pool:
             if not self._plan.config.policies:
                 return [play_episodes(pilots[""], pool, config, Camera(0, ""))]

@@ -9,7 +9,7 @@ import contextlib
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -65,8 +65,16 @@ class EvalResult:
     """
 
     estimates: dict[str, Estimate]
-    episodes: list[Episode]
+    episodes: list[Episode] = field(repr=False)
     notes: list[str]  # what differs from training, a sentence each
+    greedy: bool = False  # whether the likeliest actions were taken
+
+    def __str__(self) -> str:
+        lines = []
+        for name, estimate in self.estimates.items():
+            interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
+            lines.append(f"{name}: {estimate.mean:.4f}{interval}  (n = {estimate.n})")
+        return "\n".join([*self.notes, *lines])
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,8 @@ def evaluate_checkpoint(
     outputs = outputs or Outputs()
     if outputs.film:
         check_film(outputs.film)
+    if config.greedy is None:
+        config = replace(config, greedy=bool(saved_config(checkpoint).eval.greedy))
     bound = bind_evaluation(from_dict(EnvConfig, checkpoint.config["env"], "env"), config, env)
     camera = Camera(outputs.num_filmed if outputs.film else 0, outputs.filmed_by)
     if config.opponent == "policies":
@@ -146,7 +156,7 @@ def evaluate_checkpoint(
         result = evaluate_with(checkpoint, config, bound, device, camera)
     if outputs.film:
         camera.write(outputs.film)
-    return result
+    return replace(result, greedy=bool(config.greedy))
 
 
 def _evaluate_alone(
@@ -176,7 +186,7 @@ def _evaluate_alone(
             fitted.net,
             fitted.adaptor,
             device,
-            config.greedy,
+            bool(config.greedy),
             torch.Generator(device).manual_seed(config.seed),
             critic,
             value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale")),
@@ -206,24 +216,27 @@ def make_pool(
     mapping = check_players(bound, config)
     check_whole_worlds(bound, config)
     pool = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
-    if config.opponent is None or mapping is None:
-        return pool
     self_play = checkpoint.trainer.get("self_play")
+    named = config.opponent
+    if named is None and self_play and mapping is not None and mapping.num_players > 1:
+        named = str(checkpoint.path)  # the policy has learned to see as one player: it plays each of them by itself
+    if named is None or mapping is None:
+        return pool
     try:
         opponent = load_opponent(
-            config.opponent,
+            named,
             checkpoint.path.parent.parent,
             pool,
             device,
             before=checkpoint.step,
             snapshots=self_play["pool"] if self_play else None,
-            greedy=config.greedy,
+            greedy=bool(config.greedy),
             seed=config.seed,
         )
         return SeatedEpisodeVecEnv(pool, mapping, opponent)
     except BaseException as error:
         pool.close()
-        error.add_note(f"(with opponent={config.opponent}; {OPPONENTS})")
+        error.add_note(f"(with opponent={named}; {OPPONENTS})")
         raise
 
 

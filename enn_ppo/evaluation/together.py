@@ -60,7 +60,7 @@ def evaluate_together(
             its = checkpoint if name == home.name else load_checkpoint(there)
             fitted = fit_policy(its, pool.obs_space(), pool.action_space(), device, bound.config.id)
             generator = torch.Generator(device).manual_seed(seed_of_policy(config.seed, number))
-            pilots[name] = Pilot(fitted.net, fitted.adaptor, device, config.greedy, generator, fitted, 1.0)
+            pilots[name] = Pilot(fitted.net, fitted.adaptor, device, bool(config.greedy), generator, fitted, 1.0)
             news = fitted.news if name == home.name else news
         episodes = play_together(pilots, cast, pool, config, camera, progress=progress)[home.name]
     notes = [f"the environment is not as it was in training; {news}"] if news else []

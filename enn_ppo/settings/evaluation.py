@@ -19,8 +19,9 @@ class EpisodesConfig:
 
     episodes: int = 100
     """Episodes to play: exactly that many count. At least 1. Default 100."""
-    greedy: bool = False
-    """Whether the likeliest action is taken instead of a sampled one. Default false."""
+    greedy: bool | None = None
+    """Whether the likeliest action is taken instead of a sampled one; null: while training, no; of a checkpoint, as its run's
+    `eval.greedy` says, which presets set. Default null."""
     seed: int = 1_000_001
     """Seeds the environments and the sampling; the default is no seed that training would use. At least 0. Default
     1,000,001."""
@@ -31,8 +32,9 @@ class EpisodesConfig:
     opponent: str | None = None
     """Who plays the other players, where the environment has several: `random`, `past` (earlier policies of the same
     run), or a run directory or checkpoint; the policy then plays every side in turn. `policies`, in runs with `policies`: each
-    of them plays its own players, as it was at the same step. null: the policy plays all sides at once; in evaluations of runs
-    with `policies` while training, as `policies`. Default null."""
+    of them plays its own players, as it was at the same step. null: the policy plays all sides at once; after self-play each
+    side by itself, with what its player sees; in evaluations of runs with `policies` while training, as `policies`. Default
+    null."""
     max_episode_steps: int = 100_000
     """An episode still running after so many steps ends the evaluation with an error. At least 1. Default 100,000."""
     video: int = 0
@@ -43,7 +45,8 @@ class EpisodesConfig:
     def __post_init__(self) -> None:
         at = self._section
         check_int(f"{at}episodes", self.episodes, 1)
-        check_bool(f"{at}greedy", self.greedy)
+        if self.greedy is not None:
+            check_bool(f"{at}greedy", self.greedy)
         check_int(f"{at}seed", self.seed, 0)
         check_int(f"{at}num_envs", self.num_envs, 1)
         if not isinstance(self.env_kwargs, Mapping):

@@ -90,7 +90,12 @@ def unknown_setting(key: str, names: Sequence[str]) -> str:
     """Say that `key` is not among the dotted `names`, which of its section are, and which is meant."""
     section, _, last = key.rpartition(".")
     siblings = [name for name in names if name.rpartition(".")[0] == section]
-    listing, _, near = nearest(key, siblings or [name for name in names if "." not in name]).partition("; ")
+    allowed = siblings or [name for name in names if "." not in name]
+    listing = nearest(key, allowed).partition("; ")[0]
+    # of what stands in the same section only the last part is compared: the first ones are the same anyway
+    _, _, near = nearest(last, [name.rpartition(".")[2] for name in allowed]).partition("; ")
+    if near and section and siblings:
+        near = near.replace("did you mean '", f"did you mean '{section}.")
     elsewhere = [name for name in names if name.endswith("." + last)]
     if elsewhere:  # the right name in the wrong section: `lr` or `optm.lr` for `optim.lr`
         near = f"did you mean {elsewhere[0]!r}?"

@@ -21,6 +21,12 @@ _SHOWN = {
     "entropy": ("entropy", ".3f"),
     "approx_kl": ("kl", ".4f"),
 }
+# shown where a row has them
+_SHOWN_IF_KNOWN = {
+    "self_play/win_rate": ("won", ".2f"),
+    "self_play/rating": ("rating", ".1f"),
+    "teacher_kl": ("teacher_kl", ".4f"),
+}
 
 
 def announce(text: str) -> None:
@@ -79,6 +85,11 @@ class Progress:
             in_time = max(0.0, self._max_seconds - float(row["seconds"] or 0.0))
             left = in_time if left is None else min(left, in_time)
         values = [f"{name} {_number(row.get(key), form)}" for key, (name, form) in _SHOWN.items()]
+        values += [
+            f"{name} {_number(row[key], form)}"
+            for key, (name, form) in _SHOWN_IF_KNOWN.items()
+            if row.get(key) is not None
+        ]
         timing = [f"{_number(rate, ',.0f')} steps/s", f"{'-' if left is None else tqdm.format_interval(left)} left"]
         self._display.show(step, max(self._total, step), "  ".join(timing + values))
 

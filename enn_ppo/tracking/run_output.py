@@ -86,4 +86,8 @@ class RunOutput:
 def _evaluated(row: Row) -> str:
     reward, half_width = row["eval/episodic_reward"], row.get("eval/episodic_reward_ci95")
     interval = "" if half_width is None else f" ± {half_width:.3f}"
-    return f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {reward:.3f}{interval}"
+    line = f"evaluation of step {int(row.get('eval/step') or 0):,}: episodic_reward {reward:.3f}{interval}"
+    for name in ("win_rate", "opponent_reward", "episode_length"):
+        if (value := row.get(f"eval/{name}")) is not None:
+            line += f"  {name} {value:.3f}"
+    return line

@@ -106,7 +106,8 @@ class Report:
         if self.failed:
             parts.append(f"{len(self.failed)} FAILED: {', '.join(counts[Status.FAILED])}")
         seconds = sum(result.seconds for result in self.results)
-        return f"{self.environment}: {len(self.results)} checks in {seconds:.0f} s: {', '.join(parts)}"
+        count = f"{len(self.results)} check{'s' * (len(self.results) != 1)}"
+        return f"{self.environment}: {count} in {seconds:.1f} s: {', '.join(parts)}"
 
     def footer(self, width: int | None = None) -> str:
         """Return the last lines of the report: the checks that a failure prevented, if there are any, and the summary."""

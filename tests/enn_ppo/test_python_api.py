@@ -1,0 +1,131 @@
+"""What a notebook sees: presets, results that print short, and a policy that is asked about observations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_ppo import (
+    EnvConfig,
+    EvalConfig,
+    PPOConfig,
+    RogueNetConfig,
+    SelfPlayConfig,
+    TrainEvalConfig,
+    evaluate,
+    preset,
+    train,
+)
+from enn_ppo.agent import load_policy, save_agent
+from enn_ppo.clone import _still_falls
+from tests.enn_ppo.evaluation_worlds import Duel
+from tests.enn_ppo.worlds import Clock, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+
+SMALL = {"width": 4, "height": 4, "num_mines": 2, "num_robots": 2, "max_steps": 10}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("run") / "a"
+    train(tiny_config(run_dir, eval=TrainEvalConfig(greedy=True)))
+    return run_dir
+
+
+def test_a_preset_is_what_the_command_trains_with() -> None:
+    config = preset("FloorIsLava", "optim.lr=0.5", seed=7, run_dir="out/a")
+    assert (config.env.id, config.net.relpos.extent) == ("FloorIsLava", (1, 1))
+    assert (config.optim.lr, config.seed, config.run_dir) == (0.5, 7, "out/a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("FloorIsLav",), r"env=FloorIsLav is not a choice; .*did you mean 'FloorIsLava'"),
+     (("Xor", "optim.lrr=1"), r"optim\.lrr is not a setting.*did you mean 'optim\.lr'"),
+     (("Xor", "optim.lr=-1"), r"optim\.lr must be")],
+)  # fmt: skip
+def test_a_preset_that_is_none_is_told(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        preset(*arguments)
+
+
+def test_results_print_short(tmp_path: Path) -> None:
+    result = train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=320), env=Clock)
+    assert repr(result).startswith(f"TrainResult(run_dir='{tmp_path / 'a'}', step=320, episodic_reward=")
+    assert len(repr(result)) < 200
+    evaluated = evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=5), env=Clock)
+    assert str(evaluated).startswith("episodic_reward: ") and "Episode(" not in repr(evaluated)
+
+
+def test_an_evaluation_is_greedy_where_its_run_says_so_and_tells_the_world_it_played_in(
+    run: Path, tmp_path: Path
+) -> None:
+    def report(name: str, **settings: Any) -> dict[str, Any]:
+        output = tmp_path / f"{name}.json"
+        evaluate(EvalConfig(checkpoint=str(run), episodes=3, output=str(output), **settings))
+        told: dict[str, Any] = json.loads(output.read_text())
+        return told
+
+    assert report("own")["greedy"] is True
+    assert report("sampled", greedy=False)["greedy"] is False
+    assert report("wide", env_kwargs={"width": 5})["env_kwargs"] == {**SMALL, "width": 5}
+
+
+def rows_of(probabilities: Any) -> list[list[float]]:
+    """Of each actor, however the kind of action tells it."""
+    rows: list[list[float]] = probabilities["rows"] if isinstance(probabilities, dict) else probabilities
+    return rows
+
+
+def test_a_policy_answers_one_observation_or_several(run: Path) -> None:
+    policy = load_policy(run, greedy=True)
+    env = PythonMineSweeper(**SMALL)
+    first = env.reset()
+    decision = policy.act(first)
+    assert decision.actions.keys() == first.actions.keys()
+    env.act(decision.actions)  # which takes them
+    for probabilities in decision.probabilities.values():
+        assert all(sum(each) == pytest.approx(1, abs=1e-5) for each in rows_of(probabilities))
+    assert np.isfinite(decision.value)
+    both = policy.act([first, first])
+    assert [each.value for each in both] == pytest.approx([decision.value] * 2)
+    assert policy.act([]) == []
+
+
+def test_an_agent_file_and_a_value_network_and_scaled_values_will_do(run: Path, tmp_path: Path) -> None:
+    obs = PythonMineSweeper(**SMALL).reset()
+    exported = load_policy(save_agent(run, tmp_path / "seek.agent"), greedy=True).act(obs)
+    assert exported.value == load_policy(run, greedy=True).act(obs).value
+    value_net = RogueNetConfig(d_model=8, n_layer=1, n_head=1)
+    train(tiny_config(tmp_path / "b", value_net=value_net, ppo=PPOConfig(normalize="rewards")))
+    policy = load_policy(tmp_path / "b")
+    own = policy._critic
+    assert own is not policy._net and np.isfinite(policy.act(obs).value)
+
+
+def test_an_observation_that_does_not_fit_is_told(run: Path) -> None:
+    with pytest.raises(ValueError, match="the observation"):
+        load_policy(run).act(Clock().reset())
+
+
+def test_after_self_play_every_side_is_played_by_itself(tmp_path: Path) -> None:
+    pytest.importorskip("openskill")
+    train(
+        tiny_config(tmp_path / "a", env=EnvConfig(), self_play=SelfPlayConfig(enabled=True, snapshot_interval=32)),
+        env=Duel,
+    )
+    result = evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20), env=Duel)
+    mirrored = evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=20, opponent=str(tmp_path / "a")), env=Duel)
+    assert result.estimates == mirrored.estimates
+    assert "win_rate" in result.estimates
+
+
+def test_cloning_says_where_it_could_go_on(tmp_path: Path) -> None:
+    assert _still_falls([{"holdout_loss": 0.5}, {"holdout_loss": 0.4}])
+    assert not _still_falls([{"holdout_loss": 0.5}, {"holdout_loss": 0.4999}])
+    assert not _still_falls([{"holdout_loss": 0.4}, {"holdout_loss": 0.5}])
+    assert not _still_falls([{"loss": 0.5}, {"loss": 0.4}])
