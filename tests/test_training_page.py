@@ -24,11 +24,20 @@ def commands() -> list[list[str]]:
 
 
 def test_the_callback_of_the_page_trains(tmp_path: Path) -> None:
-    (program,) = blocks("python")
+    program, _ = blocks("python")
     shorter = program.replace("TrainConfig()", "TrainConfig(total_timesteps=8192)")
     assert shorter != program
     done = subprocess.run([sys.executable, "-c", shorter], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_program_of_the_page_trains_evaluates_and_asks_the_policy(tmp_path: Path) -> None:
+    _, program = blocks("python")
+    shorter = program.replace("100_000", "8_192")
+    assert shorter != program
+    done = subprocess.run([sys.executable, "-c", shorter], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "episodic_reward: " in done.stdout
 
 
 @pytest.mark.parametrize(
