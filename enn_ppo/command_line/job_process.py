@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +44,6 @@ class JobProcess:
         config: given to `run`; its class is what an unknown setting is looked up in.
         log: file to whose end everything goes that the job prints; its folder is made.
         environment: variables of the process over those of this one.
-        inherited: open file descriptors that the job shall hold until it ends.
 
     Raises:
         ValueError: the log cannot be written.
@@ -57,7 +56,6 @@ class JobProcess:
         log: Path,
         *,
         environment: Mapping[str, str] | None = None,
-        inherited: Sequence[int] = (),
     ) -> None:
         self.log = log
         self._asked: float | None = None
@@ -71,7 +69,6 @@ class JobProcess:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **(environment or {})},
-                    pass_fds=tuple(inherited),
                     process_group=0,
                 )
         except OSError as error:
@@ -82,6 +79,11 @@ class JobProcess:
             self._process.stdin as pipe,
         ):  # if it died already, its exit code tells
             pipe.write(payload)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
 
     def poll(self) -> int | None:
         """The exit code, negative if a signal ended the process; None while it runs.

@@ -37,7 +37,7 @@ class SweepConfig:
     """Minutes of sweeping in all, interruptions not counted; then the running trials are stopped, and can be continued
     with more minutes. Greater than 0; null: no limit. Default null."""
     jobs: int = 1
-    """Trials that run at a time, each in a process of its own. At least 1. Default 1."""
+    """Trials that run at a time; each has a process of its own. At least 1. Default 1."""
     sampler: Sampler = "tpe"
     """How the next values are chosen: `tpe` (tree-structured Parzen estimator: Bergstra and others, 2011) or `random`.
     Default `tpe`."""

@@ -1,72 +1,37 @@
-"""The learning curve of a run that is still being written."""
+"""One metric over the progress of a run."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 from enn_ppo.config import TrainConfig
+from entity_gym.errors import nearest
 
 
 class Curve:
-    """One metric over the progress of a run, read from its `metrics.jsonl` as that grows.
+    """The values of a metric, row by row of `metrics.jsonl`.
 
     Args:
-        path: of the file, which need not exist yet.
         metric: the column.
-        config: of the run; its steps, or its seconds where those are nearer, say what progress is.
+        config: of the run; progress is told by its steps, or by its seconds where these are nearer to the end.
         last_fraction: of the run, over which values are averaged.
 
     Attributes:
         progress: how much of the run is done, from 0 to 1.
-        names: the columns seen so far.
     """
 
-    def __init__(self, path: Path, metric: str, config: TrainConfig, last_fraction: float) -> None:
+    def __init__(self, metric: str, config: TrainConfig, last_fraction: float) -> None:
         self.progress = 0.0
-        self.names: dict[str, None] = {}
-        self._path, self._metric, self._last_fraction = path, metric, last_fraction
+        self._metric, self._last_fraction = metric, last_fraction
         self._steps, self._seconds = config.total_timesteps, config.max_train_seconds
-        self._offset = 0
+        self._names: dict[str, None] = {}
         self._points: list[tuple[float, float]] = []  # progress, value
 
-    def follow(self) -> None:
-        """Read what was written since the last time. A run that was resumed has dropped rows: then all is read again."""
-        if not self._path.exists():
-            return
-        with open(self._path, "rb") as file:
-            if self._path.stat().st_size < self._offset:
-                self._offset, self.progress = 0, 0.0
-                self._points.clear()
-            file.seek(self._offset)
-            whole, _, rest = file.read().rpartition(b"\n")  # the last line may be half there
-            self._offset = file.tell() - len(rest)
-        for line in whole.splitlines():
-            self._read(line)
-
-    def mean(self, progress: float | None = None) -> float | None:
-        """The mean over the `last_fraction` of a run that ends at `progress`; where that is empty, the last value before it.
-
-        Args:
-            progress: from 0 to 1; None: where the run is.
-
-        Returns:
-            None where there is no value yet.
-        """
-        end = self.progress if progress is None else progress
-        before = [(at, value) for at, value in self._points if at <= end]
-        recent = [value for at, value in before if at > end - self._last_fraction]
-        return sum(recent) / len(recent) if recent else before[-1][1] if before else None
-
-    def _read(self, line: bytes) -> None:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(row, dict):
-            return
-        self.names |= dict.fromkeys(row)
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in a row. Evaluations count at the step of the policy that was evaluated."""
+        self._names |= dict.fromkeys(row)
         at = self._progress_of(row.get("step"), row.get("seconds"))
         self.progress = max(self.progress, at)
         value = row.get(self._metric)
@@ -74,6 +39,24 @@ class Curve:
             if self._metric.startswith("eval/"):
                 at = self._progress_of(row.get("eval/step", row.get("step")), None)
             self._points.append((at, float(value)))
+
+    def mean(self) -> float | None:
+        """The mean over the last part of the run so far; where that is empty, the last value; None without any."""
+        recent = [value for at, value in self._points if at > self.progress - self._last_fraction]
+        return sum(recent) / len(recent) if recent else self._points[-1][1] if self._points else None
+
+    def score(self) -> float:
+        """The mean of a run that is done.
+
+        Raises:
+            ValueError: there is no such metric, or no value of it.
+        """
+        value = self.mean()
+        if value is None and self._metric not in self._names:
+            raise ValueError(f"metrics.jsonl has no column {self._metric}; {nearest(self._metric, self._names)}")
+        if value is None:
+            raise ValueError(f"{self._metric} has no value: no episode ended")
+        return value
 
     def _progress_of(self, step: object, seconds: object) -> float:
         by_steps = step / self._steps if isinstance(step, int | float) else 0.0

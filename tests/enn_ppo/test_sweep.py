@@ -1,4 +1,4 @@
-"""A sweep with stand-ins for its trials' processes: what is drawn, told, pruned, failed, interrupted and reported.
+"""A sweep with stand-ins for its trials' processes: what is drawn, told, pruned, failed and interrupted.
 
 With real processes and real training: test_sweep_processes.py.
 """
@@ -6,9 +6,11 @@ With real processes and real training: test_sweep_processes.py.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,70 +19,74 @@ from typing import Any
 import pytest
 import yaml
 
+from enn_ppo import sweep as sweeping
+from enn_ppo.callbacks import Callback, Update
 from enn_ppo.config import TrainConfig
 from enn_ppo.errors import Interrupted
-from enn_ppo.sweep import SweepResult, sweep
-from enn_ppo.tuning import scheduler, study, trial
+from enn_ppo.sweep import Plan, SweepResult, best_of, import_optuna, open_study, sweep, trials_in
 from enn_ppo.tuning.command import run_sweep, split
 from enn_ppo.tuning.config import SweepConfig
-from enn_ppo.tuning.study import best_of, locked, open_study, prepare_folder, trials_in
 
 optuna = pytest.importorskip("optuna", minversion="4")
-pytest.importorskip("plotly")
 
 SPACE = {"optim.lr": {"scale": "log", "low": 1e-4, "high": 1e-2}}
-Run = Callable[[TrainConfig], Iterator[float | int]]
+Run = Callable[[TrainConfig], Iterator[float]]
 
 
 class Process:
-    """A job that does a step of its run at every look: one row of metrics, or the end with an exit code.
+    """Runs its trial where it stands, before it returns."""
 
-    A run yields rewards, ten in all, and perhaps an exit code, an int, instead of one.
-    """
-
-    started: list[TrainConfig] = []
-
-    def __init__(
-        self,
-        run: Run,
-        config: TrainConfig,
-        log: Path,
-        *,
-        environment: Mapping[str, str],
-        inherited: Sequence[int],
-    ) -> None:
-        self.started.append(config)
-        self.code: int | None = None
-        self._folder, self._steps, self._rewards = Path(str(config.run_dir)), config.total_timesteps, run(config)
-        (self._folder / "checkpoints/latest").mkdir(parents=True, exist_ok=True)
-        self._rows = 0
+    def __init__(self, run: Callable[[Any], object], plan: Any, log: Path, *, environment: Mapping[str, str]) -> None:
+        self.log, self.pid, self._code = log, os.getpid(), 0
+        try:
+            run(plan)
+        except Crash as crash:
+            self._code = int(str(crash))
 
     def poll(self) -> int | None:
-        if self.code is None:
-            value = next(self._rewards, 0)
-            if isinstance(value, int):
-                self.code = value
-            else:
-                self._rows += 1
-                row = {"step": self._rows * self._steps / 10, "episodic_reward": value}
-                with open(self._folder / "metrics.jsonl", "a") as file:
-                    file.write(json.dumps(row) + "\n")
-        return self.code
+        return self._code
 
     def interrupt(self) -> None:
-        self.code = 130 if self.code is None else self.code
+        pass
 
     kill = interrupt
 
     def reason(self) -> str:
-        return "the wall is red"
+        return f"killed by signal {self._code}"
+
+
+class Crash(BaseException):
+    """Ends a process without a word to its study."""
+
+
+class Training:
+    """Stands for `train`: its rewards are those that `work` yields, ten in all."""
+
+    def __init__(self, work: Run) -> None:
+        self.work = work
+
+    def __call__(self, config: TrainConfig, *, callbacks: Sequence[Callback]) -> None:
+        started.append(config)
+        folder = Path(str(config.run_dir))
+        for k, value in enumerate(self.work(config), 1):
+            row = {"step": k * config.total_timesteps / 10, "episodic_reward": value}
+            (folder / "checkpoints/latest").mkdir(parents=True, exist_ok=True)
+            with open(folder / "metrics.jsonl", "a") as file:
+                file.write(json.dumps(row) + "\n")
+            update = Update(k, row, lambda: None)
+            callbacks[0].on_update(update)
+            if update.stopped:
+                break
+
+
+started: list[TrainConfig] = []
 
 
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trial, "JobProcess", Process)
-    monkeypatch.setattr(scheduler, "_POLL_INTERVAL", 0.0)
-    monkeypatch.setattr(Process, "started", [])
+    monkeypatch.setattr(sweeping, "JobProcess", Process)
+    monkeypatch.setattr(sweeping, "_POLL_INTERVAL", 0.0)
+    started.clear()
     monkeypatch.chdir(tmp_path)
 
 
@@ -98,13 +104,21 @@ def learning_rate(config: TrainConfig) -> Iterator[float]:
     return iter([float(config.optim.lr)] * 10)
 
 
+def fails(config: TrainConfig) -> Iterator[float]:
+    raise ValueError("the wall is red")
+
+
 def run(tmp_path: Path, work: Run = learning_rate, **settings: Any) -> SweepResult:
     config = SweepConfig(**({"space": SPACE, "trials": 3, "sampler": "random", "pruner": "none"} | settings))
-    return sweep(config, tmp_path / "s", compose, run=work)
+    return sweep(config, tmp_path / "s", compose, run=Training(work))
+
+
+def study_of(tmp_path: Path) -> Any:
+    return open_study(Plan(SweepConfig(space=SPACE), tmp_path / "s", compose, learning_rate))
 
 
 def trials(tmp_path: Path) -> list[Any]:
-    return open_study(tmp_path / "s", SweepConfig(space=SPACE)).get_trials()
+    return study_of(tmp_path).get_trials()
 
 
 # --- Trials ---
@@ -112,7 +126,7 @@ def trials(tmp_path: Path) -> list[Any]:
 
 def test_every_trial_draws_its_values_and_the_best_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run(tmp_path)
-    rates = [float(config.optim.lr) for config in Process.started]
+    rates = [float(config.optim.lr) for config in started]
     assert len(set(rates)) == 3 and all(1e-4 <= rate <= 1e-2 for rate in rates)
     assert result.value == pytest.approx(max(rates)) and result.best == rates.index(max(rates))
     lines = capsys.readouterr().out.splitlines()
@@ -122,34 +136,43 @@ def test_every_trial_draws_its_values_and_the_best_is_found(tmp_path: Path, caps
 
 def test_a_sweep_can_minimize(tmp_path: Path) -> None:
     result = run(tmp_path, direction="minimize")
-    assert result.value == pytest.approx(min(float(config.optim.lr) for config in Process.started))
+    assert result.value == pytest.approx(min(float(config.optim.lr) for config in started))
 
 
 def test_the_score_of_a_trial_is_the_mean_of_its_seeds_over_the_last_part_of_each(tmp_path: Path) -> None:
     # seed 5 ends with 1, 3 and seed 6 with 5, 7: (2 + 6) / 2
     tails = {5: [0.0] * 8 + [1.0, 3.0], 6: [9.0] * 8 + [5.0, 7.0]}
     assert run(tmp_path, lambda config: iter(tails[config.seed]), trials=1, seeds=2).value == 4.0
-    assert [config.seed for config in Process.started] == [5, 6]
+    assert [config.seed for config in started] == [5, 6]
 
 
-def test_as_many_trials_as_asked_for_run_at_a_time(tmp_path: Path) -> None:
-    running, most = set[int](), 0
+def test_as_many_trials_as_asked_for_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = set[Path](), 0
 
-    def work(config: TrainConfig) -> Iterator[float]:
-        nonlocal most
-        running.add(id(config))
-        for _ in range(10):
-            most = max(most, len(running))
-            yield 1.0
-        running.remove(id(config))
+    class Patient(Process):
+        """Ends at the third look."""
 
-    run(tmp_path, work, trials=5, jobs=2)
-    assert most == 2 and len(Process.started) == 5
+        looks = 0
+
+        def poll(self) -> int | None:
+            nonlocal most
+            running.add(self.log)
+            most, self.looks = max(most, len(running)), self.looks + 1
+            if self.looks < 3:
+                return None
+            running.remove(self.log)
+            return 0
+
+    monkeypatch.setattr(sweeping, "JobProcess", Patient)
+    monkeypatch.setattr(os, "getpid", iter(range(10**6)).__next__)  # each trial in a process of its own
+    monkeypatch.setattr(sweeping, "_finish", lambda *arguments, **named: None)
+    run(tmp_path, trials=5, jobs=2)
+    assert most == 2 and len(started) == 5
 
 
 def test_a_trial_whose_curve_stays_behind_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def work(config: TrainConfig) -> Iterator[float]:
-        return iter([3.0 - len(Process.started)] * 10)  # each trial is worse than those before
+        return iter([3.0 - len(started)] * 10)  # each trial is worse than those before
 
     run(tmp_path, work, pruner="median", startup_trials=2, prune_after=0.5)
     assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "COMPLETE", "PRUNED"]
@@ -163,8 +186,8 @@ def test_a_trial_whose_curve_stays_behind_is_given_up(tmp_path: Path, capsys: py
 def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(config: TrainConfig) -> Iterator[float | int]:
-        return iter([2]) if len(Process.started) == 1 else learning_rate(config)
+    def work(config: TrainConfig) -> Iterator[float]:
+        return fails(config) if len(started) == 1 else learning_rate(config)
 
     result = run(tmp_path, work)
     assert [made.state.name for made in trials(tmp_path)] == ["FAIL", "COMPLETE", "COMPLETE"]
@@ -175,17 +198,38 @@ def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(
 
 def test_settings_that_are_not_allowed_fail_their_trial_before_it_starts(tmp_path: Path) -> None:
     run(tmp_path, space={"optim.batch_size": [512, 4096]}, trials=6)
-    reasons = {made.params["optim.batch_size"]: made.user_attrs["reason"] for made in trials(tmp_path)}
-    assert reasons["512"] == ""
+    reasons = {made.params["optim.batch_size"]: made.user_attrs.get("reason") for made in trials(tmp_path)}
+    assert reasons["512"] is None
     assert reasons["4096"].startswith("optim.batch_size must be at most the 2048 frames")
-    assert {config.optim.batch_size for config in Process.started} == {512}
+    assert {config.optim.batch_size for config in started} == {512}
 
 
 @pytest.mark.parametrize(("asked", "given"), [(2, "all 2 trials failed"), (50, "the first 10 trials failed")])
 def test_a_sweep_in_which_everything_fails_says_why(asked: int, given: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{given}; trial 0: the wall is red"):
-        run(tmp_path, lambda config: iter([1]), trials=asked)
-    assert (tmp_path / "s/sweep.html").exists()
+        run(tmp_path, fails, trials=asked)
+
+
+def test_a_trial_whose_process_dies_has_failed_and_the_sweep_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(config: TrainConfig) -> Iterator[float]:
+        if len(started) == 2:
+            raise Crash(11)
+        return learning_rate(config)
+
+    run(tmp_path, work)
+    assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert "2 of 3 done; trial 1: failed: killed by signal 11" in capsys.readouterr().out
+
+
+def test_a_sweep_that_cannot_begin_a_trial_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashes(plan: Any) -> None:
+        raise Crash(9)
+
+    monkeypatch.setattr(sweeping, "run_trial", crashes)
+    with pytest.raises(ValueError, match=r"a trial could not begin: killed by signal 9 \(.*process_0\.log\)"):
+        run(tmp_path)
 
 
 def test_a_metric_that_is_not_there_is_named_with_what_is_near(tmp_path: Path) -> None:
@@ -206,8 +250,9 @@ def interrupts(number: signal.Signals, *, after: int) -> Run:
 
     def work(config: TrainConfig) -> Iterator[float]:
         for row in range(10):
-            if len(Process.started) == 2 and row == after:
-                signal.raise_signal(number)
+            if len(started) == 2 and row == after:
+                signal.raise_signal(number)  # reaches the sweep, which asks its trials to end
+                raise Interrupted("asked to end", 130)
             yield float(config.optim.lr)
 
     return work
@@ -220,22 +265,33 @@ def test_an_interrupted_sweep_goes_on_with_the_trial_that_ran(
     with pytest.raises(Interrupted, match="the same command goes on with") as error:
         run(tmp_path, interrupts(number, after=3))
     assert error.value.exit_code == code
-    assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "RUNNING"]
-    assert (tmp_path / "s/sweep.html").exists()
+    assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "FAIL", "WAITING"]
 
     run(tmp_path)
-    assert "going on: 1 trials are done, 1 were left unfinished" in capsys.readouterr().out
-    _, stopped, continued, third = Process.started
+    output = capsys.readouterr().out
+    assert "going on: 1 trials are done, 1 were left unfinished" in output and "2 of 3 done; trial 1: 0." in output
+    _, stopped, continued, third = started
     assert continued.resume == stopped.run_dir == continued.run_dir and continued.optim == stopped.optim
-    assert third.resume is None and third.optim not in (Process.started[0].optim, stopped.optim)
-    assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE"] * 3
+    assert third.resume is None and third.optim not in (started[0].optim, stopped.optim)
+    assert [made.state.name for made in trials_in(study_of(tmp_path), "complete", "fail")] == ["COMPLETE"] * 3
+
+
+def test_a_trial_of_a_sweep_that_was_killed_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, trials=1)
+    made = study_of(tmp_path).ask()
+    made.suggest_float("optim.lr", 1e-4, 1e-2, log=True)
+    made.set_user_attr("process", 2**22 + 1)  # more than Linux ever gives
+    run(tmp_path, trials=2)
+    assert "going on: 1 trials are done, 1 were left unfinished" in capsys.readouterr().out
+    assert started[1].optim.lr == pytest.approx(made.params["optim.lr"], rel=1e-5)
+    assert str(started[1].run_dir).endswith("0001/seed_5")
 
 
 def test_seeds_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(tmp_path, interrupts(signal.SIGINT, after=0), trials=1, seeds=3)
     run(tmp_path, trials=1, seeds=3)
-    assert [config.seed for config in Process.started] == [5, 6, 6, 7]
+    assert [config.seed for config in started] == [5, 6, 6, 7]
 
 
 def test_when_the_minutes_are_up_what_runs_is_stopped_and_goes_on_with_more(
@@ -247,19 +303,25 @@ def test_when_the_minutes_are_up_what_runs_is_stopped_and_goes_on_with_more(
         nonlocal now
         for _ in range(10):
             now += 6.0  # a trial takes a minute
+            if now > end:
+                raise Interrupted("asked to end", 130)
             yield float(config.optim.lr)
 
-    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sweeping.time, "monotonic", lambda: now)
+    end = 90.0
     run(tmp_path, work, trials=None, minutes=1.5)
-    assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "RUNNING"]
-    run(tmp_path, work, trials=None, minutes=2.6)
-    assert [made.state.name for made in trials(tmp_path)][:2] == ["COMPLETE", "COMPLETE"]
+    assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "FAIL", "WAITING"]
+    end = 160.0
+    run(tmp_path, work, trials=None, minutes=2.3)
+    assert len(trials_in(study_of(tmp_path), "complete")) == 2
+    assert {str(config.run_dir)[-11:] for config in started[1:3]} == {"0001/seed_5"}
 
 
 def test_without_a_complete_trial_in_time_the_error_says_how_to_go_on(tmp_path: Path) -> None:
     def work(config: TrainConfig) -> Iterator[float]:
-        while True:
-            yield 1.0
+        yield 1.0
+        time.sleep(0.2)
+        raise Interrupted("asked to end", 130)
 
     with pytest.raises(ValueError, match=r"no trial was complete when the budget was used up.*more sweep\.minutes"):
         run(tmp_path, work, trials=None, minutes=0.002)
@@ -267,9 +329,9 @@ def test_without_a_complete_trial_in_time_the_error_says_how_to_go_on(tmp_path: 
 
 def test_a_finished_sweep_does_nothing_more_but_takes_more_trials(tmp_path: Path) -> None:
     first = run(tmp_path)
-    assert run(tmp_path) == first and len(Process.started) == 3
+    assert run(tmp_path) == first and len(started) == 3
     run(tmp_path, trials=4, jobs=2)
-    assert len({config.optim.lr for config in Process.started}) == 4  # and draws nothing twice
+    assert len({config.optim.lr for config in started}) == 4  # and draws nothing twice
 
 
 # --- The folder ---
@@ -280,7 +342,7 @@ def test_another_sweep_in_the_folder_is_not_mixed_with_this_one(tmp_path: Path) 
     with pytest.raises(ValueError, match=r"holds a sweep with other settings: sweep\.seeds 1, now 2; give another"):
         run(tmp_path, seeds=2)
     config = SweepConfig(space=SPACE, trials=2, seeds=2, sampler="random")
-    sweep(config, tmp_path / "s", compose, run=learning_rate, overwrite=True)
+    sweep(config, tmp_path / "s", compose, run=Training(learning_rate), overwrite=True)
     assert len(trials(tmp_path)) == 2
 
 
@@ -288,13 +350,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s/thesis.tex").touch()
     with pytest.raises(ValueError, match=r"s holds something that is no sweep: give another run_dir"):
-        prepare_folder(tmp_path / "s", SweepConfig(space=SPACE), [], overwrite=True)
-
-
-def test_two_processes_cannot_work_on_one_sweep(tmp_path: Path) -> None:
-    with locked(tmp_path / "s"), pytest.raises(ValueError, match=r"process \d+ is working on this sweep"):
-        with locked(tmp_path / "s"):
-            raise AssertionError("unreachable")
+        sweep(SweepConfig(space=SPACE), tmp_path / "s", compose, overwrite=True)
 
 
 def test_an_optuna_that_is_too_old_or_missing_is_told_with_the_command_that_helps(
@@ -302,35 +358,17 @@ def test_an_optuna_that_is_too_old_or_missing_is_told_with_the_command_that_help
 ) -> None:
     monkeypatch.setattr(optuna, "__version__", "2.10.1")
     with pytest.raises(ValueError, match=r'needs optuna 4 or newer.*has 2\.10\.1.*pip install "enn-ppo\[sweep\]"'):
-        study.import_optuna()
+        import_optuna()
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ValueError, match=r'needs optuna: pip install "enn-ppo\[sweep\]"'):
-        study.import_optuna()
-
-
-def test_the_report_is_one_page_with_pictures_and_every_trial(tmp_path: Path) -> None:
-    def work(config: TrainConfig) -> Iterator[float | int]:
-        return iter([1]) if len(Process.started) == 2 else learning_rate(config)
-
-    result = run(tmp_path, work, trials=4)
-    page = (tmp_path / "s/sweep.html").read_text()
-    for title in ("History", "Learning curves", "Importance", "Slices"):
-        assert f"<h2>{title}</h2><div " in page, title
-    assert "3 complete, 1 failed trials" in page and "the wall is red" in page and result.command in page
-    assert "<script src=" not in page  # needs no network
-    assert page.count("<tr class='best'>") == 1
-
-
-def test_the_report_of_one_trial_says_what_it_cannot_draw(tmp_path: Path) -> None:
-    run(tmp_path, trials=1)
-    assert "<h2>Importance</h2><p>Not drawn: needs two complete trials.</p>" in (tmp_path / "s/sweep.html").read_text()
+        import_optuna()
 
 
 def test_the_best_trial_has_a_file_with_all_its_settings(tmp_path: Path) -> None:
     result = run(tmp_path)
     text = (tmp_path / "s/experiment/best.yaml").read_text()
     values = yaml.safe_load(text)
-    best = best_of(open_study(tmp_path / "s", SweepConfig(space=SPACE)))
+    best = best_of(study_of(tmp_path))
     assert best is not None and best.number == result.best
     assert f"optim.lr={values['optim']['lr']}" == best.user_attrs["arguments"][0]
     assert text.startswith("# @package _global_\n") and "run_dir" not in values and values["seed"] == 5
@@ -438,6 +476,6 @@ def test_what_begins_with_a_dash_goes_to_both(tmp_path: Path) -> None:
 
 
 def test_trials_are_counted_by_their_state(tmp_path: Path) -> None:
-    run(tmp_path, lambda config: iter([1]) if len(Process.started) == 1 else learning_rate(config))
-    made = open_study(tmp_path / "s", SweepConfig(space=SPACE))
+    run(tmp_path, lambda config: fails(config) if len(started) == 1 else learning_rate(config))
+    made = study_of(tmp_path)
     assert [len(trials_in(made, state)) for state in ("complete", "fail", "pruned", "running")] == [2, 1, 0, 0]

@@ -1,9 +1,6 @@
-"""The learning curve of a run, followed while it is written."""
+"""The learning curve of a run, row by row."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 
@@ -13,62 +10,49 @@ from enn_ppo.tuning.curve import Curve
 CONFIG = TrainConfig(total_timesteps=1000, rollout=RolloutConfig(num_envs=8, steps=8), optim=OptimConfig(batch_size=64))
 
 
-def lines(*rows: tuple[int, float | None]) -> str:
-    return "".join(json.dumps({"step": step, "episodic_reward": reward}) + "\n" for step, reward in rows)
-
-
-def curve_of(path: Path, text: str, *, metric: str = "episodic_reward", config: TrainConfig = CONFIG) -> Curve:
-    path.write_text(text)
-    curve = Curve(path, metric, config, last_fraction=0.2)
-    curve.follow()
+def curve_of(*rows: dict[str, object], metric: str = "episodic_reward", config: TrainConfig = CONFIG) -> Curve:
+    curve = Curve(metric, config, last_fraction=0.2)
+    for row in rows:
+        curve.add(row)
     return curve
 
 
-def test_the_score_is_the_mean_over_the_last_fraction(tmp_path: Path) -> None:
+def rewards(*points: tuple[int, float | None]) -> list[dict[str, object]]:
+    return [{"step": step, "episodic_reward": reward} for step, reward in points]
+
+
+def test_the_score_is_the_mean_over_the_last_fraction() -> None:
     # of 1,000 steps the last fifth is what comes after 800: (4 + 6) / 2
-    curve = curve_of(tmp_path / "m", lines((400, 1.0), (800, 2.0), (900, 4.0), (950, None), (1000, 6.0)))
-    assert curve.progress == 1.0
-    assert curve.mean() == 5.0
+    curve = curve_of(*rewards((400, 1.0), (800, 2.0), (900, 4.0), (950, None), (1000, 6.0)))
+    assert (curve.progress, curve.score()) == (1.0, 5.0)
 
 
-def test_a_point_in_the_middle_knows_only_what_came_before(tmp_path: Path) -> None:
-    curve = curve_of(tmp_path / "m", lines((300, 1.0), (400, 3.0), (500, 8.0), (1000, 100.0)))
-    assert curve.mean(0.5) == 5.5  # after 300 and up to 500
-    assert curve.mean(0.9) == 8.0  # nothing after 700: the last before
-    assert curve.mean(0.1) is None
+def test_the_mean_of_a_run_that_goes_on_is_that_of_its_last_fifth_so_far_or_the_last_value() -> None:
+    assert curve_of().mean() is None
+    assert curve_of(*rewards((300, 1.0), (400, 3.0), (500, 8.0))).mean() == 5.5  # after 300
+    assert curve_of(*rewards((300, 1.0), (400, 3.0), (900, None))).mean() == 3.0  # nothing after 700: the last before
 
 
-def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:
-    path = tmp_path / "m"
-    curve = Curve(path, "episodic_reward", CONFIG, last_fraction=1.0)
-    curve.follow()  # not there yet
-    whole = lines((500, 1.0), (1000, 3.0))
-    for end in (10, len(whole) - 5, len(whole)):
-        path.write_text(whole[:end])
-        curve.follow()
-        assert curve.mean() == {10: None, len(whole) - 5: 1.0, len(whole): 2.0}[end]
+def test_progress_is_by_the_clock_where_that_is_nearer_to_its_end() -> None:
+    row = {"step": 5000, "seconds": 4, "episodic_reward": 1}
+    assert curve_of(row, config=TrainConfig(max_train_seconds=10.0)).progress == 0.4
 
 
-def test_a_resumed_run_that_dropped_rows_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "m"
-    curve = curve_of(path, lines((500, 1.0), (900, 9.0)))
-    path.write_text(lines((500, 1.0)))
-    curve.follow()
-    assert (curve.progress, curve.mean()) == (0.5, 1.0)
+def test_an_evaluation_counts_at_the_step_of_the_policy_that_was_evaluated() -> None:
+    late = {"step": 900, "eval/episodic_reward": 7, "eval/step": 300}
+    last = {"step": 1000, "eval/episodic_reward": 3, "eval/step": 1000}
+    assert curve_of(late, last, metric="eval/episodic_reward").mean() == 3.0
 
 
-def test_progress_is_by_the_clock_where_that_is_nearer_to_its_end(tmp_path: Path) -> None:
-    config = TrainConfig(max_train_seconds=10.0)
-    curve = curve_of(tmp_path / "m", '{"step": 5000, "seconds": 4, "episodic_reward": 1}\n', config=config)
-    assert curve.progress == 0.4
+@pytest.mark.parametrize(
+    "row", [{"step": 1, "episodic_reward": float("nan")}, {"step": 1}, {"step": 1, "episodic_reward": "x"}]
+)
+def test_rows_without_a_number_are_passed_over(row: dict[str, object]) -> None:
+    assert curve_of(row).mean() is None
 
 
-def test_an_evaluation_counts_at_the_step_of_the_policy_that_was_evaluated(tmp_path: Path) -> None:
-    text = '{"step": 900, "eval/episodic_reward": 7, "eval/step": 300}\n'
-    curve = curve_of(tmp_path / "m", text, metric="eval/episodic_reward")
-    assert (curve.mean(0.3), curve.mean(0.2)) == (7.0, None)
-
-
-@pytest.mark.parametrize("text", ["no json\n", "[1]\n", '{"step": 1, "episodic_reward": NaN}\n', '{"step": 1}\n'])
-def test_rows_without_a_number_are_passed_over(text: str, tmp_path: Path) -> None:
-    assert curve_of(tmp_path / "m", text).mean() is None
+def test_a_metric_that_is_not_there_is_told_from_one_without_a_value() -> None:
+    with pytest.raises(ValueError, match=r"no column episodic_rewrad; .*did you mean 'episodic_reward'"):
+        curve_of(*rewards((1, 1.0)), metric="episodic_rewrad").score()
+    with pytest.raises(ValueError, match="episodic_reward has no value: no episode ended"):
+        curve_of(*rewards((1, None))).score()

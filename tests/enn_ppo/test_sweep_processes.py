@@ -21,7 +21,6 @@ space:
 """
 
 pytest.importorskip("optuna", minversion="4")
-pytest.importorskip("plotly")
 
 
 def command(program: str, *arguments: str) -> list[str]:
