@@ -215,7 +215,8 @@ def test_a_second_ctrl_c_aborts_at_once_and_leaves_a_checkpoint_that_loads(tmp_p
     assert time.monotonic() - started < 10
     assert process.returncode == 130
     assert errors == "interrupted\n"
-    assert load_checkpoint(tmp_path / "out/a/checkpoints/latest").step == 0  # no other was due
+    # of the start, or of the first Ctrl-C, if its update was done before the second
+    assert load_checkpoint(tmp_path / "out/a/checkpoints/latest").step in (0, 32)
 
 
 def test_wandb_offline_needs_no_account_and_writes_into_the_run_directory(tmp_path: Path) -> None:

@@ -240,13 +240,13 @@ def test_everything_is_on_in_the_run_that_the_others_must_equal(whole: Path, wor
         assert len({row["env_info/num_mines"] for row in rows}) > 2
 
 
-@pytest.mark.parametrize("updates", range(1, UPDATES + 1))
+@pytest.mark.parametrize("updates", range(1, UPDATES))
 def test_a_run_interrupted_at_any_update_and_resumed_equals_the_uninterrupted_one(
     updates: int, world: World, whole: Path, tmp_path: Path
 ) -> None:
     config = world(tmp_path)
     stop_after(updates, config)
-    assert load_checkpoint(tmp_path).step == min(updates * FRAMES, config.total_timesteps)
+    assert load_checkpoint(tmp_path).step == updates * FRAMES
     train(resumed(config))
     assert_same_run(tmp_path, whole)
 
@@ -256,7 +256,7 @@ def test_a_run_interrupted_at_every_update_equals_the_uninterrupted_one(
 ) -> None:
     config = world(tmp_path)
     stop_after(1, config)
-    for _ in range(UPDATES - 1):
+    for _ in range(UPDATES - 2):  # after the last one, the run is done
         stop_after(1, resumed(config))
     train(resumed(config))
     assert_same_run(tmp_path, whole)
@@ -280,7 +280,7 @@ def test_the_best_checkpoint_by_training_rewards_is_that_of_the_uninterrupted_ru
     )
     train(whole)
     stop_after(1, parts)
-    for _ in range(6):
+    for _ in range(5):
         stop_after(1, resumed(parts))
     train(resumed(parts))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
@@ -405,7 +405,7 @@ def test_a_budget_of_seconds_is_kept_over_interruptions_and_the_time_between_the
     whole, parts = (world(tmp_path / name, **budget) for name in ("whole", "parts"))
     train(whole)
     stop_after(1, parts)
-    for _ in range(4):
+    for _ in range(3):
         next(now)  # while nothing runs, time goes by
         stop_after(1, resumed(parts))
     train(resumed(parts))

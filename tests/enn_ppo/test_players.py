@@ -252,6 +252,6 @@ def test_parameters_that_decide_who_owns_what_cannot_change() -> None:
     sampler = PlayersSampler([ThreadedVecEnv(SNAKES, 2)], make_nets(cast.policies), cast, CPU, 0)
     for change in (sampler.configure, lambda info: sampler.reset(0, info)):
         with pytest.raises(
-            ValueError, match=r"env_info has 'num_snakes', on which it depends what belongs to which player"
+            ValueError, match=r"env.info has 'num_snakes', on which it depends what belongs to which player"
         ):
             change({"num_snakes": [2, 4]})

@@ -235,8 +235,8 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ([], "give at least one run directory"),
-        (["nowhere"], "nowhere is no run directory: there is no nowhere"),
-        (["sweep"], r"sweep is no run directory: there is no sweep/metrics.jsonl; the runs inside are sweep/0"),
+        (["nowhere"], "there is no nowhere"),
+        (["sweep"], r"sweep is no run directory: it holds no metrics.jsonl; the runs inside are sweep/0"),
         (["empty"], "empty/metrics.jsonl has no rows yet"),
         (["a", "x=second"], "x is 'second'; allowed: 'step', 'seconds', 'updates'; did you mean 'seconds'"),
         (["a", "band=max"], "band is 'max'; allowed: 'minmax', 'ci95', 'std'"),
