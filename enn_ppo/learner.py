@@ -1,4 +1,4 @@
-"""What learns: the networks, their optimizer, and the statistics that rewards and returns are scaled by."""
+"""The learner: networks, optimizer, and the running statistics that scale rewards or returns."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from rogue_net.backend import check_backend
 
 
 class Settings(NamedTuple):
-    """Settings of one update: every schedule has become its number."""
+    """Settings of one update, with the value of every schedule."""
 
-    step: int  # environment steps that were trained before it
+    step: int  # environment steps trained before this update
     ppo: PPOSettings
     learning_rates: tuple[float, float]  # of the policy, and of a separate value network
 
 
 class Learned(NamedTuple):
-    """An update that was done."""
+    """The result of an update."""
 
-    stats: dict[str, float]  # of the update, by name
-    played: Played  # what it learned from
+    stats: dict[str, float]  # name -> mean over the update's minibatches
+    played: Played  # episodes and counts of its rollout
 
 
 class LearnerState(NamedTuple):
@@ -60,60 +60,60 @@ class LearnerState(NamedTuple):
 
 
 class Learns(Protocol):
-    """What `TrainState` asks to learn: a `Learner`, or the face of one that is elsewhere.
+    """What `TrainState` needs of a learner: a `Learner` in this process, or a proxy of one in another process.
 
-    What it learns from is what the sampler beside it collects: a `Rollout`, or where one can be found.
+    `rollout` is what the sampler of the same run collects: a `Rollout`, or with Ray a reference to one.
     """
 
     device: torch.device
 
     @property
     def model(self) -> ActorCritic:
-        """The policy, and its values, as they are now."""
+        """The current policy and value function."""
 
     def learn(self, rollout: Any, settings: Settings) -> Learned:
-        """One update."""
+        """Train on a rollout once: one update."""
 
     def measure_rollout(self, rollout: Any) -> None:
-        """Begin the input statistics with a rollout that is not learned from."""
+        """Initialise the input statistics from a rollout, without training on it."""
 
     def measure_what_is_new(self, rollout: Any) -> None:
-        """Give features that a checkpoint had no statistics of those of a rollout that is not learned from."""
+        """Initialise the input statistics of features that the checkpoint did not have, without training."""
 
     def begin_episodes(self) -> None:
-        """New episodes begin everywhere."""
+        """All environments have been reset."""
 
     def state(self) -> LearnerState:
-        """For a checkpoint."""
+        """What a checkpoint saves."""
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Continue where `checkpoint` was written. Errors as in `Learner.restore`."""
+        """Continue from `checkpoint`. Errors as in `Learner.restore`."""
 
     def metrics(self) -> Row:
-        """What there is to tell beside what was `Learned`."""
+        """Metrics beside those of `Learned`."""
 
     def close(self) -> None:
         """Release everything. May be called twice."""
 
 
 class Learner:
-    """Learns from rollouts.
+    """Trains a policy and a value function on rollouts.
 
     Args:
-        config: of the run.
-        obs_space: what the policy sees.
-        action_space: what it does.
-        device: where it lives.
-        ranks: who learns together, each from the rollouts of as many environments.
-        num_players: of each environment, whom it plays: rollouts have a column for each.
+        config: settings of the run.
+        obs_space: observation space of the policy.
+        action_space: action name -> its space.
+        device: of the networks.
+        ranks: the processes that train together, each on rollouts of as many environments.
+        num_players: players of each environment that this policy plays; a rollout has a column for each.
 
     Attributes:
-        model: the policy, and its values.
-        loss: what is minimised: PPO's, with the terms that the settings ask for.
-        uses_graphs: whether learning is recorded as CUDA graphs, and acting should be.
+        model: policy and value function.
+        loss: `ppo_loss` with the additional terms of the settings.
+        uses_graphs: whether training uses CUDA graphs, and acting should, too.
 
     Raises:
-        ValueError: the networks cannot be computed there as the settings ask for, or `compile=graphs` cannot be.
+        ValueError: the device does not support the precision, or `compile=graphs`.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Learner:
         self._transferred: Sequence[Transferred] = ()
 
     def learn(self, rollout: Rollout, settings: Settings, *, stale: bool = False) -> Learned:
-        """One update: advantages, epochs of minibatches, input statistics.
+        """One update: estimate advantages, train epochs of minibatches, and update the input statistics.
 
         Args:
-            rollout: to learn from.
+            rollout: T steps of N environments.
             settings: of this update.
-            stale: whether any of it was played by earlier parameters. Then log-probs and values are computed again, and
-                advantages are those of V-trace.
+            stale: whether earlier parameters have played a part of it. Then log-probs and values are computed again, and
+                advantages are estimated with V-trace.
         """
         self.begin(settings)
         log_ratios = None
@@ -171,7 +171,7 @@ class Learner:
         return Learned(stats, merge_played(played))
 
     def begin(self, settings: Settings) -> None:
-        """Set the learning rates of an update, and key its random numbers."""
+        """Set the learning rates of an update, and seed its shuffling."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
         set_learning_rates(self.optimizer, settings.learning_rates)
@@ -179,12 +179,12 @@ class Learner:
     def estimate_advantages(
         self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None
     ) -> Advantages:
-        """Advantages and returns of rewards that are scaled as `ppo.normalize` says.
+        """Advantages and returns, of rewards or returns that are scaled according to `ppo.normalize`.
 
         Args:
             rollout: T steps of N environments.
-            settings: how advantages are estimated.
-            log_ratios: (T, N), where other parameters have played; see `vtrace`.
+            settings: gamma, lambda and n-step settings.
+            log_ratios: (T, N) log(pi/mu) of a stale rollout, for `vtrace`; None: the rollout is on-policy.
         """
         rewards, values, terminated, truncated, final_values = map(
             rollout.by_step, ("rewards", "values", "terminated", "truncated", "final_values")
@@ -206,20 +206,20 @@ class Learner:
         return advantages
 
     def measure(self, obs: ObsBatch) -> None:
-        """Take what a rollout has shown into the input statistics."""
+        """Update the input statistics with these observations."""
         update_normalization(self.model, obs, self.ranks)
 
     def measure_rollout(self, rollout: Rollout) -> None:
-        """Begin the input statistics with a rollout that is not learned from."""
+        """Initialise the input statistics from a rollout, without training on it."""
         self.measure(rollout.frames.obs)
 
     @property
     def value_unit(self) -> float:
-        """What a value of 1 is in rewards."""
+        """How much reward a value of 1 stands for."""
         return self.reward_scale.deviation if self.reward_scale else 1.0
 
     def state(self) -> LearnerState:
-        """For a checkpoint."""
+        """What a checkpoint saves."""
         value_net, scale = self.model.value_net, self.reward_scale or self.return_scale
         return LearnerState(
             policy=self.model.policy.state_dict(),
@@ -229,7 +229,7 @@ class Learner:
         )
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Continue where `checkpoint` was written. What the environment has gained since is found by its name.
+        """Continue from `checkpoint`. Entity types, features and actions are matched by name; new ones start untrained.
 
         Raises:
             ValueError: it belongs to another environment or network.
@@ -240,7 +240,9 @@ class Learner:
         before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
         scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
         if before != now:
-            if before == "returns":  # the head's values stay, and its errors are no longer divided by a deviation
+            if (
+                before == "returns"
+            ):  # unscale the head: values stay the same, and the loss is no longer divided by the deviation
                 head = self.model.value_head
                 head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))
             if "rewards" in (before, now):
@@ -253,12 +255,12 @@ class Learner:
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)
 
     def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Begin with the networks of `checkpoint` and their input statistics, and nothing else of it. As `restore`."""
+        """Start from the networks of `checkpoint` and their input statistics only. Errors as in `restore`."""
         networks = self._transfer(checkpoint, env_name)
         return LearnerNews(networks[0].news, networks[0].changed, any(each.unmeasured for each in networks))
 
     def _transfer(self, checkpoint: Checkpoint, env_name: str) -> Sequence[Transferred]:
-        """Take the checkpoint's weights; what became of each network's."""
+        """Load the checkpoint's weights into each network, and return what was matched."""
         networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
         if value_net := self.model.value_net:
             is_known = "value_net" in checkpoint.more_weights
@@ -269,17 +271,17 @@ class Learner:
         return networks
 
     def begin_episodes(self) -> None:
-        """New episodes begin everywhere, where a checkpoint's could not go on."""
+        """All environments have been reset: forget the returns that are under way."""
         if self.reward_scale:
             self.reward_scale.begin()
 
     def measure_what_is_new(self, rollout: Rollout) -> None:
-        """Give features that the restored checkpoint had no statistics of those of a rollout that is not learned from."""
+        """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
             network.measure(rollout.frames.obs, self.ranks)
 
     def metrics(self) -> Row:
-        """What there is to tell beside what was `Learned`."""
+        """Metrics beside those of `Learned`."""
         return {}
 
     def close(self) -> None:
@@ -287,20 +289,22 @@ class Learner:
 
 
 class LearnerNews(NamedTuple):
-    """What came of a checkpoint."""
+    """How a checkpoint differs from the run that it was loaded into."""
 
-    news: tuple[str, ...]  # a line for each thing that is new, or means something else now
-    changed: str | None  # how the spaces differ first; None if they do not. States of environments then mean nothing
-    unmeasured: bool  # whether there are features without statistics: see `Learner.measure_what_is_new`
+    news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed
+    changed: (
+        str | None
+    )  # first difference of the spaces, with which saved environments cannot be used; None: no difference
+    unmeasured: bool  # whether some features have no input statistics; see `Learner.measure_what_is_new`
 
 
 def terms_of(
     config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
 ) -> list[Term]:
-    """The terms that the settings add to PPO's loss; `enn_ppo.auxiliary` says how to add one.
+    """The terms that the settings add to PPO's loss. `enn_ppo/auxiliary.py` is an example of a term.
 
     Raises:
-        ValueError: a setting asks for what the world or the teacher does not have.
+        ValueError: the environment has no targets, or the teacher does not fit it.
     """
     terms: list[Term] = []
     if config.ppo.teacher is not None:
@@ -315,7 +319,7 @@ def terms_of(
 
 
 def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
-    """New networks, on the CPU whatever the device, so that all start from the same weights."""
+    """New networks, initialised on the CPU so that all devices start from the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         policy = RogueNet(config.net, obs_space, action_space)
@@ -323,7 +327,7 @@ def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[s
 
 
 def set_products(config: TrainConfig, device: torch.device) -> None:
-    """Check that `precision` of the networks can be, and let torch multiply matrices so.
+    """Check that the device supports the networks' `precision`, and set torch's precision of matrix products.
 
     Raises:
         ValueError: see `rogue_net.backend.check_backend`.

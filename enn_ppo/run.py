@@ -1,4 +1,4 @@
-"""A run in progress: what surrounds the algorithm between two updates."""
+"""A run in progress: logging, checkpoints and evaluations between two updates."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from entity_gym.pools.episodes import Episode
 
 
 class Due(NamedTuple):
-    """What the last update was the time for."""
+    """What is due after an update."""
 
     evaluation: bool
     checkpoint: bool
-    end: bool
+    end: bool  # the update was the last
 
 
 class Run:
-    """Tells of every update, saves, and has checkpoints evaluated. As a context, it is closed however it ends.
+    """Logs every update, saves checkpoints and submits them for evaluation. A context manager, which closes everything.
 
     Args:
-        state: what is trained.
-        output: where its metrics go.
-        evaluator: of its checkpoints.
-        callback: the user's own code.
+        state: of the training.
+        output: terminal, metrics.jsonl and trackers.
+        evaluator: of checkpoints.
+        callback: of the user.
     """
 
     def __init__(self, state: TrainState, output: RunOutput, evaluator: Evaluator, callback: Callback) -> None:
@@ -48,13 +48,13 @@ class Run:
         self.evaluator = evaluator
         self.callback = callback
         self.metrics: Row | None = None  # of the last update
-        self.stopped = False  # whether a callback has asked for the end
-        self.together: Sequence[Run] = (self,)  # of all policies that play in the same environments
-        self.home = output.run_dir  # what resuming takes
+        self.stopped = False  # whether a callback has stopped the training
+        self.together: Sequence[Run] = (self,)  # the runs of all policies that play in the same environments
+        self.home = output.run_dir  # what `resume` takes
         self._evaluated_until = state.step
 
     def report(self, learned: Learned, settings: Settings, seconds: float) -> None:
-        """Count an update that took so many seconds, by the lead's clock; log it, and call the user's code."""
+        """Count an update, log it, and call the user's callback. `seconds` is how long it took; rank 0's value counts."""
         state, played = self.state, learned.played
         elapsed = state.ranks.lead(lambda: seconds)
         evaluated = state.ranks.lead(lambda: self._evaluated(self.evaluator.poll()))
@@ -72,7 +72,7 @@ class Run:
         self.stopped = state.ranks.lead(lambda: self._tell(row, played.episodes))
 
     def _tell(self, row: Row, episodes: Sequence[Episode]) -> bool:
-        """Log, and call the user's code; whether it asks for the end."""
+        """Log a row and call the user's callback; returns whether that stops the training."""
         self._log(row)
         for episode in episodes:
             self.callback.on_episode(episode)
@@ -81,13 +81,13 @@ class Run:
         return update.stopped
 
     def save_if_due(self, interrupted: str | None) -> None:
-        """Write a checkpoint where one is due, and submit it for evaluation where that is due.
+        """Write a checkpoint if one is due, and submit it for evaluation if that is due.
 
         Args:
-            interrupted: how the user has asked for the end: None, "interrupted" or "terminated".
+            interrupted: "interrupted" after Ctrl-C, "terminated" after SIGTERM, else None.
 
         Raises:
-            Interrupted: he has, before the end of the training; a checkpoint is saved.
+            Interrupted: after Ctrl-C or SIGTERM, unless this was the last update; the checkpoint is saved.
         """
         interrupted = next((how for how in self.state.ranks.gather_objects(interrupted) if how), None)
         due = self._due()
@@ -113,14 +113,14 @@ class Run:
         )
 
     def save(self, due: Due, evaluations: Sequence[int]) -> Path:
-        """Write a checkpoint, and call the user's code.
+        """Write a checkpoint, and call the user's callback.
 
         Args:
-            due: why.
-            evaluations: steps whose checkpoints are being evaluated, or will be.
+            due: what is due after this update.
+            evaluations: steps whose evaluation is unfinished; a resumed run does it.
         """
         state, step = self.state, self.state.step
-        # one that only an interruption has brought is none of the best: the uninterrupted run would not have it
+        # a checkpoint saved only because of Ctrl-C gets no score: the uninterrupted run would not have it
         scored = self.evaluator.config.interval is None and due.checkpoint
         saved = state.save(
             self.output.run_dir, evaluations=evaluations, score=state.recent_reward() if scored else None
@@ -129,15 +129,15 @@ class Run:
         return saved
 
     def evaluate(self, checkpoint: Path) -> None:
-        """Submit the checkpoint that was just saved."""
+        """Submit the checkpoint of the last update for evaluation."""
         self.state.ranks.lead(lambda: self.evaluator.submit(checkpoint, self.state.step))
         self._evaluated_until = self.state.step
 
     def finish(self, interrupted: Callable[[], str | None]) -> None:
-        """Wait for the evaluations under way, and log them.
+        """Wait for unfinished evaluations, and log them.
 
         Raises:
-            Interrupted: before they were done; the run that is resumed does them.
+            Interrupted: after Ctrl-C or SIGTERM; a resumed run does the evaluations that are left.
         """
         if pending := self.evaluator.pending_steps:
             steps = ", ".join(f"{step:,}" for step in pending)
@@ -158,12 +158,12 @@ class Run:
 
     def _interrupted(self, how: str, saved: Sequence[Path]) -> Interrupted | RankFailed:
         if self.state.ranks.rank:
-            return RankFailed(EXIT_CODES[how])  # the lead says where to go on
+            return RankFailed(EXIT_CODES[how])  # rank 0 says how to resume
         resume = f"go on with resume={self.home}"
         return Interrupted(f"{how} after {self.state.step:,} steps; saved {_listed(saved)}; {resume}", EXIT_CODES[how])
 
     def _saved(self) -> Sequence[Path]:
-        """The checkpoint that resuming takes; of each policy, where there are several."""
+        """The checkpoint that a resumed run starts from, or one for each policy."""
         if len(self.together) == 1:
             return [resolve_checkpoint(self.output.run_dir)]
         return [checkpoint.path for checkpoint in load_common([run.output.run_dir for run in self.together])]
@@ -175,7 +175,7 @@ class Run:
             raise ValueError(f"{error}; {self._rescued()}") from error
 
     def _rescued(self) -> str:
-        """Where the run can go on from: its last checkpoint, or where that is gone too, one that is saved now."""
+        """How to resume: from the last checkpoint, or if there is none, from one that is saved now."""
         try:
             return f"saved is {_listed(self._saved())}: go on with resume={self.home}"
         except CheckpointError as error:
@@ -183,7 +183,9 @@ class Run:
 
     def _saved_now(self) -> str | None:
         try:
-            if len(self.together) > 1:  # where one's learner is gone, none is saved: others may be an update ahead
+            if (
+                len(self.together) > 1
+            ):  # raises if a learner is gone; then none is saved, as others may be an update ahead
                 for run in self.together:
                     run.state.learner.state()
             saved = [run.state.save(run.output.run_dir) for run in self.together]
@@ -192,12 +194,12 @@ class Run:
             return None
 
     def _evaluated(self, done: EvalRow | None) -> Row:
-        """Metrics of an evaluation that is done; its checkpoint learns how good it is."""
+        """Metrics of a finished evaluation, whose score is written into its checkpoint."""
         if done is None:
             return {}
         try:
             record_score(self.output.run_dir / CHECKPOINTS, done.step, done.score)
-        except CheckpointError as error:  # the next save will meet the same disk, and end the run if it must
+        except CheckpointError as error:  # not the end of the run: the next save may succeed
             self.output.say(str(error))
         return dict(done.metrics)
 
@@ -209,24 +211,24 @@ class Run:
     ) -> None:
         if error is not None:
             self._explain(error)
-        with ExitStack() as stack:  # all are closed, also where one fails; the first last, whose Ray all need
+        with ExitStack() as stack:  # all are closed, even if one fails; the first run last, as it owns Ray
             for run in self.together:
                 stack.callback(run.close, kind, error, trace)
 
     def _explain(self, error: BaseException) -> None:
-        """Add what can be done about an error that has ended the run."""
+        """Add to an error that has ended the run how to resume."""
         if isinstance(error, RecordingError):
-            self.state.recorder = None  # which is closed
+            self.state.recorder = None  # it has closed itself
             error.add_note(self._rescued())
-        if isinstance(error, PartLost | TooManyFailures):  # between two updates; a learner that is gone cannot be saved
+        if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):
-            ignore_sigterm()  # of torchrun, which ends the others when one is gone: first this rank says why
+            ignore_sigterm()  # torchrun sends it to the other ranks when one has ended; this one prints the reason first
             error.add_note(f"go on from the last checkpoint with resume={self.home}")
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Release everything; arguments as of `__exit__`."""
-        with ExitStack() as stack:  # all are closed, also where one fails
+        with ExitStack() as stack:  # all are closed, even if one fails
             stack.callback(self.state.ranks.leave, error)
             stack.callback(self.output.__exit__, kind, error, trace)
             stack.callback(self.state.close)

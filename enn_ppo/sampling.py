@@ -1,9 +1,9 @@
-"""Where rollouts come from.
+"""Samplers: they own the environments and collect rollouts.
 
-`TrainState` asks a `Sampler`. `LocalSampler` plays in this process: all environments at once, or in blocks (`rollout.block`,
-`rollout.pipeline`), each with a pool of its own, and one or two of them at a time. What an environment and a policy draw depends
-on the environment's number and the step alone, and what the policy computes, to the last bit, on who is in the same block: so
-the same blocks elsewhere play the same.
+`LocalSampler` plays in this process: all environments together, or in blocks (`rollout.block`, `rollout.pipeline`), each with
+a pool of its own, of which one or two are played at a time. Random numbers depend only on the environment's number and the step.
+The last bits of the policy's outputs depend on which environments share a batch, and so on the blocks: the same blocks in other
+processes give the same rollouts.
 """
 
 from __future__ import annotations
@@ -33,55 +33,55 @@ T = TypeVar("T")
 
 
 class Sampler(Protocol):
-    """Carries environments from one rollout to the next."""
+    """Collects rollouts, and keeps the environments between them."""
 
     def obs_space(self) -> ObsSpace:
-        """What they may show."""
+        """Observation space of the environments."""
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Their actions by name."""
+        """Action name -> its space."""
 
     def key(self, step: int) -> None:
-        """Seed the sampling of the next rollout by the run's seed and the step."""
+        """Seed the sampling of the next rollout with the run's seed and the step."""
 
     def configure(self, parameters: Parameters) -> None:
-        """Set parameters of coming episodes."""
+        """Set the parameters of episodes that begin from now on."""
 
     def reset(self, seed: int, parameters: Parameters | None) -> None:
-        """Start new episodes everywhere."""
+        """Reset all environments."""
 
     def collect(self, steps: int) -> Any:
-        """Play so many steps in every environment: a `Rollout`, or for learners elsewhere what they can find one by."""
+        """Play `steps` steps in every environment. Returns a `Rollout`, or with Ray a reference to one."""
 
     def state(self) -> dict[str, Any]:
-        """Where the environments are, for `load_state`."""
+        """State of the environments, for `load_state`."""
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from what `state` returned; why that is not possible, or None. See `EnvBlock.load_state`."""
+        """Continue from what `state` returned. Returns why that is not possible, or None. See `EnvBlock.load_state`."""
 
     def final_episodes(self) -> list[Episode]:
-        """Episodes that are played when training is done, if any are asked for."""
+        """Play `distributed.final_episodes` episodes after training, if that is set."""
 
     def metrics(self) -> Row:
-        """What there is to tell beside the rollouts, since it was last asked for."""
+        """Metrics beside those of the rollouts, since the last call."""
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Say by `say` what happens from now on and is of interest to the user."""
+        """Use `say` for messages to the user from now on."""
 
     def threads_report(self) -> str | None:
-        """What `rollout.num_threads=auto` has found; None where nothing was looked for."""
+        """What `rollout.num_threads=auto` has chosen; None if it is not auto."""
 
     def close(self) -> None:
         """Release everything. May be called twice."""
 
 
 class BlockSampler(Generic[T]):
-    """Environments in this process. Subclasses say what a block plays.
+    """Environments in this process, in blocks. Subclasses decide what a block returns.
 
     Args:
         blocks: in the order of their environments.
         seed: of the run.
-        pipeline: blocks that are played in turns; the number of all is a multiple.
+        pipeline: number of blocks that are played in turns; divides the number of blocks.
     """
 
     def __init__(self, blocks: Sequence[EnvBlock[T]], seed: int, pipeline: int = 1) -> None:
@@ -112,7 +112,7 @@ class BlockSampler(Generic[T]):
         return states[0] if len(states) == 1 else {"blocks": states}
 
     def block_states(self) -> list[dict[str, Any]]:
-        """Where the environments of each block are."""
+        """State of each block's environments."""
         return [block.state() for block in self.blocks]
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
@@ -137,7 +137,7 @@ class BlockSampler(Generic[T]):
         return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
 
     def collect_blocks(self, steps: int) -> list[T]:
-        """Play so many steps in every environment; what was played in each block."""
+        """Play `steps` steps in every environment; one result for each block."""
         played: list[T] = []
         for first in range(0, len(self.blocks), self._pipeline):
             played += play(self.blocks[first : first + self._pipeline], steps)
@@ -159,17 +159,17 @@ class BlockSampler(Generic[T]):
 
 
 class LocalSampler(BlockSampler[Rollout]):
-    """Environments in this process in which one policy plays.
+    """One policy that plays in environments of this process.
 
     Args:
-        pools: of environments, as they are numbered through; of several pools each is a block.
-        net: the policy, and its values; evaluated, never changed.
-        device: where the policy is.
+        pools: of environments, in the order of their numbers; each pool is a block.
+        net: policy and value function; not changed.
+        device: of the policy.
         seed: of the run.
-        first_env: the number of the first environment, where these are a part of more.
-        pipeline: blocks that are played in turns.
-        graphs: whether acting is recorded as CUDA graphs.
-        logits: whether rollouts keep the logits of all choices.
+        first_env: number of the first environment, if these are a part of all environments.
+        pipeline: number of blocks that are played in turns.
+        graphs: whether acting uses CUDA graphs.
+        logits: whether rollouts keep all logits.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class LocalSampler(BlockSampler[Rollout]):
 def blocks_problem(
     saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
 ) -> str | None:
-    """Why so many blocks cannot go on from the states that a checkpoint has of its own; None if they can."""
+    """Why `num_blocks` blocks cannot continue from the blocks that a checkpoint holds; None if they can."""
     if len(saved) != num_blocks:
         plural = "s" if len(saved) > 1 else ""
         sizes = [len(each["episodes"]["lengths"]) for each in saved if each]
@@ -209,16 +209,16 @@ def blocks_problem(
 
 
 def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[VecEnv]:
-    """The environments that `rollout` asks for: one pool, or one for each block.
+    """Make the environments of a run: one pool, or one for each block.
 
     Args:
-        env: what to make.
-        rollout: how many, and how.
+        env: the environment.
+        rollout: number of environments, blocks, threads or processes.
         seed: of the run.
-        first_env: the number of the first environment, where these are a part of more.
+        first_env: number of the first environment, if these are a part of all environments.
 
     Raises:
-        ValueError: an environment cannot be made, or is not as it must be.
+        ValueError: an environment cannot be made, or breaks its contract.
     """
     size = rollout.block_size
     of_block = replace(rollout, num_envs=size, block=None, pipeline=1)

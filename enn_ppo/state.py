@@ -1,4 +1,4 @@
-"""Everything that training changes, and its way into a checkpoint and back."""
+"""The state of a training run, and how it is saved to and restored from checkpoints."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ RECENT_EPISODES = 100
 
 
 class Parts(NamedTuple):
-    """What learns, and where it plays."""
+    """The learner and the sampler of a run."""
 
     learner: Learns
     sampler: Sampler
 
 
 class Restored(NamedTuple):
-    """How a run continues."""
+    """What `TrainState.restore` found."""
 
     problem: str | None  # why the environments start new episodes; None if they too continue
-    news: tuple[str, ...]  # a line for each thing that is new, or means something else now
+    news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed
 
 
 class TrainState:
-    """What learns, where it plays, and what is counted.
+    """The learner, the sampler and the counters of a run.
 
     Args:
-        config: of the run.
-        env: the environment to make.
-        device: where the policy lives.
-        callback: may choose the parameters of environments.
-        ranks: who trains together.
-        parts: what learns, and where it plays, where that is there already.
+        config: settings of the run.
+        env: the environment to train in.
+        device: of the policy.
+        callback: may set parameters of the environments (`Callback.env_info`).
+        ranks: the processes that train together.
+        parts: a learner and a sampler to use; None: they are made here.
     """
 
     def __init__(
@@ -93,14 +93,16 @@ class TrainState:
             self._start_here(env, device)
         self.step = 0  # environment steps trained
         self.num_updates = 0
-        self.seconds = 0.0  # spent training, before an interruption too
+        self.seconds = 0.0  # of training, including those before the run was resumed
         self.recent_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.evaluations: Sequence[int] = ()  # steps that were being evaluated when the restored checkpoint was saved
-        self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters drawn for the last update
+        self.evaluations: Sequence[
+            int
+        ] = ()  # steps whose evaluation was unfinished when the restored checkpoint was saved
+        self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters of the environments, drawn for the last update
         self.recorder: Recorder | None = None
 
     def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
-        """Learn and play in this process."""
+        """Make a learner and a sampler in this process."""
         config, ranks = self.config, self.ranks
         pools: list[VecEnv] = make_own_pools(env, config.rollout, config.seed, ranks)
         learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device, ranks)
@@ -125,7 +127,7 @@ class TrainState:
 
     @property
     def model(self) -> ActorCritic:
-        """The policy, and its values."""
+        """The policy and the value function."""
         return self.learner.model
 
     @property
@@ -134,7 +136,7 @@ class TrainState:
         return self.model.policy
 
     def start(self) -> None:
-        """Begin a new run: the input statistics come from a rollout that is played once and not learned from."""
+        """Begin a new run. A first rollout, which is not trained on, measures the mean and variance of each input."""
         announce("playing a first rollout, which measures the observations")
         self.reset()
         self.learner.measure_rollout(self.sampler.collect(self.config.rollout.steps))
@@ -143,26 +145,29 @@ class TrainState:
         self.reset()
 
     def reset(self) -> None:
-        """Start the environments as a new run does."""
+        """Reset all environments with the run's seed."""
         self.sampler.key(self.step)
         with _naming_the_setting():
             self.sampler.reset(self.config.seed, self._draw_env_info() or None)
 
     def next_steps(self) -> int:
-        """Steps of the next rollout: fewer in the last, so that `total_timesteps` is met; 0 when the training is done."""
+        """Steps of the next rollout in each environment.
+
+        The last rollout is shorter, so that the run does not exceed `total_timesteps`. 0 when the training is done.
+        """
         if self.config.max_train_seconds is not None and self.seconds >= self.config.max_train_seconds:
             return 0
         left = (self.config.total_timesteps - self.step) // self.config.rollout.num_envs
         return max(0, min(self.config.rollout.steps, left))
 
     def progress(self) -> float:
-        """How much of the training is done, 0 to 1: by steps, or by the wall clock where that is nearer to its end."""
+        """The part of the training that is done, 0 to 1: the larger of that of the steps and that of `max_train_seconds`."""
         by_steps = self.step / self.config.total_timesteps
         by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
         return min(1.0, max(by_steps, by_seconds))
 
     def begin_update(self) -> Settings:
-        """Key the random numbers, draw the environments' parameters, and say what the schedules are at now."""
+        """Seed the random numbers of the update, draw parameters of the environments, and evaluate the schedules."""
         self.sampler.key(self.step)
         if info := self._draw_env_info():
             with _naming_the_setting():
@@ -172,7 +177,7 @@ class TrainState:
         return Settings(self.step, PPOSettings.at(config.ppo, self.progress()), rates)
 
     def collect(self, steps: int) -> Any:
-        """Play so many steps in every environment, and record them if the settings say so; see `Sampler.collect`.
+        """Play `steps` steps in every environment, and record them if `config.record` is set; see `Sampler.collect`.
 
         Raises:
             RecordingError: the recording cannot be written.
@@ -186,7 +191,7 @@ class TrainState:
         return rollout
 
     def _learning_rate(self, lr: Scheduled) -> float:
-        """What the schedule, the annealing and the warm-up make of `lr` now."""
+        """The learning rate of the next update, from the schedule `lr`, annealing and warm-up."""
         optim = self.config.optim
         rate = parse_schedule("optim.lr", lr, decays=optim.anneal_lr)(self.progress())
         if not optim.warmup_steps:
@@ -195,7 +200,7 @@ class TrainState:
         return rate * min(1.0, after / optim.warmup_steps)
 
     def _draw_env_info(self) -> Mapping[str, Sequence[Any]]:
-        """Parameters for the episodes that begin from now on; empty where nothing says any."""
+        """Draw the parameters of episodes that begin from now on; empty if none are set."""
         rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, self.step, Purpose.PARAMETERS)))
         num_envs, progress = self.config.rollout.num_envs, self.progress()
         drawn: dict[str, Sequence[Any]] = dict(draw_parameters(self.config.env.info, progress, num_envs, rng))
@@ -204,7 +209,7 @@ class TrainState:
         return self.env_info
 
     def metrics(self) -> Row:
-        """What there is to tell beside rollout and update: the parameters that environments got, and ratings."""
+        """Metrics beside those of rollout and update: parameters of environments, ratings, counters of sampler and learner."""
         row = env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
         return row | dict(self.sampler.metrics()) | dict(self.learner.metrics())
 
@@ -213,7 +218,12 @@ class TrainState:
         return sum(self.recent_rewards) / len(self.recent_rewards) if self.recent_rewards else None
 
     def advance(self, played: Played, seconds: float) -> None:
-        """Count an update that learned from what was `played` and took so many seconds."""
+        """Count an update.
+
+        Args:
+            played: episodes and frames of its rollout.
+            seconds: that it took.
+        """
         self.step += played.num_frames
         self.recent_rewards.extend(episode.reward for episode in played.episodes)
         self.num_updates += 1
@@ -226,11 +236,11 @@ class TrainState:
 
         Args:
             run_dir: the run's directory.
-            evaluations: steps whose checkpoints are being evaluated, or will be.
-            score: how good the policy is, where that is known already.
+            evaluations: steps whose evaluation is unfinished; a resumed run does it.
+            score: of the policy; None if it is not known yet.
         """
         learner, self_play = self.learner.state(), self.self_play
-        if self_play:  # first what the checkpoint needs
+        if self_play:  # the checkpoint refers to these files, so they are written first
             try:
                 self_play.write(run_dir)
             except ValueError as error:
@@ -271,7 +281,7 @@ class TrainState:
         return saved
 
     def restore(self, checkpoint: Checkpoint) -> Restored:
-        """Continue where `checkpoint` was written. What the environment has gained since is found by its name.
+        """Continue from `checkpoint`. Entity types, features and actions are matched by name; new ones start untrained.
 
         Raises:
             ValueError: it belongs to another environment or network.
@@ -288,30 +298,30 @@ class TrainState:
             or _parameters_changed(saved_config(checkpoint).env, self.config.env)
             or self.sampler.load_state(saved["collector"])
         )
-        if problem:  # by a seed of its own, for those of the run's beginning have been played
+        if problem:  # with another seed than at the start of the run, whose episodes have been played
             key = random_key(self.config.seed, self.step, Purpose.NEW_EPISODES)
             self.sampler.reset(key, self._draw_env_info() or None)
             self.learner.begin_episodes()
-        if news.unmeasured:  # from a rollout that is played once and not learned from, as in `start`
+        if news.unmeasured:  # new inputs; measured by a rollout that is not trained on, as in `start`
             self.sampler.key(self.step)
             self.learner.measure_what_is_new(self.sampler.collect(self.config.rollout.steps))
         return Restored(problem, news.news)
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
         assert self.self_play is not None
-        if saved is None:  # the run has played without until now
+        if saved is None:  # self-play was off until now
             self.self_play.add(self.step)
         else:
             self.self_play.load_state(saved, run_dir)
 
     def record(self, saved: Mapping[str, Any] | None) -> None:
-        """Record from now on, if the settings say so.
+        """Start recording, if `config.record` is set.
 
         Args:
-            saved: the recorder's state in the checkpoint that is continued.
+            saved: state of the recorder in the checkpoint of a resumed run; None: a new run.
 
         Raises:
-            ValueError: the file cannot be written, or does not fit.
+            ValueError: the file cannot be written, or was recorded in another environment.
         """
         if self.config.record is None:
             return
@@ -329,7 +339,7 @@ class TrainState:
 
 @contextmanager
 def _naming_the_setting() -> Iterator[None]:
-    """Pools call the parameters of environments `env_info`; who trains has given them as `env.info`."""
+    """Name the setting `env.info` in errors of pools, which call it `env_info`."""
     try:
         yield
     except ValueError as error:
@@ -339,9 +349,9 @@ def _naming_the_setting() -> Iterator[None]:
 
 
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:
-    """Which argument of the environment has another value than in the checkpoint's settings; None if none has.
+    """The first argument of the environment that differs from the checkpoint's settings; None if all are the same.
 
-    Saved states hold the parameters of their time, and would bring them back for all episodes to come.
+    Saved environments keep the arguments that they were made with, so they cannot be used with other ones.
     """
     before, after = saved.kwargs, now.kwargs
     for name in {**before, **after}:
