@@ -1,4 +1,4 @@
-"""Several policies in one world: who plays whom, and a rollout for each of what its players have seen, done and earned.
+"""Several policies in one environment: which policy plays which players, and a rollout for each policy.
 
 Shapes: T steps, N environments, P players.
 """
@@ -26,11 +26,11 @@ _FOLDER = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays whom.
+    """Which policy plays which players.
 
     Args:
-        policies: name -> the players that it plays.
-        mapping: of the world.
+        policies: name -> numbers of the players that it plays.
+        mapping: of the environment.
     """
 
     policies: Mapping[str, Sequence[int]]
@@ -44,15 +44,15 @@ class Cast:
 
 
 def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -> Cast:
-    """Give the players of a world to policies.
+    """Check the setting `policies` against the players of an environment.
 
     Args:
-        policies: name -> players, as the setting `policies` has them: every number once.
-        source: what pools are made from.
-        world: its name, for messages.
+        policies: name -> numbers of players; every player once.
+        source: of the environment.
+        world: name of the environment, for errors.
 
     Raises:
-        ValueError: the world has no players, or others, or a name cannot be that of a folder.
+        ValueError: the environment has no players, or other ones; or a name cannot be the name of a folder.
     """
     for name in policies:
         if not _FOLDER.fullmatch(name):
@@ -74,19 +74,19 @@ def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -
 
 
 class PlayersCollector(EnvBlock[dict[str, Rollout]]):
-    """Environments in which several policies play together, each all of its players.
+    """Collects rollouts of several policies that play in the same environments.
 
-    A policy's rollout has a column for each environment and player, those of the first player first. A column has what
-    `Seating.show` shows to that player, with the player's own actors and reward, and what the policy did there. Its `env_id`
-    numbers environments and players: environment times players of the policy, plus the place of the player among these.
+    A policy's rollout has a column for each environment and player, those of the first player first. A column holds the
+    observations of that player (`Seating.show`), its actors, its actions and its reward. `env_id` of a column is
+    environment * (number of the policy's players) + (index of the player among them).
 
     Args:
         vec_env: N environments.
-        nets: name -> policy, and its values; evaluated, never changed.
-        cast: who plays whom.
-        device: where the policies are.
+        nets: name -> policy and value function; not changed.
+        cast: which policy plays which players.
+        device: of the policies.
         seed: of the sampling noise.
-        first_env: the number of environment 0, where these are a part of more.
+        first_env: number of the first environment, if these are a part of all environments.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PlayersCollector(EnvBlock[dict[str, Rollout]]):
         super().__init__(vec_env, device, seed, self._episodes)
 
     def collect(self, steps: int) -> dict[str, Rollout]:
-        """Play `steps` steps in every environment: a rollout of each policy."""
+        """Play `steps` steps in every environment. Returns policy name -> rollout."""
         return play([self], steps)[0]
 
     def begin(self, steps: int) -> None:
@@ -139,7 +139,7 @@ class PlayersCollector(EnvBlock[dict[str, Rollout]]):
 
     def finish(self) -> dict[str, Rollout]:
         def played(name: str, players: Sequence[int]) -> Rollout:
-            # the statistics are of all players of a policy together
+            # statistics count all players of a policy together
             stats = [self._stats[name], *(RolloutStats() for _ in players[1:])]
             pairs = zip(players, stats, strict=True)
             return Rollout.merged([self._trajectories[player].rollout(each) for player, each in pairs])
@@ -147,22 +147,22 @@ class PlayersCollector(EnvBlock[dict[str, Rollout]]):
         return {name: played(name, players) for name, players in self._cast.policies.items()}
 
     def _seat(self, obs: VecObs) -> None:
-        """Find what each player sees."""
+        """Find each player's part of the observations."""
         self._seating = Seating(obs, self._cast.mapping)
         self._parts = [self._seating.part(player) for player in range(self._cast.mapping.num_players)]
 
 
 class PlayersSampler(BlockSampler[dict[str, Rollout]]):
-    """Environments in this process in which several policies play.
+    """Several policies that play in environments of this process.
 
     Args:
-        pools: of environments, as they are numbered through; of several pools each is a block.
-        nets: name -> policy, and its values; evaluated, never changed.
-        cast: who plays whom.
-        device: where the policies are.
+        pools: of environments, in the order of their numbers; each pool is a block.
+        nets: name -> policy and value function; not changed.
+        cast: which policy plays which players.
+        device: of the policies.
         seed: of the run.
-        first_env: the number of the first environment, where these are a part of more.
-        pipeline: blocks that are played in turns.
+        first_env: number of the first environment, if these are a part of all environments.
+        pipeline: number of blocks that are played in turns.
     """
 
     def __init__(
@@ -191,12 +191,12 @@ class PlayersSampler(BlockSampler[dict[str, Rollout]]):
         super().reset(seed, parameters)
 
     def collect(self, steps: int) -> dict[str, Rollout]:
-        """Play so many steps in every environment: a rollout of each policy."""
+        """Play `steps` steps in every environment. Returns policy name -> rollout."""
         collected = self.collect_blocks(steps)
         return {name: Rollout.merged([each[name] for each in collected]) for name in self._cast.policies}
 
     def _check(self, parameters: Parameters) -> None:
-        """Refuse parameters that decide who owns what."""
+        """Refuse parameters that change what belongs to which player."""
         if name := next((name for name in self._cast.mapping.fixed if name in parameters), None):
             raise ValueError(
                 f"env.info has {name!r}, on which it depends what belongs to which player: with policies={self._cast.policies} "

@@ -1,4 +1,4 @@
-"""Evaluation during training: of checkpoints, so that what was measured can be loaded; in a process of its own, or in line.
+"""Evaluation during training, in a process of its own or in line. Checkpoints are evaluated, so every result can be reproduced.
 
     evaluator = Evaluator(config.eval, ...)
     if evaluator.is_due(before, state.step):
@@ -6,7 +6,7 @@
     if done := evaluator.poll():
         row |= done.metrics
 
-Whatever goes wrong with an evaluation is said in a line, and training goes on.
+An evaluation that fails prints a line, and training continues.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
 from entity_gym.spaces import ObsSpace
 
-TRIES = 2  # of an evaluation whose process dies
-PATIENCE = 0.2  # seconds between looks at whether waiting is still wanted
+TRIES = 2  # an evaluation whose process dies is tried so often
+PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
 
 
 class EvalRow(NamedTuple):
@@ -61,7 +61,7 @@ class EvalRow(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalTask:
-    """One evaluation, to be called wherever it shall run: it gives the same numbers everywhere."""
+    """One evaluation. Calling it gives the same numbers in any process."""
 
     checkpoint: Path
     step: int
@@ -69,7 +69,7 @@ class EvalTask:
     env: EnvFactory | None
     device: str
     film: Path | None
-    deterministic: bool  # whether torch may only use algorithms that give the same result every time
+    deterministic: bool  # whether torch uses deterministic algorithms only
 
     def __call__(self) -> EvalRow:
         """Evaluate, with one thread."""
@@ -88,11 +88,11 @@ class Evaluator:
     """Evaluates checkpoints of a run, one after the other.
 
     Args:
-        config: which episodes, how often, and where.
-        env: the environment where it cannot be imported; as in `train`.
+        config: settings of evaluations.
+        env: the environment, if it cannot be imported by name; as in `train`.
         device: `cpu`, `cuda` or `auto`.
-        run_dir: gets the films, in `videos/step_<12 digits>.gif` or `.mp4`.
-        say: prints a line for the user.
+        run_dir: of the run; videos are written as `videos/step_<12 digits>.gif` or `.mp4`.
+        say: prints a line.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class Evaluator:
     ) -> None:
         self.config = config
         self._env, self._device, self._run_dir, self._say = env, device, run_dir, say
-        self._waiting: deque[EvalTask] = deque()  # not finished, the oldest first; the process works on the first
-        self._finished: deque[EvalRow] = deque()  # not told yet
+        self._waiting: deque[EvalTask] = deque()  # unfinished, oldest first; the process runs the first
+        self._finished: deque[EvalRow] = deque()  # not returned by `poll` yet
         self._process: EvaluationProcess | None = None
-        self._asked = False  # whether the process works on the first of `_waiting`
-        self._deaths = 0  # of processes that worked on it
+        self._asked = False  # whether the process is running the first of `_waiting`
+        self._deaths = 0  # of processes that ran it
         self._told: set[str] = set()
-        self._said_behind = 0  # how many evaluations were behind when it was said last
+        self._said_behind = 0  # number of evaluations behind in the last warning
 
     def is_due(self, before: int, after: int, last: bool = False) -> bool:
         """Whether an update from step `before` to `after` passes a multiple of the interval, or is the last of the run."""
@@ -131,7 +131,7 @@ class Evaluator:
             self._run_in_line()
 
     def _say_if_behind(self, step: int) -> None:
-        """Say so where evaluations are more than one behind, each time that they are twice as far behind as when last said."""
+        """Warn if evaluations are two or more behind, and again each time that number has doubled."""
         behind = len(self._waiting) - 1
         if behind < 2 * max(1, self._said_behind):
             return
@@ -142,9 +142,9 @@ class Evaluator:
         )
 
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
-        """Submit what `pending_steps` was when a checkpoint was saved, unless evaluation has been turned off since.
+        """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
 
-        What the run's metrics tell already is left out; for a checkpoint that was not kept, a line says so.
+        Evaluations that are in metrics.jsonl already are left out. If a checkpoint was not kept, a line says so.
         """
         if self.config.interval is None:
             return
@@ -160,16 +160,16 @@ class Evaluator:
 
     @property
     def pending_steps(self) -> list[int]:
-        """Of the evaluations that `poll` has not told yet, in the order in which they were submitted."""
+        """Steps of the evaluations that `poll` has not returned yet, in the order in which they were submitted."""
         return [row.step for row in self._finished] + [task.step for task in self._waiting]
 
     def poll(self) -> EvalRow | None:
-        """The oldest finished evaluation that was not told yet. At most one: a row of metrics has room for one."""
+        """The oldest finished evaluation that was not returned yet; one at a time, as each goes into a row of metrics."""
         self._advance()
         return self._finished.popleft() if self._finished else None
 
     def wait(self, stop: Callable[[], object] = lambda: False) -> EvalRow | None:
-        """As `poll`, but waits while something is under way, until `stop` returns something true."""
+        """As `poll`, but waits for an evaluation that is running, until `stop()` is true."""
         while True:
             row = self.poll()
             if row or not self._waiting or stop():
@@ -178,7 +178,7 @@ class Evaluator:
                 self._process.has_answered(PATIENCE)
 
     def close(self) -> None:
-        """End the process; what it has not finished stays in `pending_steps`. May be called twice."""
+        """End the process. Unfinished evaluations stay in `pending_steps`. May be called twice."""
         if self._process:
             self._process.close()
             self._process, self._asked = None, False
@@ -203,7 +203,7 @@ class Evaluator:
     # ---- in a process
 
     def _advance(self) -> None:
-        """Take in what the process has answered, and give it the next task. Never waits."""
+        """Receive a result from the process if there is one, and send the next task. Does not wait."""
         if self._process and self._process.has_answered():
             try:
                 self._take(self._process.answer())
@@ -256,19 +256,19 @@ def check_evaluation(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
 ) -> None:
-    """Find before training starts what would be wrong with every evaluation.
+    """Check before training that evaluations will work.
 
     Args:
-        config: of the evaluations.
+        config: settings of evaluations.
         trained_in: the environment of training.
-        env: the environment where it cannot be imported; as in `train`.
+        env: the environment, if it cannot be imported by name; as in `train`.
         obs_space: of training.
         action_space: of training.
 
     Raises:
-        ValueError: the environment does not take `eval.env_kwargs`, is another one with them, has nobody for
-            `eval.opponent` to play, or cannot be drawn though `eval.video` asks for it; there is no such opponent; films of
-            that format cannot be written; or the environment cannot be sent to a process.
+        ValueError: the environment does not take `eval.env_kwargs`, has other spaces with them, has no second player for
+            `eval.opponent`, or cannot be rendered for `eval.video`; there is no such opponent; the video format cannot be
+            written; or the environment cannot be sent to a process.
     """
     if config.interval is None:
         return
@@ -288,7 +288,7 @@ def check_evaluation(
             adapt_spaces(
                 saved, pool.obs_space(), pool.action_space(), name="the policy of this run", env=bound.config.id
             )
-            # the past, and the other policies, have still to come
+            # these opponents do not exist before training
             if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
             if config.video:
@@ -303,7 +303,7 @@ def check_evaluation(
 
 
 def evaluated_steps(metrics: Path) -> set[int]:
-    """The steps whose evaluations stand in a run's metrics."""
+    """The steps whose evaluations are in a run's metrics.jsonl."""
     if not metrics.is_file():
         return set()
     rows = [json.loads(line) for line in metrics.read_text().splitlines() if '"eval/step"' in line]
@@ -311,7 +311,7 @@ def evaluated_steps(metrics: Path) -> set[int]:
 
 
 def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[str, float]:
-    """Estimates as a row of metrics has them: `<group>/<name>`, and where there is an interval `<group>/<name>_ci95`."""
+    """Estimates as metrics `<group>/<name>`, and `<group>/<name>_ci95` if there is an interval."""
     metrics = {}
     for name, estimate in estimates.items():
         metrics[f"{group}/{name}"] = estimate.mean
@@ -326,7 +326,7 @@ def _name(task: EvalTask) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums depend on how many threads share them, so that all evaluations have as many: one, for training needs the others."""
+    """Use one thread, so that results do not depend on the number of threads, and training keeps the others."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

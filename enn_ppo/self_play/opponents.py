@@ -1,4 +1,4 @@
-"""Who plays the other players: chance, one policy, or several earlier ones of a run (see `entity_gym.pools.players`).
+"""Opponents: random actions, one policy, or several past policies of a run (players: see `entity_gym.pools.players`).
 
 opponents = load_opponent("random", run_dir, pool, device)   # or "past", a run directory, a checkpoint
 seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
@@ -28,21 +28,21 @@ from entity_gym.pools.players import Opponents
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 
-#: The number that stands for the policy as it is now, where those of past ones are their steps.
+#: Number of the current policy; the number of a past policy is its step.
 LATEST = -1
 
-#: draw(n, rng): whom n environments face next, each as a number of one of the policies.
+#: draw(n, rng) -> (n,) numbers of the policies that n environments face next.
 Draw = Callable[[int, np.random.Generator], NDArray[np.int64]]
 
 
 class Pool(Protocol):
-    """What is asked of a pool of environments here."""
+    """The spaces of a pool of environments."""
 
     def obs_space(self) -> ObsSpace:
-        """What the environments may show."""
+        """Observation space."""
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        """Their actions by name."""
+        """Action name -> its space."""
 
 
 def load_opponent(
@@ -56,18 +56,17 @@ def load_opponent(
     greedy: bool = False,
     seed: int = 0,
 ) -> Opponents:
-    """The opponent that a setting names.
+    """Make the opponent that a setting names.
 
     Args:
-        spec: `random`; `past`, earlier policies of the run, of which every episode draws one; or a run directory or
+        spec: `random`; `past`, the earlier policies of the run, of which one is drawn for each episode; or a run directory or
             checkpoint.
-        run_dir: the run for `past`; None where there is none.
-        pool: the environments to be played in.
-        device: where policies act.
-        before: `past` are those of earlier steps than this, where there are any. None: all.
-        snapshots: `past` are those of the run's snapshots that were made at these steps. More may be there, which only
-            other checkpoints need: how long depends on how often the run has been interrupted. None: all.
-        greedy: whether policies take the likeliest action instead of a sampled one.
+        run_dir: the run of `past`; None: there is none.
+        pool: the environments.
+        device: of the policies.
+        before: `past` means policies of earlier steps than this, if there are any. None: all.
+        snapshots: `past` means the snapshots of these steps; others in the folder belong to other checkpoints. None: all.
+        greedy: whether policies take the most likely action instead of a sampled one.
         seed: of the random numbers.
 
     Raises:
@@ -122,7 +121,7 @@ def _past(
 
 
 class RandomOpponent:
-    """Picks every action uniformly from what is open.
+    """Samples every action uniformly from those that the masks allow.
 
     Args:
         action_space: of the environments.
@@ -138,7 +137,7 @@ class RandomOpponent:
         return random_actions(obs, self._rng, self._action_space)
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
-        """Whom the learner faces."""
+        """The opponent in each environment, by name."""
         return ["random"] * len(env_id)
 
     def clone(self) -> RandomOpponent:
@@ -157,16 +156,16 @@ class RandomOpponent:
 
 
 class PolicyOpponents:
-    """Policies of which each environment faces one, drawn anew whenever an episode begins.
+    """Several policies, of which each environment faces one. It is drawn when an episode begins.
 
     Args:
-        nets: number -> policy, evaluated and never changed. Others may come and go; one that an environment faces must stay.
-        draw: whom environments face next.
+        nets: number -> policy; not changed. The caller may add policies, and remove those that no environment faces.
+        draw: draws the policies of new episodes.
         pool: the environments.
-        device: where the policies are.
-        greedy: whether they take the likeliest action instead of a sampled one.
+        device: of the policies.
+        greedy: whether they take the most likely action instead of a sampled one.
         seed: of the random numbers.
-        where: how messages name the policies.
+        where: name of the policies in errors.
 
     Raises:
         ValueError: a policy does not fit the environments.
@@ -184,7 +183,7 @@ class PolicyOpponents:
         where: str = "a past policy",
     ) -> None:
         self.nets = nets
-        self.faces: NDArray[np.int64] = np.zeros(0, np.int64)  # of each environment, the number of whom it faces
+        self.faces: NDArray[np.int64] = np.zeros(0, np.int64)  # number of the policy that each environment faces
         self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
         self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
         self._rng = _generator(seed)
@@ -197,7 +196,7 @@ class PolicyOpponents:
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `Opponents`."""
         self._begin(np.unique(env_id[obs.elapsed_step == 0]))
-        # Keyed by how often it has acted, so that there is no generator's state to be saved.
+        # seeded with the number of calls, so that no generator state has to be saved
         key = np.random.SeedSequence((self._seed, 1, self._num_acts)).generate_state(1, np.uint64)
         self._generator.manual_seed(int(key[0] >> np.uint64(1)))
         self._num_acts += 1
@@ -219,7 +218,7 @@ class PolicyOpponents:
         return actions
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
-        """Whom the learner faces: `latest` or `step_<12 digits>`."""
+        """The opponent in each environment: `latest` or `step_<12 digits>`."""
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
     def clone(self) -> PolicyOpponents:
@@ -239,10 +238,10 @@ class PolicyOpponents:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned; the policies are to be those of then.
+        """Continue from what `state` returned; needs the same policies.
 
         Raises:
-            ValueError: an environment faces a policy that is not there.
+            ValueError: a policy that an environment faces is missing.
         """
         faces = np.array(state["faces"], np.int64)
         for number in np.unique(faces).tolist():
@@ -253,7 +252,7 @@ class PolicyOpponents:
         self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
 
     def _begin(self, env_id: NDArray[np.int64]) -> None:
-        """Episodes begin in some environments, with opponents that are drawn now."""
+        """Draw the opponents of environments in which an episode begins."""
         if not len(env_id):
             return
         missing = int(env_id.max()) + 1 - len(self.faces)
@@ -266,7 +265,7 @@ class PolicyOpponents:
         return fitted.net.act(fitted.adaptor(batch), greedy=self._greedy, generator=self._generator).to_buffers()
 
     def _fitted(self, number: int) -> FittedPolicy:
-        """A policy as it acts in these environments, which may have gained something since it was trained."""
+        """The policy, adapted to entity types, features and actions that the environments have gained since it was trained."""
         net = self.nets[number]
         known = self._fits.get(number)
         if known is None or known[0] is not net:
@@ -277,10 +276,10 @@ class PolicyOpponents:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    """Random numbers that are nobody else's: of `seed` alone, or (seed, 0), they would be those of environment 0."""
+    """A generator whose numbers differ from those of every environment: environment 0 uses (seed, 0)."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
 
 def name_of(number: int) -> str:
-    """How a policy is called: `latest`, or `step_<12 digits>`."""
+    """Name of a policy: `latest`, or `step_<12 digits>`."""
     return "latest" if number == LATEST else f"step_{number:012d}"

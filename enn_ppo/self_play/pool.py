@@ -1,7 +1,7 @@
-"""Self-play: the policy learns as one player of each environment, and a pool of its past selves plays the others.
+"""Self-play: the policy trains as one player of each environment; snapshots from a pool of its past versions play the others.
 
 self_play = SelfPlay(config.self_play, net, device, seed)
-vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool like any other, as the learner sees it
+vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool of environments with one player
 self_play.add(0)                                            # the first snapshot
 self_play.update(rollout.episodes, step)                    # after every update
 self_play.write(run_dir); save_checkpoint(...); self_play.clean(run_dir, step)
@@ -34,17 +34,17 @@ from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 
-#: Snapshots that environments choose from at a time, drawn anew with every update: each costs a pass of its own network.
+#: Number of snapshots that play at a time, drawn with every update: each costs a forward pass of its own.
 AT_A_TIME = 2
 
 
 class SelfPlay:
-    """The pool of snapshots, their ratings, and who plays where.
+    """The pool of snapshots, their ratings, and the opponent of each environment.
 
     Args:
-        config: the settings.
-        net: the policy that learns; it plays as `latest`.
-        device: where policies act.
+        config: settings of self-play.
+        net: the policy that is trained; it is also the opponent `latest`.
+        device: of the policies.
         seed: of the draws.
 
     Raises:
@@ -55,21 +55,21 @@ class SelfPlay:
         self.config, self.net = config, net
         self.ratings = Ratings()
         self.pool: list[int] = []  # steps of the snapshots, ascending
-        self._nets: dict[int, RogueNet] = {LATEST: net}  # also of those that left the pool and are still faced
+        self._nets: dict[int, RogueNet] = {LATEST: net}  # of the pool, and those that left it but still play
         self._gone: dict[
             int, int
         ] = {}  # snapshot -> the step at which nobody needed it any more; its file may be there
-        self._choice: list[int] = []  # of snapshots, from which environments choose now
+        self._choice: list[int] = []  # snapshots that new episodes draw from
         self._written: set[tuple[Path, int]] = set()
         self._device, self._seed = device, seed
         self._opponents: PolicyOpponents | None = None
         self._metrics: Row = {}
 
     def seat(self, vec_env: VecEnv, source: object, name: str) -> SeatedVecEnv:
-        """The environments as the learner sees them.
+        """Wrap environments so that opponents play all players but one.
 
         Raises:
-            ValueError: they do not say who owns what, or have less than two players.
+            ValueError: the environments do not say what belongs to which player, or have less than two players.
         """
         mapping = players_of(source)
         if mapping is None or mapping.num_players < 2:
@@ -83,7 +83,7 @@ class SelfPlay:
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
 
     def add(self, step: int) -> None:
-        """The policy as it is now joins the pool; if that is full, one of the others leaves."""
+        """Add a snapshot of the current policy to the pool; if the pool is full, another one leaves."""
         if step in self.pool:
             return
         snapshot = copy.deepcopy(self.net).requires_grad_(False)
@@ -97,11 +97,11 @@ class SelfPlay:
         self._choose(step)
 
     def update(self, episodes: Sequence[Episode], step: int) -> None:
-        """Take in the games that have finished, and what an update has made of the policy.
+        """Update ratings and pool after an update of the policy.
 
         Args:
-            episodes: that ended since the last call.
-            step: environment steps trained by now.
+            episodes: that have ended since the last call.
+            step: environment steps trained so far.
         """
         steps = {name_of(snapshot): snapshot for snapshot in self.pool}
         games = [(steps[e.info["opponent"]], e.info["win_rate"]) for e in episodes if e.info.get("opponent") in steps]
@@ -120,13 +120,13 @@ class SelfPlay:
         }
 
     def metrics(self) -> Row:
-        """Of the last update: the policy's rating, and how it did against snapshots (None: no game ended)."""
+        """Metrics of the last update: rating of the policy, and its win rate against snapshots (None: no game ended)."""
         return self._metrics
 
     # ---- on the disk
 
     def write(self, run_dir: Path) -> None:
-        """Write the table of ratings, and the snapshots that a checkpoint saved now needs.
+        """Write the table of ratings, and the snapshots that the next checkpoint refers to.
 
         Raises:
             ValueError: the disk refused.
@@ -142,12 +142,12 @@ class SelfPlay:
             raise ValueError(f"{run_dir / RATINGS} cannot be written: {error.strerror or error}") from error
 
     def clean(self, run_dir: Path, step: int) -> None:
-        """Remove the snapshots that no checkpoint needs: call it when one has been saved, at `step`."""
+        """Remove the snapshots that no checkpoint refers to. Call it after saving the checkpoint of `step`."""
         saved = [folder_step for folder_step, _ in step_folders(run_dir / CHECKPOINTS)]
         for snapshot in snapshots_of(run_dir):
             if snapshot in self._nets:
                 continue
-            # one that is not known belongs to a continuation that was abandoned
+            # an unknown snapshot was written by a run that went on from an earlier checkpoint, and was given up
             until = self._gone.get(snapshot, max([*saved, step]) + 1)
             abandoned = snapshot > step or snapshot in self._gone
             if abandoned and not any(snapshot <= at < until for at in saved):
@@ -157,7 +157,7 @@ class SelfPlay:
                 self._written.discard((run_dir, snapshot))
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`; who plays where belongs to the state of the environments."""
+        """For `load_state`. The opponent of each environment is in the state of the environments."""
         return {
             "pool": list(self.pool),
             "snapshots": [step for step in self._nets if step != LATEST],
@@ -167,11 +167,11 @@ class SelfPlay:
         }
 
     def load_state(self, state: Mapping[str, Any], run_dir: Path) -> None:
-        """Continue from what `state` returned; call it before the environments continue.
+        """Continue from what `state` returned. Call it before the environments are restored.
 
         Args:
-            state: of then.
-            run_dir: where the snapshots of then were written.
+            state: what `state` returned.
+            run_dir: of the run, with the snapshots.
 
         Raises:
             ValueError: a snapshot is missing or damaged.
@@ -187,14 +187,14 @@ class SelfPlay:
     # ---- who plays
 
     def _draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Whom `n` environments face next."""
+        """(n,) opponents of new episodes."""
         if not self._choice:
             return np.full(n, LATEST)
         past = np.array(self._choice)[rng.integers(len(self._choice), size=n)]
         return np.where(rng.random(n) < self.config.latest, LATEST, past)
 
     def _choose(self, step: int) -> None:
-        """Draw the snapshots that environments choose from until the next update."""
+        """Draw the snapshots that new episodes draw from until the next update."""
         rng = np.random.default_rng(np.random.SeedSequence((self._seed, 3, step)))
         weights = None
         if self.config.sampling == "prioritized":
@@ -202,7 +202,7 @@ class SelfPlay:
         self._choice = rng.choice(self.pool, AT_A_TIME, p=weights).tolist()
 
     def _forget(self, step: int) -> None:
-        """Let go of the snapshots that left the pool, once no environment faces them."""
+        """Drop the snapshots that have left the pool and are no environment's opponent."""
         faced = set() if self._opponents is None else set(self._opponents.faces.tolist())
         for snapshot in [s for s in self._nets if s != LATEST and s not in self.pool and s not in faced]:
             del self._nets[snapshot]
@@ -210,9 +210,9 @@ class SelfPlay:
 
 
 def least_missed(steps: Sequence[int]) -> int:
-    """Which of the ascending `steps` may leave so that the others stay spread: the one between the nearest neighbours.
+    """The step to remove from the ascending `steps` so that the others stay evenly spread: that with the nearest neighbours.
 
-    The first and the last stay, while there are others; of only two the first goes.
+    The first and the last stay, unless there are only two; then the first is removed.
     """
     if len(steps) < 3:
         return steps[0]
