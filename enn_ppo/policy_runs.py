@@ -1,4 +1,4 @@
-"""The runs of several policies that play in the same environments: what each does for itself, one after the other."""
+"""Training of several policies that play in the same environments: one run for each, in turns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class PolicyRuns:
-    """All policies together. The first one's run saves and closes all.
+    """The runs of all policies. The first policy's run saves and closes all.
 
     Args:
         runs: of each policy.
         learners: of each policy.
-        home: holds their run directories.
+        home: directory that holds their run directories.
     """
 
     def __init__(self, runs: Sequence[Run], learners: Sequence[RemoteLearner], home: Path) -> None:
@@ -30,7 +30,7 @@ class PolicyRuns:
 
     @property
     def first(self) -> Run:
-        """Of the first policy, whose steps are those of all."""
+        """State of the first policy's run; all runs are at the same step."""
         return self.runs[0]
 
     def begin_update(self) -> list[Settings]:
@@ -44,7 +44,7 @@ class PolicyRuns:
         return [learner.finish_learning() for learner in self._learners]
 
     def report(self, learned: Sequence[Learned], settings: Sequence[Settings], seconds: float) -> None:
-        """See `Run.report`. Where the user's code asks one of them for the end, all end."""
+        """See `Run.report`. If a callback stops one run, all stop."""
         for run, what, how in zip(self.runs, learned, settings, strict=True):
             run.report(what, how, seconds)
         stopped = any(run.stopped for run in self.runs)

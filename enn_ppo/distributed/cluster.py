@@ -1,4 +1,4 @@
-"""Ray: started or joined, asked, and left in order."""
+"""Starting, joining and leaving Ray."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from enn_ppo.config import DistributedConfig
 from enn_ppo.errors import ActorDied, PartLost
 from entity_gym.pools.processes.handle import WorkerDied
 
-CONNECT_SECONDS = 5.0  # for the first answer of a cluster elsewhere
-CLOSE_SECONDS = 2.0  # for an actor, in order
-START_SECONDS = 120.0  # for an actor: it waits for a CPU, and imports torch
+CONNECT_SECONDS = 5.0  # to wait for a remote cluster
+CLOSE_SECONDS = 2.0  # to wait for an actor to close
+START_SECONDS = 120.0  # to wait for an actor, which needs a CPU and imports torch
 
 
 def require_ray() -> Any:
-    """The package.
+    """Import Ray.
 
     Raises:
         ValueError: it is not installed.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports of its use are sent unless the user wants them
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends usage reports by default
     try:
         import ray
     except ImportError as error:
@@ -39,17 +39,19 @@ def require_ray() -> Any:
 
 
 class Cluster:
-    """Starts or joins Ray as `config.address` says. Where this process has Ray already, it is that, and stays.
+    """A connection to Ray: started on this machine or joined, according to `config.address`.
+
+    If this process is connected to Ray already, that connection is used, and stays open.
 
     Args:
-        config: what is asked of it.
-        num_learners: how many there are to be.
+        config: settings of the distribution.
+        num_learners: number of learners.
 
     Attributes:
         notes: lines for the user.
 
     Raises:
-        ValueError: there is no such cluster, or it is too small.
+        ValueError: there is no such cluster, or it has not enough CPUs or GPUs.
     """
 
     def __init__(self, config: DistributedConfig, num_learners: int = 1) -> None:
@@ -73,23 +75,23 @@ class Cluster:
         if config.address == "local":
             self._start(config, quiet)
             return
-        # its workers were not started by us, and find what we import by our path
+        # the cluster's workers need the import path of this process
         quiet["runtime_env"] = {"env_vars": {"PYTHONPATH": _python_path()}}
         if config.address != "auto":
             _knock("distributed.address", config.address)
-        elif ":" in (address := os.environ.get("RAY_ADDRESS", "")):  # which Ray takes where it is told `auto`
+        elif ":" in (address := os.environ.get("RAY_ADDRESS", "")):  # Ray uses it for `auto`
             _knock("RAY_ADDRESS", address)
         try:
             self._ray.init(address=config.address, **quiet)
-        except Exception as error:  # of many types, for many reasons
+        except Exception as error:  # Ray raises many types
             raise ValueError(f"distributed.address={config.address}: {_refusal(error)}") from error
 
     def _start(self, config: DistributedConfig, quiet: dict[str, Any]) -> None:
-        """Ray on this machine, for this run alone. CPUs are only counted, so that more actors than CPUs take turns."""
+        """Start Ray on this machine for this run. There may be more actors than CPUs: they take turns."""
         needed, there = math.ceil(self._cpus(config)), os.cpu_count() or 1
         if needed > there:
             self.notes.append(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
-        # Ray's processes inherit these. By default it asks for a token, which a cluster for one run on one machine need not.
+        # Ray's processes inherit these. By default Ray asks for a token, which a private cluster on one machine does not need.
         auth = os.environ.get("RAY_AUTH_MODE", "disabled")
         with _environment(PYTHONPATH=_python_path(), RAY_AUTH_MODE=auth):
             self._ray.init(address="local", num_cpus=max(needed, there), include_dashboard=False, **quiet)
@@ -125,21 +127,21 @@ class Cluster:
         return config.num_env_runners * config.runner_cpus + self._num_learners * config.learner_cpus
 
     def free_cpus(self) -> float:
-        """CPUs that nobody has."""
+        """CPUs of the cluster that are not reserved."""
         return float(self._ray.available_resources().get("CPU", 0))
 
     def close(self) -> None:
-        """Leave Ray; what was started for this run ends. May be called twice."""
+        """Disconnect from Ray, and stop it if it was started for this run. May be called twice."""
         if self._is_ours and self._ray.is_initialized():
             self._ray.shutdown()
 
 
 def fetch(reference: Any, timeout: float | None = None) -> Any:
-    """What an actor has returned. What it has raised is raised here as it is, and not within an error of Ray's.
+    """The result of an actor's method. An exception that the method raised is raised here, without Ray's wrapper.
 
     Raises:
-        ActorDied: its process is gone.
-        GetTimeoutError: it took longer.
+        ActorDied: the process of the actor is gone.
+        GetTimeoutError: there is no result in time.
     """
     import ray
     from ray.exceptions import (
@@ -161,7 +163,7 @@ def fetch(reference: Any, timeout: float | None = None) -> Any:
         cause = error.cause
         if not isinstance(cause, Exception):
             raise
-        if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug, of which the traceback tells more
+        if not isinstance(cause, ValueError | PartLost | WorkerDied):  # a bug: show the traceback
             cause.add_note(f"raised elsewhere:\n{error}")
         raise cause from None
 
@@ -173,13 +175,13 @@ def _cause_of_death(error: Exception) -> str:
 
 
 def _python_path() -> str:
-    """Where this process imports from."""
+    """`sys.path` of this process, for Ray's workers."""
     return os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
 
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Within it, environment variables have these values."""
+    """Set environment variables while the context lasts."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -193,7 +195,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def _refusal(error: Exception) -> str:
-    """Why Ray has let nobody in."""
+    """Why Ray refused the connection."""
     reason = str(error).strip().split("\n")[0]
     if "token" in str(error).lower():
         return (
@@ -205,10 +207,10 @@ def _refusal(error: Exception) -> str:
 
 
 def _knock(setting: str, address: str) -> None:
-    """Ray itself would try for half a minute.
+    """Check that something listens at the address: Ray itself would try for half a minute.
 
     Raises:
-        ValueError: nobody listens there.
+        ValueError: nothing listens there.
     """
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
@@ -228,7 +230,7 @@ def _knock(setting: str, address: str) -> None:
 
 @contextmanager
 def _signals_as_they_are() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of SIGTERM's; what that means is for the run to say."""
+    """Keep the handlers of signals: Ray replaces that of SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""All environment runners together: the sampler of a run on Ray."""
+"""The sampler of a run on Ray: a group of environment runners."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.spaces import ObsSpace
 
-DEATHS_IN_A_ROW = 5  # of a runner, without a rollout in between: then it is no accident
-WAIT_SECONDS = 60.0  # for the next rollout, until the user is told that everybody waits
+DEATHS_IN_A_ROW = 5  # a runner that dies so often without finishing a rollout is not restarted
+WAIT_SECONDS = 60.0  # after waiting so long for a rollout, a line says so
 
 
 @dataclass
 class Counts:
-    """Since the last row of metrics."""
+    """Counters since the last row of metrics."""
 
-    restarts: int = 0  # runners that play again
+    restarts: int = 0  # runners that were restarted
     failures: int = 0  # environments that have raised
     stale: int = 0  # rollouts that were dropped because their weights were too old
 
 
 class RunnerGroup:
-    """Has the runners play, and keeps them alive. See `Sampler`.
+    """Collects rollouts from runners, and restarts those that die. A `Sampler`.
 
-    With `distributed.sync` every runner plays one rollout with the present weights, and all of them are an update. Without,
-    they always have one to play, with the weights that were there when they were asked for it, and an update takes what has
-    been played.
+    With `distributed.sync`, an update takes one rollout of every runner, all played with the current weights. Without, runners
+    play all the time, each rollout with the newest weights at its start, and an update takes the rollouts that are finished.
 
-    A runner that is lost is started again with new episodes, while the others go on; see `docs/distributed.md`.
+    A runner that dies is started again with new episodes while the others continue; see `docs/distributed.md`.
 
     Args:
-        config: of the run.
-        plans: of the runners.
-        cluster: to ask why a runner does not start.
-        board: where the weights are.
+        config: settings of the run.
+        plans: one for each runner.
+        cluster: says why a runner does not start.
+        board: holds the current weights.
 
     Raises:
-        ValueError: there is no room for the runners, or an environment cannot be made.
+        ValueError: the cluster has not enough CPUs for the runners, or an environment cannot be made.
     """
 
     def __init__(self, config: TrainConfig, plans: Sequence[Plan], cluster: Cluster, board: Board) -> None:
@@ -64,7 +63,7 @@ class RunnerGroup:
         self._counts, self._failures = Counts(), 0
         self._step = 0
         self._parameters: dict[str, Sequence[Any]] = {}
-        self._finished: list[Part] = []  # and not learned from yet
+        self._finished: list[Part] = []  # rollouts that no update has taken yet
         self._runners = [RunnerHandle(plan, self._settings.runner_cpus) for plan in plans]
         try:
             self.spaces = [self._first_start(runner) for runner in self._runners][0]
@@ -86,7 +85,7 @@ class RunnerGroup:
             error.add_note(f"(in runner {runner.number})")
             raise
 
-    # --- What is asked ---
+    # --- Sampler ---
 
     def obs_space(self) -> ObsSpace:
         return self.spaces.obs
@@ -104,7 +103,7 @@ class RunnerGroup:
         self._unsaid.clear()
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Have lines told as soon as there is somebody to tell them."""
+        """Keep lines until they can be printed."""
         self._unsaid += lines
 
     def metrics(self) -> Row:
@@ -117,7 +116,7 @@ class RunnerGroup:
             "distributed/env_failures": counts.failures,
         }
 
-    # --- What is done ---
+    # --- Collecting ---
 
     def key(self, step: int) -> None:
         self._step = step
@@ -139,14 +138,14 @@ class RunnerGroup:
                 self._lose(runner, str(error))
 
     def collect(self, steps: int) -> Gathered:
-        """What runners have played: with `sync` one rollout each, and otherwise at least `min_samples` frames.
+        """Rollouts of the runners: with `sync` one of each, otherwise at least `min_samples` frames.
 
         Raises:
-            TooManyFailures: of environments.
-            PartLost: no runner can be started any more.
+            TooManyFailures: more environments have raised than `distributed.max_env_failures`.
+            PartLost: no runner is alive, and none can be started.
         """
         if not self._settings.sync:
-            steps = self._config.rollout.steps  # also for the last update: rollouts of several may be merged
+            steps = self._config.rollout.steps  # also in the last update: rollouts that are merged have the same length
         self._drop_stale()
         self._join_started()
         while not self._has_enough():
@@ -154,18 +153,18 @@ class RunnerGroup:
             self._receive()
             self._drop_stale()
             self._join_started()
-        if self._goes_on:  # what is played while the learner learns
+        if self._goes_on:  # rollouts that are played while the learner trains
             self._send(steps)
         return self._take()
 
     def state(self) -> dict[str, Any]:
-        """Blocks of runners that cannot play now, or have a rollout under way, are None: they will begin new episodes."""
+        """State of every block; None for blocks of runners that are playing or starting, which will begin new episodes."""
         asked = {runner.number: runner.actor.state.remote() for runner in self._ready() if not runner.play}
         blocks: list[dict[str, Any] | None] = []
         for runner in self._runners:
             there: list[dict[str, Any] | None] = [None] * runner.plan.num_blocks
             if runner.number in asked:
-                with suppress(RunnerDied):  # it is found out when it is to play
+                with suppress(RunnerDied):  # noticed when it is asked to play
                     there = runner.ask(asked[runner.number])
             blocks += there
         only = blocks[0] if len(blocks) == 1 else None
@@ -183,7 +182,7 @@ class RunnerGroup:
             asked.append((runner, runner.actor.load_state.remote(saved[first : first + per_runner])))
         try:
             problems = [runner.ask(reference) for runner, reference in asked]
-        except RunnerDied as error:  # `reset` will find out whose
+        except RunnerDied as error:  # `reset` finds out which
             return f"a runner is gone: {error}"
         return next((problem for problem in problems if problem), None)
 
@@ -191,9 +190,10 @@ class RunnerGroup:
         return self.final_episodes_of_policies()[0]
 
     def final_episodes_of_policies(self) -> list[list[Episode]]:
-        """Those of all runners, as each policy has played them.
+        """Play `distributed.final_episodes` episodes, shared among the runners. A runner that fails returns none.
 
-        Every runner plays a share with the present weights; one that fails tells none.
+        Returns:
+            For each policy its episodes.
         """
         ready, wanted = self._ready(), self._settings.final_episodes
         asked = []
@@ -206,12 +206,12 @@ class RunnerGroup:
             try:
                 for own, more in zip(episodes, runner.ask(reference), strict=True):
                     own += more
-            except Exception as error:  # training is done and saved
+            except Exception as error:  # the training is finished and saved: no reason to fail
                 self._tell(f"runner {runner.number} has played no final episodes: {describe(error)}")
         return episodes
 
     def read_checkpoint(self, path: str, policy: str = "") -> Checkpoint:
-        """The checkpoint that `path` means to the first runner; of a directory that holds a policy's run, that policy's.
+        """Read a checkpoint on the machine of the first runner.
 
         Raises:
             ValueError: there is none.
@@ -221,7 +221,7 @@ class RunnerGroup:
         return checkpoint
 
     def close(self) -> None:
-        """Check the runners out."""
+        """Stop the runners. May be called twice."""
         with suppress(Exception):  # Ray itself may be gone
             closing = [runner.actor.close.remote() for runner in self._ready() if not runner.play]
             if closing:
@@ -230,19 +230,19 @@ class RunnerGroup:
                 ray.kill(runner.actor)
         self._runners = []
 
-    # --- How rollouts come ---
+    # --- Rollouts ---
 
     @property
     def _goes_on(self) -> bool:
-        """Whether runners play while the learner learns, with weights that will be an update behind by then.
+        """Whether runners play while the learner trains; their weights will then be one update old.
 
-        One rollout is enough: who has played it before the learner is done waits for a learner that never waits.
+        One rollout for each is enough: a runner that finishes it early waits for the learner, which never waits.
         """
         return not self._settings.sync and self._oldest > 0
 
     @property
     def _oldest(self) -> int:
-        """Updates that the weights of a rollout may be behind when it is learned from."""
+        """How many updates old the weights of a rollout may be when it is trained on."""
         return self._settings.max_staleness if self._settings.stale == "correct" else 0
 
     def _ready(self) -> list[RunnerHandle]:
@@ -255,24 +255,24 @@ class RunnerGroup:
 
     @property
     def _full(self) -> int:
-        """Frames of a rollout of all runners."""
+        """Frames of one rollout of every runner."""
         return self._config.rollout.num_envs * self._config.rollout.steps
 
     def _send(self, steps: int) -> None:
-        """Give runners that have nothing to play a rollout; those that must wait for new weights, only one with each.
+        """Start a rollout on idle runners; with `sync`, one for each version of the weights.
 
-        Where even one of each runner is too little for an update, they play more with the same weights.
+        If one rollout of each runner is too little for an update, they play more with the same weights.
         """
         nobody_plays = not any(runner.play for runner in self._runners)
         for runner in self._ready():
             has_new_weights = runner.version_sent != self._board.version
             if not runner.play and (self._goes_on or nobody_plays or has_new_weights):
-                # without sync a step may see several rollouts of a runner, which shall not draw the same noise
+                # without sync, a runner may play several rollouts in one step of the run: each needs other sampling noise
                 key = self._step if self._settings.sync else max(self._step, runner.last_key + 1)
                 runner.send(self._board, key, self._parameters, steps)
 
     def _receive(self) -> None:
-        """Wait until a rollout has been played, or a runner has started; take the rollout in."""
+        """Wait until a rollout is finished or a runner has started, and receive the rollout."""
         first = {runner.play.told: runner for runner in self._ready() if runner.play}
         starting = [runner.starting for runner in self._runners if not runner.is_ready]
         done, _ = ray.wait([*first, *starting], num_returns=1, timeout=WAIT_SECONDS if first else START_SECONDS)
@@ -307,7 +307,7 @@ class RunnerGroup:
         self._finished = fresh
 
     def _take(self) -> Gathered:
-        """What the update learns from; what is more than a rollout of all runners, or `min_samples`, is for the next."""
+        """The rollouts of this update; those beyond one of every runner, or beyond `min_samples`, stay for the next."""
         taken: list[Part] = []
         limit = max(self._settings.min_samples or 0, self._full)
         while self._finished and _frames(taken) < limit:
@@ -315,10 +315,10 @@ class RunnerGroup:
         taken.sort(key=lambda part: part.runner)
         return Gathered(taken, self._board.version)
 
-    # --- Those that are lost ---
+    # --- Runners that die or fail ---
 
     def _join_started(self) -> None:
-        """Let runners that have started play from now on."""
+        """Use runners that have started."""
         for runner in self._runners:
             if runner.is_ready or not ray.wait([runner.starting], timeout=0)[0]:
                 continue
@@ -333,7 +333,7 @@ class RunnerGroup:
                 self._tell(f"runner {runner.number} plays again, in new episodes")
 
     def _lose(self, runner: RunnerHandle, reason: str) -> None:
-        """Its process is gone."""
+        """Restart a runner whose process has died."""
         runner.deaths += 1
         if runner.deaths > DEATHS_IN_A_ROW:
             raise PartLost(f"runner {runner.number} dies whenever it plays, {runner.deaths} times in a row: {reason}")
@@ -341,7 +341,7 @@ class RunnerGroup:
         self._start_again(runner)
 
     def _fail(self, runner: RunnerHandle, failure: str) -> None:
-        """Its environment has raised."""
+        """Restart a runner whose environment has raised."""
         self._failures += 1
         self._counts.failures += 1
         what, limit = f"the environment of runner {runner.number} raised {failure}", self._settings.max_env_failures

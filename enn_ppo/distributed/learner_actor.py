@@ -1,4 +1,4 @@
-"""A learner in a process of its own: an actor of Ray. `RemoteLearner` is how the run sees it."""
+"""A learner in a process of its own: an actor of Ray. `RemoteLearner` is its proxy in the training process."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from enn_ppo.rollout import Rollout
 
 
 class Lesson(NamedTuple):
-    """What a learner is to learn from."""
+    """The rollouts of an update."""
 
-    rollouts: Sequence[Any]  # references to what runners have `Shipped`, in the order of their environments
-    num_runners: int  # that have played them
-    stale: bool  # whether parameters before the present ones have played any
+    rollouts: Sequence[Any]  # references to rollouts of runners, in the order of their environments
+    num_runners: int  # number of runners that have played them
+    stale: bool  # whether earlier weights have played any of them
 
 
 class Report(NamedTuple):
-    """What came of a lesson."""
+    """The result of an update."""
 
     learned: Learned
-    lost: int  # rollouts that were gone, with the machine that had them
+    lost: int  # rollouts whose machine is gone
     load_seconds: float  # until all rollouts were in this process
 
 
 class LearnerActor:
-    """Learns when it is told to.
+    """Trains on request.
 
-    Rollouts come from Ray's object store; only those of less than 100 kB, which Ray keeps with whoever has asked for them, come
-    from the process that trains.
+    Rollouts come from Ray's object store; those of less than 100 kB, which Ray does not put there, from the training process.
     """
 
     def __init__(self, config: TrainConfig, num_players: int) -> None:
@@ -50,7 +49,7 @@ class LearnerActor:
         self._load_seconds = 0.0
 
     def prepare(self, spaces: Spaces) -> torch.device:
-        """Make the networks; returns where they live.
+        """Make the networks. Returns their device.
 
         Raises:
             ValueError: there is no such device.
@@ -63,22 +62,22 @@ class LearnerActor:
         return self._learner.device
 
     def weights(self) -> Weights:
-        """Of the networks, for runners."""
+        """Weights of the networks, for runners."""
         return ship_weights(self._learner.model)
 
     def learn(self, lesson: Lesson, settings: Settings) -> tuple[Report, Weights]:
-        """One update; what came of it, and the new weights."""
+        """One update. Returns its result and the new weights."""
         rollouts = self._load(lesson)
         learned = self._learner.learn(_merged(rollouts, lesson.num_runners), settings, stale=lesson.stale)
         return Report(learned, len(lesson.rollouts) - len(rollouts), self._load_seconds), self.weights()
 
     def measure(self, lesson: Lesson) -> Weights:
-        """Begin the input statistics with rollouts that are not learned from."""
+        """Initialise the input statistics from rollouts, without training on them."""
         self._learner.measure_rollout(_merged(self._load(lesson), lesson.num_runners))
         return self.weights()
 
     def measure_what_is_new(self, lesson: Lesson) -> Weights:
-        """The statistics of features that a checkpoint had none of."""
+        """As `Learner.measure_what_is_new`."""
         self._learner.measure_what_is_new(_merged(self._load(lesson), lesson.num_runners))
         return self.weights()
 
@@ -100,7 +99,7 @@ class LearnerActor:
         return state
 
     def _load(self, lesson: Lesson) -> list[Rollout]:
-        """The rollouts, but for those that were lost with the machine that had them."""
+        """Fetch the rollouts; those whose machine is gone are left out."""
         started = time.perf_counter()
         rollouts = []
         for reference in lesson.rollouts:
@@ -115,7 +114,7 @@ class LearnerActor:
 
 
 def _merged(rollouts: Sequence[Rollout], num_runners: int) -> Rollout:
-    """The rollouts as one. Runners play at the same time: what they take together is what one of them takes."""
+    """Merge rollouts. Runners play at the same time, so that times are averaged, not added."""
     merged = Rollout.merged(rollouts)
     env_seconds, act_seconds = merged.stats.env_seconds / num_runners, merged.stats.act_seconds / num_runners
     return replace(merged, stats=replace(merged.stats, env_seconds=env_seconds, act_seconds=act_seconds))

@@ -1,4 +1,4 @@
-"""The learner as the process that trains sees it."""
+"""Proxy of a learner in another process."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from enn_ppo.tracking.logger import Row
 
 
 class Policy(NamedTuple):
-    """Whose learner it is, where there are several."""
+    """The policy that a learner trains, if there are several."""
 
     number: int = 0
-    name: str = ""  # of several
-    num_players: int = 1  # whom it plays
+    name: str = ""  # empty if it is the only one
+    num_players: int = 1  # that it plays in each environment
 
 
 class RemoteLearner:
-    """Passes on what the run asks, and publishes the learner's weights on the board. See `Learns`.
+    """Forwards calls to a `LearnerActor`, and publishes its weights on the board. A `Learns`.
 
     Args:
         config: of the run.
-        cluster: is left when the first policy's learner is closed.
-        board: where runners find the weights.
-        policy: that it learns.
+        cluster: closed together with the first policy's learner.
+        board: gives the weights to runners.
+        policy: that it trains.
 
     Raises:
         PartLost: of every method, when the learner's process is gone.
@@ -51,11 +51,11 @@ class RemoteLearner:
         actor: Any = ray.remote(LearnerActor)
         actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus)
         self._actor = actor.remote(config, self.policy.num_players)
-        self.device = torch.device("cpu")  # until it is known
+        self.device = torch.device("cpu")  # until `prepare` returns the learner's
         self._spaces: Spaces
         self._model: ActorCritic | None = None
-        self._model_weights: Any = None  # a reference to those that it has
-        self._learning: tuple[Gathered, Any, Any] | None = None  # from what, and references to what comes of it
+        self._model_weights: Any = None  # reference to the weights of `_model`
+        self._learning: tuple[Gathered, Any, Any] | None = None  # rollouts of the update, and references to its results
         self._row: Row = {}
         self._is_gone = self._is_closed = False
         self._has_adopted = False
@@ -64,7 +64,7 @@ class RemoteLearner:
         """Make the networks.
 
         Raises:
-            ValueError: there is no such device, or no room for the learner.
+            ValueError: there is no such device, or the cluster has no CPU or GPU left for the learner.
         """
         self._spaces = spaces
         try:
@@ -78,7 +78,7 @@ class RemoteLearner:
 
     @property
     def model(self) -> ActorCritic:
-        """A copy of the networks as they are now; fetched if it was not yet."""
+        """A copy of the current networks, fetched when it is asked for."""
         return self._fetch_model()
 
     def _fetch_model(self, timeout: float | None = None) -> ActorCritic:
@@ -93,7 +93,7 @@ class RemoteLearner:
 
     @property
     def _weights(self) -> Any:
-        """A reference to those of now."""
+        """A reference to the current weights."""
         return self._board.weights[self.policy.number]
 
     def _publish(self, weights: Any) -> None:
@@ -104,24 +104,24 @@ class RemoteLearner:
         return self.finish_learning()
 
     def start_learning(self, gathered: Gathered, settings: Settings) -> None:
-        """Begin what `finish_learning` waits for, so that several learners can learn at the same time."""
+        """Start an update without waiting, so that several learners train at the same time."""
         self._learning = (gathered, *self._start("learn", self._lesson(gathered), settings))
 
     def finish_learning(self) -> Learned:
-        """As `learn`, when it has begun."""
+        """Wait for the update that `start_learning` has started."""
         assert self._learning is not None
         gathered, learned, weights = self._learning
         report: Report = self._ask(learned)
         self._publish(weights)
-        if self.policy.number == 0:  # a rollout that one learner has lost, all have
+        if self.policy.number == 0:  # count a lost rollout once, not for every learner
             self._board.rollouts_lost += report.lost
         self._row = gathered.metrics(report.load_seconds)
-        played = report.learned.played  # of its frames several are the same step of an environment
+        played = report.learned.played  # several of its frames are one step of an environment
         played = played._replace(num_frames=played.num_frames // self.policy.num_players)
         return report.learned._replace(played=played)
 
     def measure_rollout(self, gathered: Gathered) -> None:
-        if self._has_adopted:  # statistics, too
+        if self._has_adopted:  # the input statistics came with the checkpoint
             self.measure_what_is_new(gathered)
             return
         self._publish(self._actor.measure.remote(self._lesson(gathered)))
@@ -143,7 +143,7 @@ class RemoteLearner:
         return news
 
     def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """As `Learner.adopt`; `measure_rollout` then only measures what the checkpoint does not know."""
+        """As `Learner.adopt`. After it, `measure_rollout` only measures features that the checkpoint did not have."""
         news: LearnerNews = self._publishing("adopt", checkpoint, env_name)
         self._has_adopted = True
         return news
@@ -167,12 +167,12 @@ class RemoteLearner:
         return Lesson(own, gathered.num_runners, any(gathered.staleness))
 
     def _start(self, method: str, *args: Any) -> tuple[Any, Any]:
-        """References to what a method returns that also returns new weights, and to these."""
+        """Call a method that returns (result, new weights); references to both."""
         result, weights = getattr(self._actor, method).options(num_returns=2).remote(*args)
         return result, weights
 
     def _publishing(self, method: str, *args: Any) -> Any:
-        """What a method returns that also returns new weights; these stay where they are, stored once for all runners."""
+        """Call a method that returns (result, new weights), publish the weights without fetching them, and return the result."""
         result, weights = self._start(method, *args)
         found = self._ask(result)
         self._publish(weights)

@@ -1,6 +1,6 @@
-"""An environment runner: a share of the environments, and a copy of the policy that plays in them.
+"""An environment runner: an actor of Ray with a part of the environments and a copy of the policy.
 
-This runs in a process of its own, as an actor of Ray; `RunnerHandle` is how the run sees it.
+`RunnerHandle` is its counterpart in the training process.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
 
 CPU = torch.device("cpu")
-MOST_FRAMES = 4  # that are shown of where an environment has raised: the last, which are the world's own
+MOST_FRAMES = 4  # of a traceback that are shown: the last ones, which are in the environment
 
 
 class Plan(NamedTuple):
-    """What a runner is to be."""
+    """What a runner is made from."""
 
     number: int  # from 0
     config: TrainConfig  # of the run
@@ -50,26 +50,26 @@ class Plan(NamedTuple):
 
     @property
     def rollout(self) -> RolloutConfig:
-        """What it plays."""
+        """Settings of its rollouts."""
         return replace(self.config.rollout, num_envs=self.num_envs)
 
     @property
     def first_env(self) -> int:
-        """The number of its first environment among all."""
+        """Number of its first environment."""
         return self.number * self.num_envs
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of environments; see `rollout.block` and `rollout.pipeline`."""
+        """Number of blocks; see `rollout.block` and `rollout.pipeline`."""
         return self.num_envs // self.rollout.block_size
 
     def part(self, parameters: Parameters) -> dict[str, Sequence[Any]]:
-        """Of one value for each environment of the run, those of this runner."""
+        """This runner's part of parameters that have one value for each environment of the run."""
         return {name: values[self.first_env : self.first_env + self.num_envs] for name, values in parameters.items()}
 
 
 class Spaces(NamedTuple):
-    """Of the environments."""
+    """Spaces of the environments."""
 
     obs: ObsSpace
     actions: Mapping[str, ActionSpace]
@@ -77,27 +77,29 @@ class Spaces(NamedTuple):
 
 
 class NewEpisodes(NamedTuple):
-    """How environments begin anew."""
+    """How to reset environments."""
 
     seed: int
     parameters: Parameters  # one value for each of the runner's environments
 
 
 class Told(NamedTuple):
-    """What a runner says when it has played."""
+    """Result of a rollout, beside the rollout itself."""
 
     num_frames: int = 0
     num_bytes: int = 0  # of the rollout
     play_seconds: float = 0.0
-    handover_seconds: float = 0.0  # from the last step until the object store had the rollout
-    failure: str | None = None  # what an environment raised; there is no rollout then, and the runner is of no more use
+    handover_seconds: float = 0.0  # between the last step and the end of the transfer to the object store
+    failure: str | None = (
+        None  # exception of an environment; then there is no rollout, and the runner must be restarted
+    )
 
 
 def plans(config: TrainConfig, env: BoundEnvironment) -> list[Plan]:
     """A plan for each runner.
 
     Raises:
-        ValueError: the environment cannot be sent to another process, or the settings of rollouts do not fit so few.
+        ValueError: the environment cannot be sent to another process, or `rollout.block` does not divide a runner's share.
     """
     num_runners = config.distributed.num_env_runners
     num_envs = config.rollout.num_envs // num_runners
@@ -107,7 +109,7 @@ def plans(config: TrainConfig, env: BoundEnvironment) -> list[Plan]:
 
 
 class EnvRunner:
-    """Plays when it is told to. Its methods run one after the other, in the order in which they are called."""
+    """Plays rollouts on request. Methods run one after the other, in the order of the calls."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -119,10 +121,10 @@ class EnvRunner:
         """Make the environments and the policies.
 
         Args:
-            begin: start episodes, too.
+            begin: how to reset the environments; None: later.
 
         Raises:
-            ValueError: an environment cannot be made, or is not as it must be.
+            ValueError: an environment cannot be made, or breaks its contract.
         """
         plan, config = self._plan, self._plan.config
         torch.set_num_threads(config.num_threads or 1)
@@ -142,20 +144,20 @@ class EnvRunner:
         return Spaces(*spaces, self._sampler.threads_report())
 
     def reset(self, seed: int, parameters: Parameters) -> None:
-        """Start new episodes everywhere."""
+        """Reset all environments."""
         self._sampler.reset(seed, parameters or None)
 
     def play(self, key: int, parameters: Parameters, steps: int, *weights: Weights) -> Shipped | None | list[Any]:
-        """Play so many steps in every environment. What environments raise, `told` tells.
+        """Play `steps` steps in every environment. An exception of an environment is reported by `told`.
 
         Args:
-            key: what the sampling noise is keyed by beside the seed; see `Sampler.key`.
+            key: seeds the sampling noise together with the run's seed; see `Sampler.key`.
             parameters: for episodes that begin from now on, one value for each environment; may be empty.
             steps: to play.
             weights: of each policy.
 
         Returns:
-            The rollout; of several policies a list of theirs.
+            The rollout, or a list with one for each policy.
         """
         started = time.perf_counter()
         try:
@@ -181,14 +183,14 @@ class EnvRunner:
             load_weights(model, each)
 
     def told(self) -> Told:
-        """How the last `play` went. Ray has stored what that returned before it calls this."""
+        """Result of the last `play`. Ray calls this after it has stored the rollout."""
         return self._told._replace(handover_seconds=time.perf_counter() - self._packed_from)
 
     def final_episodes(self, number: int, seed: int, *weights: Weights) -> list[list[Episode]]:
-        """Play so many whole episodes, as an evaluation does; `seed` seeds environments and actions.
+        """Play `number` whole episodes, as an evaluation does; `seed` seeds environments and actions.
 
         Returns:
-            The episodes as each policy has played them.
+            For each policy its episodes.
 
         Raises:
             Exception: whatever the environment raises.
@@ -208,7 +210,7 @@ class EnvRunner:
             return list(play_together(pilots, self._cast, pool, config, Camera(0, "")).values())
 
     def read_checkpoint(self, path: str, policy: str) -> Checkpoint:
-        """A checkpoint that is where this runner is: of a directory with one of `policy`, that policy's.
+        """Read a checkpoint on the machine of this runner. `policy` chooses in a run directory of several policies.
 
         Raises:
             ValueError: there is none.
@@ -217,7 +219,7 @@ class EnvRunner:
         return load_checkpoint(own if own.is_dir() else Path(path))
 
     def _environment(self) -> BoundEnvironment:
-        """What the run sends.
+        """Unpickle the environment.
 
         Raises:
             ValueError: it cannot be imported here.
@@ -232,11 +234,11 @@ class EnvRunner:
         return env
 
     def state(self) -> list[dict[str, Any]]:
-        """Where the environments of each block are."""
+        """State of each block's environments."""
         return self._sampler.block_states()
 
     def load_state(self, blocks: Sequence[Mapping[str, Any]]) -> str | None:
-        """Continue from what `state` returned; why that is not possible, or None."""
+        """Continue from what `state` returned. Returns why that is not possible, or None."""
         return self._sampler.load_state({"blocks": blocks})
 
     def close(self) -> None:
@@ -245,6 +247,6 @@ class EnvRunner:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in a line: its type, its message, and the notes that say where it was raised."""
+    """An exception in one line: type, message, and notes of one line."""
     notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
     return "; ".join([f"{type(error).__name__}: {error}", *notes])

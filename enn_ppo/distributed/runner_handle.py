@@ -1,4 +1,4 @@
-"""An environment runner as the process that trains sees it."""
+"""Proxy of an environment runner in the training process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enn_ppo.sampling import Parameters
 
 
 class Play(NamedTuple):
-    """A rollout that is under way."""
+    """A rollout that is being played."""
 
     rollouts: Sequence[Any]  # references, one of each policy
     told: Any
@@ -23,24 +23,24 @@ class Play(NamedTuple):
 
 
 class RunnerDied(PartLost):
-    """Its process is gone; the message says how. Where nobody starts another, the run ends."""
+    """The process of a runner is gone; the message says how."""
 
 
 class RunnerHandle:
-    """Starts a runner, tells it to play, and starts another process in its place when it is gone.
+    """Starts a runner, sends it rollouts to play, and restarts it.
 
     Args:
-        plan: what the runner is.
-        cpus: that Ray sets aside for it.
+        plan: what the runner is made from.
+        cpus: that Ray reserves for it.
 
     Attributes:
-        play: the rollout under way, if there is one.
-        starting: a reference to its `Spaces` while it gets ready, and None afterwards.
-        has_failed: whether an environment has raised, so that nobody knows where they are.
+        play: the rollout that is being played; None: the runner is idle.
+        starting: reference to its `Spaces` while it starts; None afterwards.
+        has_failed: whether an environment has raised, so that the states of the environments are unknown.
         starts: how often it was started.
-        deaths: how often its process has died since it last played a rollout.
-        last_key: of what it was sent last, which keys the sampling noise; -1 before.
-        version_sent: likewise, of the weights.
+        deaths: how often its process has died since its last rollout.
+        last_key: key of the last rollout's sampling noise; -1: none yet.
+        version_sent: version of the last rollout's weights; -1: none yet.
     """
 
     def __init__(self, plan: Plan, cpus: float) -> None:
@@ -55,16 +55,16 @@ class RunnerHandle:
 
     @property
     def number(self) -> int:
-        """From 0."""
+        """Number of the runner, from 0."""
         return self.plan.number
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can play."""
+        """Whether it can play: it has started, and no environment has raised."""
         return self.starting is None and not self.has_failed
 
     def start(self, begin: NewEpisodes | None) -> None:
-        """Start a process, and forget the one before; what was under way is lost."""
+        """Start a process in place of the last one, whose rollout is lost."""
         if self.actor is not None:
             ray.kill(self.actor)
         self.play = None
@@ -76,19 +76,19 @@ class RunnerHandle:
         self.starting = self.actor.prepare.remote(begin)
 
     def finish_start(self, timeout: float | None = None) -> Spaces:
-        """Wait until it can play.
+        """Wait until the runner has started.
 
         Raises:
-            GetTimeoutError: it took longer.
+            GetTimeoutError: it has not started in time.
             RunnerDied: its process is gone.
-            Exception: what the environment raised.
+            Exception: of the environment.
         """
         spaces: Spaces = self.ask(self.starting, timeout)
         self.starting = None
         return spaces
 
     def send(self, board: Board, key: int, parameters: Parameters, steps: int) -> None:
-        """Have so many steps played; arguments as in `EnvRunner.play`."""
+        """Send a rollout to play; arguments as in `EnvRunner.play`."""
         play = self.actor.play.options(num_returns=board.num_policies)
         rollouts = play.remote(key, self.plan.part(parameters), steps, *board.weights)
         self.last_key, self.version_sent = key, board.version
@@ -96,7 +96,7 @@ class RunnerHandle:
         self.play = Play(rollouts, self.actor.told.remote(), board.version)
 
     def receive(self) -> Part:
-        """The rollout under way, when it has been played.
+        """Wait for the rollout that is being played.
 
         Raises:
             RunnerDied: its process is gone.
@@ -108,7 +108,7 @@ class RunnerHandle:
         return Part(self.number, play.rollouts, told, play.version)
 
     def ask(self, reference: Any, timeout: float | None = None) -> Any:
-        """What the runner returns; errors as in `finish_start`."""
+        """Call a method of the runner and wait for the result; errors as in `finish_start`."""
         try:
             return fetch(reference, timeout)
         except ActorDied as error:

@@ -1,7 +1,7 @@
-"""One group of runners, in which several policies play, as each of their runs has it to itself.
+"""One group of runners that several runs share: one run for each policy.
 
-Runs take turns: what one of them does, the others do after it, the first policy's always first. What concerns the environments
-happens once, when the first asks; the others find what came of it.
+The runs make the same calls in turn, that of the first policy first. A call that concerns the environments is executed when the
+first run makes it; the others get the same result.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """What the first policy has asked last, and what came of it."""
+    """The last calls of the first run, and their results."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
 
     def ask(self, first: bool, what: str, ask: Callable[[], Any]) -> Any:
-        """What came of `what`; the first policy, or whoever is first to need it, asks."""
+        """The result of the call `what`, which is executed for the first policy that makes it."""
         if first or what not in self._found:
             self._found[what] = ask()
         return self._found[what]
 
     def forget(self, *names: str) -> None:
-        """Something has happened, and these are to be asked again."""
+        """Forget these results: the calls are executed again."""
         for name in names:
             self._found.pop(name, None)
 
 
 class SharedRunners:
-    """The runners as one of several policies has them. See `Sampler`.
+    """The sampler of one of several policies. A `Sampler`.
 
     Args:
-        group: all runners.
-        policy: the number of the policy.
-        shared: of all policies.
+        group: the runners.
+        policy: number of the policy.
+        shared: results that all policies share.
     """
 
     def __init__(self, group: RunnerGroup, policy: int, shared: Shared) -> None:
@@ -110,13 +110,13 @@ class SharedRunners:
 
 
 class PolicyCallback(Callback):
-    """The user's code as the run of one of several policies calls it.
+    """The user's callback, for the run of one of several policies.
 
     Args:
-        callback: that code.
+        callback: of the user.
         name: of the policy.
-        first: whether that is the first policy.
-        shared: of all policies.
+        first: whether it is the first policy.
+        shared: results that all policies share.
     """
 
     def __init__(self, callback: Callback, name: str, first: bool, shared: Shared) -> None:

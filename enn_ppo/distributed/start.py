@@ -1,4 +1,4 @@
-"""How a run begins on Ray."""
+"""Starting a run on Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OnRay(NamedTuple):
-    """What takes the places of `Learner` and `LocalSampler`."""
+    """The learners and the sampler of a run on Ray."""
 
     learners: list[RemoteLearner]  # one for each policy
     sampler: RunnerGroup
@@ -27,7 +27,7 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
     """Start the runners, and a learner for each policy.
 
     Raises:
-        ValueError: there is no Ray, no cluster or no room in it, or the environment is not as it must be.
+        ValueError: Ray is not installed, the cluster is missing or too small, or the environment breaks its contract.
     """
     if config.device == "cuda" and not config.distributed.learner_gpus:
         raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
