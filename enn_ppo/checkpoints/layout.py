@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-FORMAT = 2  # of checkpoints and exported agents; raise it where older ones can no longer be read
+FORMAT = 2  # of checkpoints and exported agents; raised when older ones can no longer be read
 
 POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
 FILES = (POLICY, CONFIG, SPACES, TRAINER)  # that every checkpoint has
@@ -20,7 +20,7 @@ STEP_FOLDER = re.compile(r"step_(\d{12,})")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be saved, found or read. The message says which one, why, and what could be used instead."""
+    """A checkpoint cannot be saved, found or read. The message says which, why, and what can be used instead."""
 
 
 def step_folder(directory: Path, step: int) -> Path:
@@ -36,23 +36,23 @@ def step_folders(directory: Path) -> list[tuple[int, Path]]:
 
 
 def hidden(directory: Path) -> Path:
-    """A new hidden name."""
+    """A new name for a hidden folder in `directory`."""
     return directory / f"{ASIDE}{uuid.uuid4().hex}"
 
 
 def link_target(path: Path) -> Path | None:
-    """Where a link leads; None if it is none."""
+    """The target of a link; None if `path` is no link."""
     return path.parent / os.readlink(path) if path.is_symlink() else None
 
 
 def listing(names: Sequence[str], most: int = 8) -> str:
-    """Some of the names, as the tail of a message."""
+    """Some of the names, for the end of a message."""
     shown = ", ".join(names[:most]) or "nothing"
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def first_line(error: BaseException) -> str:
-    """The shortest account of an error."""
+    """The first line of an error's message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error).strip() or type(error).__name__).splitlines()[0]

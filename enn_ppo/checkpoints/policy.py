@@ -1,4 +1,4 @@
-"""From checkpoints to networks."""
+"""Networks from checkpoints."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CPU = torch.device("cpu")
 
 
 def select_device(name: str) -> torch.device:
-    """The device called `auto`, `cpu` or `cuda`.
+    """The torch device of the setting `device`: `auto`, `cpu` or `cuda`.
 
     Raises:
-        ValueError: `cuda` where there is none.
+        ValueError: `cuda`, and there is no GPU.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,10 +37,10 @@ def select_device(name: str) -> torch.device:
 
 
 def saved_config(checkpoint: Checkpoint) -> TrainConfig:
-    """The settings of the run that a checkpoint is of.
+    """Settings of the run that a checkpoint belongs to.
 
     Raises:
-        ValueError: there is a setting that this version does not know, or a value that it does not allow.
+        ValueError: this version does not know a setting, or does not allow its value.
     """
     try:
         return from_dict(TrainConfig, checkpoint.config)
@@ -52,7 +52,7 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
 
 
 def set_determinism(on: bool) -> None:
-    """Whether torch may, in this process, only use algorithms that give the same result every time."""
+    """Set whether torch uses deterministic algorithms only, in this process."""
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
     if on != torch.are_deterministic_algorithms_enabled():  # setting it imports torch's compiler, which takes a second
@@ -60,26 +60,26 @@ def set_determinism(on: bool) -> None:
 
 
 def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:
-    """The policy that a checkpoint holds, with its normalization, for an environment as it was trained in."""
+    """The policy of a checkpoint, for the spaces that it was trained with."""
     return load_net(checkpoint, device=device).to(device)
 
 
 def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
-    """A network that a checkpoint holds, on the CPU.
+    """A network of a checkpoint, on the CPU.
 
     Args:
-        checkpoint: whose.
-        network: `policy`, or one of `more_weights`, of which the settings have a section of the same name.
-        device: where it is to compute. If its precision cannot be there, it is fp32: what was trained on a GPU plays anywhere.
+        checkpoint: to load from.
+        network: `policy`, or one of `more_weights`, whose name is that of its section in the settings.
+        device: where it will run. If that does not support its precision, it is fp32.
 
     Raises:
-        ValueError: its settings, or its weights, are not those of a network that this version has.
+        ValueError: settings or weights do not fit this version's network.
     """
     config = saved_config(checkpoint)
     net_config = config.net if network == "policy" else getattr(config, network)
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
     obs_space, action_space = spaces_from_dict(checkpoint.spaces)
-    with torch.random.fork_rng(devices=[]):  # what it starts as is replaced
+    with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
         net = RogueNet(_computable(net_config, device), obs_space, action_space)
     _load_weights(net, weights, checkpoint)
     return net

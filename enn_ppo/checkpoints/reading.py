@@ -1,4 +1,4 @@
-"""What a step folder holds. Reading never executes code."""
+"""Reading a step folder. This never executes code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Checkpoint:
 
 
 class Summary(NamedTuple):
-    """What retention needs to know."""
+    """Contents of `summary.json`."""
 
     seconds: float | None = None
     score: float | None = None
@@ -77,7 +77,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_summary(folder: Path) -> Summary:
-    """What retention needs to know of a step folder; nothing where it cannot be read, which must not stop a save."""
+    """Read `summary.json` of a step folder; without values if it cannot be read, so that saving does not fail."""
     try:
         return _read_summary(folder / SUMMARY)
     except (OSError, ValueError):

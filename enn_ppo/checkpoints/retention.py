@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay on the disk. A pure function; nothing here touches a file."""
+"""Which checkpoints of a run are kept. Pure functions, which touch no file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rogue_net.checks import check_float, check_int
 
 
 class Saved(NamedTuple):
-    """What retention knows of a checkpoint."""
+    """A checkpoint, as `which_to_remove` needs it."""
 
     step: int  # environment steps trained
     seconds: float | None = None  # spent training; None: not known
@@ -20,13 +20,13 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What stays; a checkpoint stays for any one of these reasons. The settings of the same names say more.
+    """Which checkpoints are kept; one reason is enough. See the settings of the same names.
 
     Args:
-        keep_last: the newest ones, at least 1.
-        keep_best: those with the highest scores; of equal ones the later. At least 0.
-        keep_every_minutes: the first one after every so many minutes of training. Greater than 0; None: no such.
-        protected: steps of checkpoints that somebody reads right now.
+        keep_last: number of newest ones, at least 1.
+        keep_best: number of those with the highest scores; of equal ones the later is kept. At least 0.
+        keep_every_minutes: the first one after each of these intervals of training time. Greater than 0; None: none.
+        protected: steps of checkpoints that are being evaluated.
 
     Raises:
         ValueError: a number is not in its range.
@@ -45,15 +45,15 @@ class Retention:
 
 
 def which_to_remove(saved: Iterable[Saved], now: int, retention: Retention) -> set[int]:
-    """The steps of the checkpoints that may go.
+    """The steps of the checkpoints to remove.
 
-    Removing them after every save leaves what removing them once at the end would, as long as scores do not change.
+    Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
 
     Args:
-        saved: all that are there, with different steps, in any order.
-        now: the step that was saved last; it always stays. Later ones were abandoned by resuming from an earlier one: they
-            are never the best, and stay only where there are fewer than `keep_last` others.
-        retention: what stays.
+        saved: all checkpoints, in any order; their steps differ.
+        now: step of the last save, which is kept. Later checkpoints were abandoned when the run was resumed from an earlier
+            one: they never count as best, and are kept only if there are fewer than `keep_last` others.
+        retention: which to keep.
     """
     all_saved = sorted(saved, key=lambda each: each.step, reverse=True)
     ours = [each for each in all_saved if each.step <= now]
@@ -65,13 +65,13 @@ def which_to_remove(saved: Iterable[Saved], now: int, retention: Retention) -> s
 
 
 def best_of(saved: Iterable[Saved]) -> list[Saved]:
-    """Those with a score, the best first; of equal ones the later first."""
+    """Checkpoints that have a score, the best first; of equal ones the later first."""
     scored = [each for each in saved if each.score is not None and not math.isnan(each.score)]
     return sorted(scored, key=lambda each: (each.score, each.step), reverse=True)
 
 
 def _first_of_every(minutes: float | None, saved: Iterable[Saved]) -> Iterable[Saved]:
-    """The first checkpoint at or after 1, 2, 3, ... times so many minutes of training."""
+    """The first checkpoint at or after every multiple of `minutes` of training."""
     first: dict[int, Saved] = {}
     if minutes is not None:
         for each in saved:

@@ -1,4 +1,4 @@
-"""Writing checkpoints, so that a crash, a full disk or `kill -9` at any moment leaves the previous one."""
+"""Writing checkpoints. After a crash, a full disk or `kill -9` the previous one still loads."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def save_checkpoint(
     seconds: float | None = None,
     score: float | None = None,
 ) -> Path:
-    """Write `directory/step_<12 digits>`, point `latest` to it, and remove the checkpoints that `retention` lets go.
+    """Write `directory/step_<12 digits>`, point `latest` to it, and remove the checkpoints that `retention` does not keep.
 
-    Saving a step that exists replaces it, and `latest` never stops loading meanwhile. The first to be removed are
-    checkpoints *later* than `step`: they belong to a continuation that was abandoned by resuming from an earlier one.
+    Saving an existing step replaces it; `latest` can be loaded all the time. Checkpoints later than `step` are removed first:
+    they were abandoned when the run was resumed from an earlier one.
 
     Args:
         directory: the run's `checkpoints` folder; created if missing.
@@ -70,16 +70,16 @@ def save_checkpoint(
         trainer: nested dicts, lists and tuples of str, bytes, int of any size, float, bool, None, tensors, NumPy arrays
             and NumPy scalars. All come back with their type, dtype and shape.
         retention: which checkpoints stay.
-        more_weights: of further networks, by a name such as `value_net`; each becomes a file of its own.
-        seconds: spent training so far, for `keep_every_minutes`.
-        score: for `keep_best` and the link `best`; higher is better. Where it is known only later, see `record_score`.
+        more_weights: name of another network, such as `value_net` -> its weights; each has a file of its own.
+        seconds: of training so far, for `keep_every_minutes`.
+        score: for `keep_best` and the link `best`; higher is better. None: not known yet; see `record_score`.
 
     Returns:
         The new step folder.
 
     Raises:
-        CheckpointError: a value cannot be stored (named by its path, nothing was written), or the disk refused; then
-            the checkpoints that were there still load.
+        CheckpointError: a value cannot be stored (the message has its path; nothing was written), or the disk cannot be
+            written; earlier checkpoints still load.
     """
     step = _at_least("step", step, 0)
     directory = Path(directory)
@@ -100,7 +100,7 @@ def save_checkpoint(
         _prune(directory, step, retention)
         _sweep(directory)
     except OSError as error:
-        with suppress(OSError):  # the disk may still refuse; what is left over is hidden, and swept by the next save
+        with suppress(OSError):  # what is left is hidden, and removed by the next save
             _tidy(directory, target)
         raise CheckpointError(
             f"saving checkpoint {target} failed: {error.strerror or error}; {what_is_there(directory)}"
@@ -109,17 +109,15 @@ def save_checkpoint(
 
 
 def record_score(directory: Path, step: int, score: float) -> None:
-    """Say how good a checkpoint is, once that is known: the next save keeps it by that, and `best` moves now.
-
-    One that is no longer there, or has been saved again since, is a matter of the caller: the score is of the step.
+    """Write the score of a checkpoint, and update the link `best`. Does nothing if the checkpoint is gone.
 
     Args:
         directory: the run's `checkpoints` folder.
-        step: the checkpoint's.
+        step: of the checkpoint.
         score: higher is better.
 
     Raises:
-        CheckpointError: the disk refused; the checkpoint is as it was.
+        CheckpointError: the disk cannot be written; the checkpoint is unchanged.
     """
     directory = Path(directory)
     folder = step_folder(directory, step)
@@ -136,7 +134,7 @@ def record_score(directory: Path, step: int, score: float) -> None:
 
 
 def what_is_there(directory: Path) -> str:
-    """What a run whose `checkpoints` folder this is can go on from, in words."""
+    """From which checkpoint in this folder a run can be resumed, as the end of a message."""
     link = link_target(directory / LATEST)
     if link is None:
         return f"there is no `{LATEST}` yet"
@@ -192,7 +190,7 @@ def _summary_bytes(seconds: float | None, score: float | None) -> bytes:
 
 def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> bytes:
     """The contents of `trainer.pt`."""
-    # Through memory, because torch.save turns an OSError of a file object into a RuntimeError about positions.
+    # through memory: torch.save would turn an OSError of a file into a RuntimeError
     buffer = io.BytesIO()
     try:
         stored = encode(trainer, "trainer")
@@ -216,7 +214,7 @@ def _write_aside(directory: Path, contents: Mapping[str, bytes]) -> Path:
 
 def _publish(aside: Path, target: Path) -> None:
     if os.path.lexists(target):
-        # A folder cannot be replaced in one move, so `latest` spends the exchange on a hidden twin of the new one.
+        # a folder cannot be replaced atomically: meanwhile `latest` points to a hidden copy of the new one
         _point(target.parent / LATEST, _twin(aside))
         _discard(target)
     os.replace(aside, target)
@@ -237,7 +235,7 @@ def _twin(folder: Path) -> Path:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Make `link` lead to the folder beside it, in one move."""
+    """Make `link` point to the folder beside it, atomically."""
     aside = hidden(folder.parent)
     os.symlink(folder.name, aside)  # relative, so that a run directory can be moved
     os.replace(aside, link)
@@ -249,11 +247,11 @@ def _prune(directory: Path, step: int, retention: Retention) -> None:
     removable = which_to_remove(_saved(directory), step, retention)
     for other in sorted(removable, key=lambda other: (other <= step, other)):  # abandoned ones first, then the oldest
         _discard(step_folder(directory, other))
-    _point_best(directory, now=step)  # it may have gone, where none is kept for being the best
+    _point_best(directory, now=step)  # with keep_best=0 the best one may have been removed
 
 
 def _point_best(directory: Path, now: int) -> None:
-    """Make `best` lead to the best checkpoint that is there, abandoned ones apart."""
+    """Make `best` point to the best checkpoint up to step `now`."""
     best = best_of(each for each in _saved(directory) if each.step <= now)
     link = directory / BEST
     if best:
@@ -286,7 +284,7 @@ def _tidy(directory: Path, target: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what crashed saves left over, but not a twin that `latest` was left on."""
+    """Remove what crashed saves have left, except a folder that `latest` points to."""
     in_use = link_target(directory / LATEST)
     for leftover in list(directory.glob(f"{ASIDE}*")):
         if leftover != in_use:

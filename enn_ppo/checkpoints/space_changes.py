@@ -1,4 +1,4 @@
-"""What an environment has gained since a policy was trained in it, in words. Pure functions of spaces."""
+"""Differences between the spaces of training and those of an environment, as text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from entity_gym.spaces import Category, FeatureKind, ObsSpace
 
 
 def gained_features(before: ObsSpace, now: ObsSpace) -> list[str]:
-    """A line for each thing that frames show, and did not.
+    """A line for each entity type and feature that is new.
 
     Raises:
-        ValueError: something that they showed is gone, or is of another kind; names it.
+        ValueError: one is missing, or of another kind; the message names it.
     """
     lines: list[str] = []
     for name in before.entities:
@@ -54,10 +54,10 @@ def _features(
 
 
 def gained_actions(before: Mapping[str, ActionSpace], now: Mapping[str, ActionSpace]) -> list[str]:
-    """A line for each thing that can be done, and could not.
+    """A line for each action and choice that is new.
 
     Raises:
-        ValueError: something that could be done is gone, or is of another kind; names it.
+        ValueError: one is missing, or of another kind; the message names it.
     """
     lines: list[str] = []
     for name in before:

@@ -1,6 +1,8 @@
-"""Nested plain values and arrays in the few types that `torch.load(weights_only=True)` reads, and back exactly.
+"""Nested plain values and arrays as types that `torch.load(weights_only=True)` reads, and back exactly.
 
-What it reads stays as it is; a NumPy array, a NumPy scalar, bytes or a huge int becomes a tagged dictionary of those.
+A NumPy array, a NumPy scalar, bytes or a very large int becomes a tagged dictionary; other values stay as they are. With
+torch's `safe_globals` NumPy arrays could be read as they are, but a value that cannot be stored would be found only at loading;
+here it is found at saving, and the error names its place.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ _BIG = 2000  # bits; the pickle that weights_only reads ends at 255 bytes per in
 
 
 def encode(value: Any, where: str) -> Any:
-    """Turn `value` into what `torch.load(weights_only=True)` reads.
+    """Convert `value` into types that `torch.load(weights_only=True)` reads.
 
     Args:
         value: nested dicts, lists and tuples of str, bytes, int of any size, float, bool, None, tensors, NumPy arrays
             and NumPy scalars. Tensors are moved to the CPU.
-        where: how an error calls `value`; keys and indices are appended.
+        where: name of `value` in errors; keys and indices are appended.
 
     Raises:
-        ValueError: something else is in there; names where.
+        ValueError: it holds a value of another type; the message says where.
     """
     kind = type(value)  # exact types: a subclass (an enum, a named tuple) would not come back as itself
     if kind in _PLAIN or (kind is int and value.bit_length() <= _BIG):
@@ -64,7 +66,7 @@ def _encode_tensor(tensor: Tensor, where: str) -> Tensor:
     if tensor.layout is not torch.strided:
         raise ValueError(f"{where} is a tensor of layout {tensor.layout}: it must be dense")
     tensor = tensor.detach().cpu()
-    # a view would drag the whole of what it views into the file
+    # of a view, torch would save the whole storage
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -77,7 +79,7 @@ def _encode_array(value: np.ndarray[Any, Any] | np.generic, where: str) -> dict[
         _TAG: "scalar" if isinstance(value, np.generic) else "array",
         "dtype": descr,
         "shape": list(array.shape),
-        # memory order is kept too: it decides the order of sums, and so the last bit of a resumed run
+        # the memory order decides the order of sums, and so the last bits of a resumed run
         "order": "F" if array.flags.fnc else "C",
         "data": _byte_tensor(array.tobytes("A")),
     }
@@ -88,7 +90,7 @@ def _byte_tensor(data: bytes) -> Tensor:
 
 
 def decode(value: Any) -> Any:
-    """Undo `encode`: every type, dtype, shape and memory order comes back.
+    """The inverse of `encode`: restores every type, dtype, shape and memory order.
 
     Raises:
         ValueError: `value` was not made by `encode`.
@@ -113,7 +115,7 @@ def decode(value: Any) -> Any:
 
 def _decode_array(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     dtype = np.lib.format.descr_to_dtype(value["dtype"])
-    if dtype.hasobject:  # bytes of a file must never become pointers
+    if dtype.hasobject:  # never turn bytes of a file into pointers
         raise ValueError(f"holds an array of dtype {dtype}")
     data = bytearray(value["data"].numpy().tobytes())
     return np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")

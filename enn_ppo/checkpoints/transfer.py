@@ -1,6 +1,6 @@
-"""Weights of a checkpoint in a network for an environment that has gained features, entity types, actions or choices.
+"""Loading weights into a network for an environment that has gained features, entity types, actions or choices.
 
-Everything is found by its name, so that order does not matter. What is new starts as if it were not there, where that can be:
+Weights are matched by name, in any order. New parts are initialised so that the policy acts as before, if possible:
 
     feature                 columns of weights 0: the policy acts the same. Its statistics are measured before it is learned
     feature of a type       the type's vector becomes the bias of the LayerNorm that ends the embedding, whose weights are 0:
@@ -44,14 +44,14 @@ FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend",
 
 
 class Move(NamedTuple):
-    """Where the numbers of a tensor come from."""
+    """Which part of a checkpoint's tensor a tensor of the network is loaded from."""
 
     source: str  # name in the checkpoint's state dict
     taken: tuple[Tensor, ...]  # places along each axis of the source
     places: tuple[Tensor, ...]  # along each axis of the tensor, as many in all
 
     def __call__(self, source: Tensor, background: Tensor) -> Tensor:
-        """The tensor: what the source has, in front of what the new places start as."""
+        """The tensor: values of the source, and `background` elsewhere."""
         result, grid = background.clone(), _grid(self.places)
         result[grid] = source[_grid(self.taken)].to(result).reshape(result[grid].shape)
         return result
@@ -59,14 +59,14 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """What came of a checkpoint's weights in a network.
+    """The result of loading a checkpoint's weights into a network.
 
     Args:
-        net: the network, which has them now.
-        news: a line for each thing that the checkpoint did not know.
-        changed: how the spaces differ first; None if they do not. States of environments then mean nothing.
-        moves: tensor of the network -> where it comes from; those that are new are not in it.
-        parameters: names of the checkpoint's parameters, as its optimizer numbered them.
+        net: the network.
+        news: one line for each entity type, feature, action or choice that is new.
+        changed: first difference of the spaces, with which saved environments cannot be used; None: no difference.
+        moves: tensor of the network -> its source; new tensors have none.
+        parameters: names of the checkpoint's parameters, in the order of its optimizer.
     """
 
     net: RogueNet
@@ -77,7 +77,7 @@ class Transferred:
 
     @property
     def unmeasured(self) -> Mapping[str, list[int]]:
-        """Normalization -> its features that have no statistics yet."""
+        """Normalization -> its features without statistics."""
         missing = {}
         for name, module in self.net.named_modules():
             if isinstance(module, RunningNorm):
@@ -87,10 +87,7 @@ class Transferred:
         return {name: places for name, places in missing.items() if places}
 
     def measure(self, batch: ObsBatch, ranks: Ranks = ALONE) -> None:
-        """Give the features that are new the statistics of a rollout, as if all that was seen before had been like it.
-
-        Those of the others stay as they are, so that the policy acts the same.
-        """
+        """Set the statistics of new features to those of a rollout; the others keep theirs, so the policy acts as before."""
         sample = copy.deepcopy(self.net)
         for module in sample.modules():
             if isinstance(module, RunningNorm):
@@ -109,31 +106,31 @@ class Transferred:
 
 
 def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: str = "policy") -> Transferred:
-    """Give a network the weights of a checkpoint, by the names of what they are for.
+    """Load the weights of a checkpoint into a network, matched by name.
 
     Args:
         net: changed in place, on any device.
-        checkpoint: whose weights.
-        env: the present environment, for messages.
+        checkpoint: to load from.
+        env: name of the environment, for errors.
         network: `policy`, or one of the checkpoint's `more_weights`.
 
     Raises:
-        ValueError: something that the checkpoint knows is gone or is of another kind, or the networks differ in settings;
-            names it. The network is as it was.
+        ValueError: the environment misses something that the checkpoint has, or has it of another kind, or the networks
+            differ in settings; the message names it. The network is unchanged.
     """
     section = "net" if network == "policy" else network
     return transfer_from(load_net(checkpoint, network), net, f"checkpoint {checkpoint.path}", env, section)
 
 
 def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: str = "net") -> Transferred:
-    """Give a network the weights of another one.
+    """Load the weights of another network.
 
     Args:
-        saved: whose weights, on the CPU.
+        saved: the other network, on the CPU.
         net: changed in place, on any device.
-        name: how messages call the source.
-        env: the environment of `net`, for messages.
-        section: of the settings of both networks, for messages.
+        name: of the source, for errors.
+        env: name of the environment of `net`, for errors.
+        section: of both networks' settings, for errors.
 
     Raises:
         ValueError: see `transfer_weights`.
@@ -157,19 +154,19 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
 
 
 def untransferred(net: RogueNet) -> Transferred:
-    """Of a network that the checkpoint knows nothing of."""
+    """The result for a network that the checkpoint does not have."""
     return Transferred(net, (), None, {}, ())
 
 
 def transfer_optimizer(
     optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], networks: Sequence[Transferred]
 ) -> None:
-    """Give an optimizer the averages of a checkpoint's; its settings stay as they are.
+    """Load the moment estimates of a checkpoint's optimizer; the settings of `optimizer` stay.
 
     Args:
         optimizer: AdamW of the parameters of `networks`, in this order; changed in place.
         saved: `state_dict()` of the checkpoint's optimizer, of the same networks or the first of them.
-        networks: whose parameters these are.
+        networks: to which the parameters belong.
     """
     state: dict[int, dict[str, Any]] = {}
     number = first = 0  # parameters are numbered through all networks
@@ -201,7 +198,7 @@ def _news(saved: RogueNet, net: RogueNet) -> list[str]:
 
 
 def _check_settings(saved: RogueNet, net: RogueNet, name: str, section: str) -> None:
-    """Check that the networks compute the same of what both know."""
+    """Check that the networks have the same settings for everything that both have."""
     before, now = _settings(saved.config, saved), _settings(net.config, saved)
     for setting in before:
         if before[setting] != now[setting]:
@@ -212,7 +209,7 @@ def _check_settings(saved: RogueNet, net: RogueNet, name: str, section: str) -> 
 
 
 def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
-    """What decides what a network computes of the entity types that `saved` knows."""
+    """The settings that matter for the entity types of `saved`."""
     settings = {name: value for name, value in vars(config).items() if name not in (*FREE, "relpos", "translation")}
     settings |= {f"translation.{name}": value for name, value in vars(config.translation).items()}
     settings |= {f"relpos.{name}": value for name, value in vars(config.relpos).items()}
@@ -222,7 +219,7 @@ def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
 
 
 def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str, Move]:
-    """Tensor of a network -> where it comes from."""
+    """Tensor of a network -> its source."""
     sources = {weight.key: name for name, weight in before.items()}
     moves = {}
     for name, weight in now.items():
@@ -237,7 +234,7 @@ def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str,
 
 
 class _Common(NamedTuple):
-    """Places of the labels that two axes have in common, in the order of the second."""
+    """Indices of the labels that two axes have in common, in the order of the second axis."""
 
     before: Tensor
     now: Tensor
@@ -251,7 +248,7 @@ def _common(before: Axis, now: Axis) -> _Common:
 
 
 def _grid(places: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What indexes all combinations of places."""
+    """Index arrays of all combinations of indices."""
     return tuple(
         each.view([-1 if axis == own else 1 for axis in range(len(places))]) for own, each in enumerate(places)
     )
@@ -276,12 +273,12 @@ def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) ->
 
 
 def _background_of_layers(weight: Weight, fresh: Tensor) -> Tensor:
-    """Of a type that had no features: only the bias of the LayerNorm may count."""
+    """For an entity type that had no features: only the bias of the LayerNorm has an effect."""
     return torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
 
 
 def _background(weight: Weight, fresh: Tensor, source: Tensor | None) -> Tensor:
-    """What new places of something known start as."""
+    """Initial values of new rows or columns of a known tensor."""
     if weight.new == "fresh":
         return fresh
     if weight.new == "mean" and source is not None:

@@ -1,1 +1,1 @@
-"""What a run tells, and where it goes."""
+"""Metrics of a run, and where they are logged."""

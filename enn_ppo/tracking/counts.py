@@ -1,6 +1,6 @@
-"""What is counted in a rollout: rewards, entities of each type, and what was chosen.
+"""Statistics of a rollout: rewards, entities of each type, and the choices of each action.
 
-Everything is counted where the rollout is, and the numbers leave the device together: one synchronisation.
+They are computed on the rollout's device and copied to the CPU together, with one synchronisation.
 
 Shapes: B frames, E entity types, A actors of an action, C choices.
 """
@@ -29,14 +29,14 @@ NOBODY = "__nobody__"
 
 
 class Kind(NamedTuple):
-    """How a count of several rollouts follows from theirs."""
+    """How to combine a statistic of several rollouts."""
 
     how: How
-    of: str | None  # means: the count that says of how many numbers; None: one a frame
+    of: str | None  # of a mean: the metric with the number of values; None: one for each frame
 
 
 class Played(NamedTuple):
-    """What there is to tell of a rollout, on the CPU."""
+    """Statistics of a rollout, on the CPU."""
 
     num_frames: int
     num_entities: int
@@ -50,7 +50,7 @@ class Played(NamedTuple):
 
 
 def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Played:
-    """What there is to tell of a rollout. Synchronises with its device once."""
+    """Statistics of a rollout. Synchronises with its device once."""
     elapsed = rollout.frames.step.cpu()
     counted = _count(rollout.frames, action_space)
     return Played(
@@ -67,21 +67,21 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
 
 
 def count(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> dict[str, float | None]:
-    """Count.
+    """Compute the statistics of frames and actions.
 
     Args:
-        rollout: what was played.
-        action_space: names the choices of the actions to count; an action that the rollout does not have is left out.
+        rollout: T steps of N environments.
+        action_space: names of the choices of each action; actions that the rollout does not have are left out.
 
     Returns:
-        Metric's name -> number; None where there is nothing to tell, such as shares of choices that nobody made.
+        Name of the metric -> number; None if there is no value, such as shares of choices without any actor.
     """
     return _row(_count(rollout.frames, action_space))
 
 
 class _Counted(NamedTuple):
     names: list[str]
-    values: Tensor | int  # as many float64, of any shape; NaN where there is nothing to tell
+    values: Tensor | int  # as many float64, of any shape; NaN: no value
     kinds: list[Kind]
 
 
@@ -125,7 +125,7 @@ def _rewards_and_entities(frames: Frames, lengths: Tensor) -> Iterator[_Counted]
 
 
 def _choices(name: str, space: ActionSpace, frames: Frames, lengths: Tensor) -> Iterator[_Counted]:
-    """How often each choice of an action was made, or which numbers were picked."""
+    """Share of each choice of an action, or mean and range of a continuous one."""
     chosen = frames.actions[name]
     if not space.discrete:
         for k, label in enumerate(space.labels):
@@ -140,7 +140,7 @@ def _choices(name: str, space: ActionSpace, frames: Frames, lengths: Tensor) -> 
 
 
 def _mean_min_max(values: Tensor) -> Tensor:
-    """(3,) float64 of (n,) `values`; NaN of none."""
+    """(3,) float64 of (n,) `values`; NaN if n is 0."""
     values = values.double()
     if len(values) == 0:
         return values.new_full((3,), math.nan)
@@ -155,10 +155,10 @@ def _entities_by_frame(obs: ObsBatch) -> Tensor:
 
 
 def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
-    """(A,) int64, the number of the type of each entity that was selected; E where nobody was.
+    """(A,) int64, number of the type of each selected entity; E if no entity was selected.
 
     Args:
-        selected: B sequences of (A, 1) entity indices inside the frame, -1 for nobody.
+        selected: B sequences of (A, 1) entity indices inside the frame, -1 for none.
         lengths: (E, B), entities by type and frame. A type's indices follow those of the types before it.
     """
     num_types, num_frames = lengths.shape
@@ -171,7 +171,7 @@ def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
 
 
 def _shares(choices: Tensor, num_choices: int) -> Tensor:
-    """(C,) float64, how often each of `num_choices` is among `choices`, 0 to 1; NaN where there are none."""
+    """(C,) float64, share of each of `num_choices` among `choices`, 0 to 1; NaN if `choices` is empty."""
     counts = torch.zeros(num_choices, dtype=torch.float64, device=choices.device)
     counts.index_add_(0, choices, torch.ones(len(choices), dtype=torch.float64, device=choices.device))
     return counts / len(choices) if len(choices) else counts.fill_(math.nan)

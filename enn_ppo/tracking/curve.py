@@ -15,13 +15,13 @@ _CURVES = {"episodic_reward": "episodic reward", "episode_length": "episode leng
 
 
 def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
-    """Draw episodic reward and episode length over environment steps, and what evaluations found, with 95 % intervals.
+    """Plot episodic reward and episode length over environment steps, and evaluations with 95 % intervals.
 
-    Updates in which no episode ended are left out. The picture is replaced in one move: no viewer sees half.
+    Updates in which no episode ended are left out. The file is replaced atomically.
 
     Args:
-        metrics_jsonl: the rows of a run, which may still be writing them.
-        output_png: the picture.
+        metrics_jsonl: metrics of a run, which may be running.
+        output_png: the file to write.
 
     Raises:
         ValueError: the rows cannot be read.
@@ -31,12 +31,11 @@ def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of so many inches.
+    """A figure of `width` by `height` inches.
 
-    It has a canvas of its own, and knows nothing of pyplot: a notebook or program that calls us keeps its backend and its
-    current figure.
+    It is not registered in pyplot, so that a notebook or program keeps its backend and its current figure.
     """
-    # here, because it takes long and only the end of a run needs it
+    # imported here: it takes long, and only the end of a run needs it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,7 +45,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, output_png: Path) -> None:
-    """Write a picture, 120 dots an inch, in one move.
+    """Write a figure with 120 dots per inch, atomically.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
@@ -79,7 +78,7 @@ def _figure(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _draw_evaluations(axes: Any, rows: Sequence[dict[str, Any]], key: str) -> None:
-    """Each evaluation stands at the step of its policy; one without an interval has a bar of no height."""
+    """Draw evaluations at the steps of their policies; one without an interval has an error bar of length 0."""
     by_step = {row.get("eval/step", row["step"]): row for row in rows}  # a resumed run may evaluate a policy again
     steps = sorted(by_step)
     axes.errorbar(

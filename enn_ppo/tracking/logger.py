@@ -1,4 +1,4 @@
-"""Where the rows of metrics go: `metrics.jsonl` always, trackers if asked. A row holds the numbers of one update."""
+"""Loggers of metrics: `metrics.jsonl` always, trackers if they are set. A row holds the metrics of one update."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
     "read_metrics",
 ]
 
-Row = Mapping[str, float | int | None]  # None: not known in this update, for example the mean of no episodes
+Row = Mapping[str, float | int | None]  # None: no value in this update, such as the mean reward if no episode ended
 
 
 class MetricsLogger(Protocol):
     """Takes one row per update, and rows of evaluations that end between or after them."""
 
     def log(self, row: Row) -> None:
-        """Take a row; it has the key `step`, which never falls from row to row."""
+        """Log a row. It has the key `step`, which never decreases from row to row."""
 
     def close(self) -> None:
         """Finish writing. Safe to call twice."""
@@ -40,7 +40,7 @@ class CompositeLogger:
     """Passes every row to several loggers, in their order."""
 
     def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
-        """Take the loggers in the order in which they get their rows."""
+        """Log to these loggers, in this order."""
         self._loggers = list(loggers)
 
     def log(self, row: Row) -> None:
@@ -49,19 +49,19 @@ class CompositeLogger:
             logger.log(row)
 
     def close(self) -> None:
-        """Close all of them, also where one fails."""
+        """Close all of them, even if one fails."""
         with ExitStack() as stack:
             for logger in reversed(self._loggers):
                 stack.callback(logger.close)
 
 
 class Droppable:
-    """Passes rows on until the logger fails, says so once, and goes on without it: no tracker is worth a run.
+    """Passes rows to a logger until it fails; then warns once and drops it, so that a tracker never ends a run.
 
     Args:
-        name: of the logger, for people.
+        name: of the logger, for the warning.
         logger: gets the rows.
-        warn: shows a line.
+        warn: prints a line.
     """
 
     def __init__(self, name: str, logger: MetricsLogger, warn: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Droppable:
             return
         try:
             self._logger.log(row)
-        except Exception as error:  # whatever a library raises
+        except Exception as error:  # libraries raise many types
             self._drop(error)
 
     def close(self) -> None:
@@ -94,26 +94,25 @@ class Droppable:
             if logger is not None:
                 logger.close()
         except Exception:
-            pass  # it has failed already, and that was said
+            pass  # it has failed before, and there was a warning
 
 
 class JsonlLogger:
-    """Appends one JSON object per row to a file. A row is on its way to the disk, whole, when `log` returns.
+    """Appends one JSON object per row to a file. The row has been written when `log` returns.
 
-    The file is opened anew for every row: so a run directory that has vanished is noticed, where an open file would go on
-    taking rows that nobody can ever read.
+    The file is opened for every row, so that a removed run directory is noticed.
     """
 
     def __init__(self, path: Path, resume_step: int | None) -> None:
-        """Make the file, or what a resumed run keeps of it.
+        """Create the file, or truncate that of a resumed run.
 
         Args:
             path: the file; its directory exists.
-            resume_step: environment steps of the checkpoint that the run continues from: later rows, which the run is
-                about to repeat, and a last line that was cut short are removed first. None for a new run.
+            resume_step: step of the checkpoint that the run resumes from. Later rows, which the run will repeat, and an
+                incomplete last line are removed. None: a new run.
 
         Raises:
-            ValueError: the rows that are there cannot be read.
+            ValueError: the existing rows cannot be read.
         """
         self._path = Path(path)
         if resume_step is not None and self._path.exists():
@@ -136,14 +135,14 @@ class JsonlLogger:
         data = memoryview(line)
         try:
             with open(self._path, "ab", buffering=0) as file:
-                while data:  # normally once: a write is cut short only where the disk is full
+                while data:  # a write is incomplete only if the disk is full
                     data = data[file.write(data) :]
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a `metrics.jsonl`, also while a run is writing it: a last line cut short is left out.
+    """Read the rows of a `metrics.jsonl`, which a run may be writing: an incomplete last line is left out.
 
     Raises:
         ValueError: the file is missing, or a line before the last is not a row; names the line.
@@ -152,7 +151,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def known(row: Row) -> dict[str, float | int]:
-    """What trackers get of a row: the numbers that are known and finite."""
+    """The finite numbers of a row, which trackers get."""
     numbers = {name: _json_number(value) for name, value in row.items()}
     return {name: number for name, number in numbers.items() if number is not None}
 

@@ -1,4 +1,4 @@
-"""What several processes have played at the same time, as one has that played all of it."""
+"""Merging the statistics of rollouts that several processes have played at the same time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from entity_gym.batch.vec_obs import Metric
 
 
 def merge_played(parts: Sequence[Played]) -> Played:
-    """Everything counted together.
+    """Statistics of all parts together.
 
     Args:
-        parts: at least one, of the same world, in the order of their environments. The seconds are the mean, for all have
-            passed at the same time.
+        parts: at least one, of the same environment, in the order of their environments. Seconds are averaged, as the parts
+            were played at the same time.
     """
     if len(parts) == 1:
         return parts[0]
@@ -37,7 +37,7 @@ def merge_played(parts: Sequence[Played]) -> Played:
 
 
 def _together(name: str, kind: Kind, parts: Sequence[Played]) -> float | None:
-    """One count of all; None where no part has anything to tell."""
+    """One statistic of all parts; None if no part has a value."""
     known = [(value, part) for part in parts if (value := part.counts[name]) is not None]
     values = [value for value, _ in known]
     if not values:

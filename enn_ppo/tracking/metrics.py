@@ -34,19 +34,19 @@ def metrics_row(
     timing: Timing,
     extra: Mapping[str, float | int | None] = _NOTHING,
 ) -> Row:
-    """Everything that is known about an update.
+    """All metrics of an update.
 
     Args:
         step: environment steps trained so far.
-        played: what was learned from.
-        stats: how the update went.
+        played: statistics of its rollout.
+        stats: losses and other statistics of the update.
         learning_rate: of this update.
         ent_coef: of this update.
         timing: of this update.
-        extra: metrics of others, such as `eval/...`; none may have a name of the row.
+        extra: other metrics, such as `eval/...`; their names differ from those of the row.
 
     Returns:
-        Flat name -> number; None where there is nothing to tell, such as the episodic reward when no episode ended.
+        Name -> number; None if there is no value, such as the episodic reward if no episode ended.
     """
     env, act = played.env_seconds, played.act_seconds
     row: Row = {
@@ -61,7 +61,7 @@ def metrics_row(
         "entropy_coefficient": ent_coef,
         "share_env": env / timing.total,
         "share_act": act / timing.total,
-        "share_update": max(0.0, 1 - (env + act) / timing.total),  # runners elsewhere may play while it is learned
+        "share_update": max(0.0, 1 - (env + act) / timing.total),  # runners of Ray play during the update
         **played.counts,
         **_spread("elapsed_steps", played.elapsed_steps),
         **_reported(played),
@@ -71,9 +71,9 @@ def metrics_row(
 
 
 def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
-    """What the environments' drawn parameters are: name -> one value for each environment.
+    """Metrics of parameters of the environments: name -> one value for each environment.
 
-    Numbers have a mean, minimum and maximum; of anything else, each value has its share of the environments.
+    Mean, minimum and maximum of numbers; for other values the share of environments that have each.
     """
     row: Row = {}
     for name, values in info.items():
@@ -95,7 +95,7 @@ def _episodes(episodes: Sequence[Episode]) -> Row:
 
 
 def _reported(played: Played) -> Row:
-    """What the environments said at the end of episodes, and with their steps."""
+    """Metrics that environments report at the end of episodes, and with their steps."""
     infos: dict[str, Metric] = {}
     for episode in played.episodes:
         for name, value in episode.info.items():
@@ -117,6 +117,6 @@ def _metric(values: Iterable[float]) -> Metric:
 
 
 def _spread(name: str, metric: Metric) -> Row:
-    """Mean, minimum and maximum; None of nothing."""
+    """Mean, minimum and maximum; None if there are no values."""
     low, high = (metric.min, metric.max) if metric.count else (None, None)
     return {name: metric.mean, f"{name}_min": low, f"{name}_max": high}

@@ -1,4 +1,4 @@
-"""What the person in front of the screen sees: one live line on a terminal, now and then a plain line elsewhere."""
+"""Progress in the terminal: one live line, or plain lines if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from enn_ppo.tracking.logger import Row
 
 __all__ = ["Progress", "announce"]
 
-# key of the row -> how it is called and written on the line
+# key of the row -> its name and format on the line
 _SHOWN = {
     "episodic_reward": ("reward", ".3f"),
     "episode_length": ("length", ".1f"),
     "entropy": ("entropy", ".3f"),
     "approx_kl": ("kl", ".4f"),
 }
-# shown where a row has them
+# shown if a row has them
 _SHOWN_IF_KNOWN = {
     "self_play/win_rate": ("won", ".2f"),
     "self_play/rating": ("rating", ".1f"),
@@ -30,17 +30,16 @@ _SHOWN_IF_KNOWN = {
 
 
 def announce(text: str) -> None:
-    """Say what takes time before a run has an output of its own; of torchrun's ranks the first one does."""
+    """Print what a starting run is doing. Only the first rank of torchrun prints."""
     if os.environ.get("RANK", "0") == "0":
         print(text, flush=True)
 
 
 class Progress:
-    """Shows how far the training is.
+    """Shows the progress of the training.
 
-    On a terminal this is one live line on standard error, where it does not mix with output that somebody redirects.
-    Otherwise plain lines on standard output, which end up in the log file or pipe: the first, the last, and between
-    them at most one every `plain_interval` seconds.
+    On a terminal as one live line on standard error. Otherwise as plain lines on standard output: the first, the last, and
+    between them at most one every `plain_interval` seconds.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class Progress:
 
         Args:
             total_steps: environment steps when the training is done.
-            initial_step: environment steps done before, in a run that was resumed; the rate does not count them.
-            max_seconds: of training, after which it ends, too; None: no limit.
-            stream: where to write; None chooses as described above.
+            initial_step: steps trained before the run was resumed; the rate does not count them.
+            max_seconds: limit of training time; None: no limit.
+            stream: to write to; None: as described above.
             plain_interval: seconds between plain lines.
-            clock: seconds, from any origin.
-            prefix: of the lines, where several are shown.
+            clock: returns seconds.
+            prefix: of every line, such as the name of a policy.
         """
         self._total = total_steps
         self._initial, self._max_seconds = initial_step, max_seconds
@@ -94,7 +93,7 @@ class Progress:
         self._display.show(step, max(self._total, step), "  ".join(timing + values))
 
     def write(self, text: str) -> None:
-        """Write a line of text without tearing the live line."""
+        """Write a line of text above the live line."""
         self._display.write(text)
 
     def close(self) -> None:
@@ -116,7 +115,7 @@ class _LiveLine:
     def __init__(self, total: int, initial: int, stream: TextIO, prefix: str) -> None:
         self._stream = stream
         layout = prefix + "{percentage:3.0f}%|{bar:12}| {n:,}/{total:,}{desc}"
-        # some pseudo-terminals say that they are 0 columns wide, and tqdm would then cut the line down to nothing
+        # some pseudo-terminals report 0 columns, with which tqdm would print nothing
         width = {"dynamic_ncols": True} if _columns(stream) > 0 else {"ncols": 120, "nrows": 24}
         self._bar: tqdm[Any] = _Bar(total=total, initial=initial, file=stream, bar_format=layout, miniters=1, **width)
 

@@ -1,4 +1,4 @@
-"""The run directory: what a run writes there, and the care taken before writing over an older run."""
+"""The run directory: its files, and checks before an older run is overwritten."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ _LEAVES = {
     POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
     VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
 }
-_MARKS = (CONFIG, METRICS, CHECKPOINTS)  # any of them: a run was here
+_MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run
 
 
 def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
-    """Create the run directory, or make sure that the existing one may be used.
+    """Create the run directory, or check that the existing one can be used.
 
     Args:
         path: the directory; parents are created.
-        resume: a run that is there is continued, nothing is removed.
-        overwrite: a run that is there is removed: only the things that a run writes, and only if each of them
-            looks as a run leaves it. Everything else in the directory stays.
+        resume: an existing run is continued; nothing is removed.
+        overwrite: an existing run is removed: only files that a run writes, and only if they look like those of a run.
+            Other files in the directory stay.
 
     Returns:
         `path`, which exists and can be written to.
@@ -88,7 +88,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
 
 
 def _probe(path: Path) -> None:
-    # Really creating a file is the only test that holds for root, read-only mounts and full disks alike.
+    # creating a file is the only test that is right for root, read-only mounts and full disks
     probe = path / f".probe_{uuid.uuid4().hex}"
     try:
         probe.write_bytes(b"\n")
@@ -110,7 +110,7 @@ def _remove_run(path: Path) -> None:
 
 
 def _written_by_a_run(path: Path) -> list[Path]:
-    # checkpoints first and config.yaml last: cut short anywhere, what is left still counts as a run
+    # checkpoints first and config.yaml last: if this is interrupted, what is left still counts as a run
     names = (*_FOLDERS, LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
     return [path / name for name in names if os.path.lexists(path / name)]
 
@@ -142,7 +142,7 @@ def _is_training_config(file: Path) -> bool:
 def _starts_with_a_row(file: Path) -> bool:
     with open(file, "rb") as lines:
         first = lines.readline()
-    if not first.endswith(b"\n"):  # no update was finished, or its row was cut short
+    if not first.endswith(b"\n"):  # no row, or an incomplete one
         return first == b"" or first.startswith(b"{")
     try:
         row = json.loads(first)

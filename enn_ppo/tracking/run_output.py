@@ -1,4 +1,4 @@
-"""What a run shows and leaves behind, checkpoints apart: progress, metrics, config and the learning curve."""
+"""Output of a run except checkpoints: progress, metrics, config and the learning curve."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from enn_ppo.tracking.trackers import make_loggers
 
 
 class RunOutput:
-    """Writes into the run directory until the context ends, however it ends.
+    """Writes progress, metrics and config of a run. A context manager; at its end the learning curve is drawn.
 
     Args:
         run_dir: exists.
         config: of the run; written to `config.yaml`.
-        step: where a resumed run continues: later rows of metrics are dropped. None for a new one.
-        name: of the policy, which lines begin with where there are several.
+        step: step that a resumed run continues from; later rows of metrics are removed. None: a new run.
+        name: of the policy, if there are several; lines begin with it.
 
     Raises:
         ValueError: the directory cannot be written, or a tracker cannot start.
@@ -43,10 +43,10 @@ class RunOutput:
         )
 
     def log(self, row: Row) -> None:
-        """Show and store one update's metrics, or those of an evaluation that has ended since: then only `step` and `eval/...`.
+        """Show and log the metrics of an update, or of an evaluation (`step` and `eval/...` only).
 
         Raises:
-            ValueError: `metrics.jsonl` cannot be written, so nobody would see what goes on.
+            ValueError: `metrics.jsonl` cannot be written.
         """
         try:
             self._logger.log(row)
@@ -60,11 +60,11 @@ class RunOutput:
             self.say(_evaluated(row))
 
     def say(self, text: str) -> None:
-        """Print a line without tearing the live line."""
+        """Print a line above the live line."""
         self._progress.write(self._prefix + text)
 
     def say_of_all(self, text: str) -> None:
-        """As `say`, of something that concerns all policies where there are several."""
+        """As `say`, for a line that concerns all policies."""
         self._progress.write(text)
 
     def __enter__(self) -> RunOutput:
@@ -77,7 +77,7 @@ class RunOutput:
         self._logger.close()
         try:
             plot_learning_curve(self.run_dir / METRICS, self.run_dir / LEARNING_CURVE)
-        except (OSError, ValueError) as problem:  # never in the way of what ended the run
+        except (OSError, ValueError) as problem:  # must not hide the error that has ended the run
             print(f"learning_curve.png was not drawn: {problem}", file=sys.stderr)
         if kind is None:
             print(f"done: {self.run_dir}")

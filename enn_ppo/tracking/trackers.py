@@ -1,4 +1,4 @@
-"""Trackers of runs beside `metrics.jsonl`: TensorBoard and Weights & Biases. Each needs its own library."""
+"""Trackers: TensorBoard and Weights & Biases. Each needs an extra."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from enn_ppo.tracking.run_dir import METRICS, TENSORBOARD, WANDB
 
 __all__ = ["TensorBoardLogger", "WandbLogger", "make_loggers"]
 
-_RUN_ID = "run_id"  # in wandb's folder: the id that a resumed run goes on under
-_FINISH_SECONDS = 120.0  # that the end of a run waits for an upload; what is then left, `wandb sync` sends
+_RUN_ID = "run_id"  # file in wandb's folder with the id of the wandb run
+_FINISH_SECONDS = 120.0  # the end of a run waits so long for the upload; `wandb sync` uploads the rest
 
 
 def make_loggers(
     run_dir: Path, config: TrainConfig, resume_step: int | None, warn: Callable[[str], None]
 ) -> MetricsLogger:
-    """Make the one logger that the trainer talks to.
+    """Make the logger of a run: `metrics.jsonl` and the trackers of the settings.
 
-    Trackers that fail to start are an error; one that fails later is dropped with a warning.
+    A tracker that cannot start is an error; one that fails later is dropped with a warning.
 
     Args:
         run_dir: exists; `metrics.jsonl` and the trackers' folders go there.
         config: of the run.
-        resume_step: environment steps that a resumed run continues from; None for a new one.
-        warn: shows a line.
+        resume_step: step that a resumed run continues from; None: a new run.
+        warn: prints a line.
 
     Raises:
         ValueError: a tracker cannot be used, or the rows of a resumed run cannot be read.
@@ -39,7 +39,7 @@ def make_loggers(
     """
     settings, chosen = to_dict(config), config.logger
     trackers: list[MetricsLogger] = []
-    with ExitStack() as undo:  # trackers first: where one cannot start, the directory does not look like a run
+    with ExitStack() as undo:  # trackers first: if one cannot start, no metrics.jsonl is created
         if chosen.tensorboard:
             tensorboard = TensorBoardLogger(run_dir, settings, resume_step)
             undo.callback(tensorboard.close)
@@ -58,7 +58,7 @@ def make_loggers(
 class TensorBoardLogger:
     """Writes TensorBoard's event files, flushed after every row.
 
-    Metrics `eval/...` stand at the step of the policy that was evaluated, and all others at the step of the row.
+    Metrics `eval/...` are logged at the step of the policy that was evaluated, all others at the step of the row.
     """
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any], resume_step: int | None) -> None:
@@ -67,7 +67,7 @@ class TensorBoardLogger:
         Args:
             run_dir: exists.
             config: nested settings, shown as a table on the page TEXT.
-            resume_step: where a resumed run continues: TensorBoard then forgets what came after. None for a new run.
+            resume_step: step that a resumed run continues from; TensorBoard then drops later rows. None: a new run.
 
         Raises:
             ValueError: tensorboard is not installed.
@@ -87,7 +87,7 @@ class TensorBoardLogger:
         self._writer.flush()
 
     def log(self, row: Row) -> None:
-        """Write what is known of the row."""
+        """Log the finite numbers of a row."""
         values = known(row)
         step = int(values.pop("step"))
         for name, value in values.items():
@@ -101,10 +101,10 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Sends rows to Weights & Biases, or keeps them for `wandb sync`.
+    """Logs rows to Weights & Biases, online or offline.
 
-    A run that is resumed goes on under its id, which is in `wandb/run_id` of the run directory. wandb takes no rows of steps
-    that it has seen: what a resumed run repeats is left out there.
+    A resumed run continues the wandb run whose id is in `wandb/run_id` of the run directory. wandb ignores rows of steps that it
+    has, so the steps that a resumed run repeats keep their first rows there.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class WandbLogger:
         Args:
             run_dir: wandb's files go to its folder `wandb`.
             config: shown with the run.
-            resume_step: None for a new run.
+            resume_step: step that a resumed run continues from; None: a new run.
             mode: "offline" needs no account and no network; "online".
             project: wandb's project.
             entity: team or user; None: wandb's default.
@@ -132,7 +132,7 @@ class WandbLogger:
             OSError: wandb's folder cannot be written.
         """
         try:
-            import wandb  # here, because it is optional and slow to import
+            import wandb  # imported here: it is optional, and slow to import
         except ImportError as error:
             raise ValueError(
                 f'logger.wandb={mode} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
@@ -142,9 +142,9 @@ class WandbLogger:
         folder.mkdir(exist_ok=True)
         run_id = _run_id(folder, new=resume_step is None)
         settings = wandb.Settings(
-            console="off",  # its capture of the console would fight with the live progress line
+            console="off",  # wandb's capture of the console conflicts with the live progress line
             silent=True,
-            reinit="create_new",  # the user's own wandb run, for example in a notebook, is left alone
+            reinit="create_new",  # do not end a wandb run of the user, for example in a notebook
             finish_timeout=_FINISH_SECONDS,
         )
         try:
@@ -167,7 +167,7 @@ class WandbLogger:
         self._run.define_metric("eval/*", step_metric="eval/step")
 
     def log(self, row: Row) -> None:
-        """Send what is known of the row."""
+        """Log the finite numbers of a row."""
         values = known(row)
         self._run.log(values, step=int(values["step"]))
 
@@ -177,7 +177,7 @@ class WandbLogger:
 
 
 def _run_id(folder: Path, *, new: bool) -> str:
-    """The id of the run, made where there is none."""
+    """The wandb id of the run; a new one if there is none."""
     file = folder / _RUN_ID
     if not new and file.exists():
         return file.read_text("utf-8").strip()
