@@ -1,1 +1,1 @@
-"""Learning from recordings."""
+"""Behavioural cloning from recordings."""

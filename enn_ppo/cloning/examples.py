@@ -1,4 +1,4 @@
-"""What a clone learns from: recorded frames with the returns that followed, and episodes held out to see how well it does."""
+"""Training examples of behavioural cloning: recorded frames with their returns, and held-out episodes."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class Examples:
         return Examples(self.frames.gather(frames), self.returns[frames])
 
     def to(self, device: torch.device) -> Examples:
-        """The same on another device."""
+        """The examples on another device."""
         return self if device.type == "cpu" else Examples(self.frames.to(device), self.returns.to(device))
 
     @property
     def num_actors(self) -> Tensor:
-        """(B,) int64, actors of all actions in each frame."""
+        """(B,) int64, number of actors of all actions in each frame."""
         return count_actors(self.frames.actions)
 
     @property
     def num_episodes(self) -> int:
-        """Episodes that have a frame here."""
+        """Number of episodes."""
         return len(torch.unique(self.frames.episode))
 
 
 class Split(NamedTuple):
-    """Examples in two parts, no episode in both."""
+    """Training and held-out examples; no episode is in both."""
 
     learned: Examples
     held_out: Examples
@@ -58,10 +58,10 @@ class Split(NamedTuple):
 def load_examples(
     config: CloneConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], env_name: str
 ) -> Examples:
-    """Read all that was recorded into memory.
+    """Read recordings into memory.
 
     Raises:
-        ValueError: a file cannot be read, is of another environment, or lacks the logits that the loss needs.
+        ValueError: a file cannot be read, belongs to another environment, or lacks the logits that the loss needs.
     """
     for path in config.files:
         header = read_header(path)
@@ -81,7 +81,7 @@ def load_examples(
 
 
 def hold_out(examples: Examples, share: float, seed: int) -> Split:
-    """Keep a share of the episodes apart, at least one if the share is not 0; which ones, the seed says.
+    """Hold out a share of the episodes, drawn with the seed; at least one unless the share is 0.
 
     Raises:
         ValueError: there is only one episode.

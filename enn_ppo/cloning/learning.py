@@ -1,4 +1,4 @@
-"""Learning from recorded frames: passes over them, minibatches, optimizer steps.
+"""Training on recorded frames: passes, minibatches, optimizer steps.
 
 Shapes: B frames, M frames of a minibatch.
 """
@@ -33,24 +33,24 @@ FRAMES_AT_ONCE = 8192
 
 
 class Weights(NamedTuple):
-    """How much each frame counts; both columns add up to 1, or to 0 where there is nothing to count."""
+    """Weights of the frames; each column adds up to 1, or to 0 if there is nothing to weight."""
 
     actors: Tensor  # (B,) the weight of each actor in the frame
     values: Tensor  # (B,) of the frame's value
 
     @staticmethod
     def of(examples: Examples, weighting: Weighting) -> Weights:
-        """Every actor counts the same, or every frame, as `weighting` says; of values, every frame whose return is known."""
+        """Equal weights for actors or for frames, according to `weighting`; for values, equal for frames with a known return."""
         known = (~examples.returns.isnan()).float()
         actors = unit_weights(examples.num_actors, ratio="per_actor", weighting=weighting)
         return Weights(actors, known / known.sum().clamp(min=1))
 
 
 def match_scales(state: TrainState, split: Split) -> Split:
-    """Measure what is learned from as training would: the input statistics, and the scale of rewards or returns if asked for.
+    """Measure the input statistics, and the scale of rewards or returns of `ppo.normalize`, on the examples.
 
     Returns:
-        The examples, with returns in the unit that values are in.
+        The examples, with returns in the unit of values.
     """
     learned, held_out = split
     learner = state.learner
@@ -68,7 +68,7 @@ def match_scales(state: TrainState, split: Split) -> Split:
 
 
 def _measure_rewards(scale: RewardScale, examples: Examples, gamma: float) -> float:
-    """Take in all episodes, one after another; returns the deviation that they have."""
+    """Measure the reward scale on all episodes; returns the standard deviation."""
     frames = examples.frames
     order = torch.argsort(frames.step, stable=True)
     order = order[torch.argsort(frames.episode[order], stable=True)]
@@ -86,17 +86,17 @@ def learn(
     log: Callable[[Row], None],
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Row:
-    """Make `model` do what was recorded.
+    """Train `model` to imitate the recorded actions.
 
     Args:
-        model: changed in place; its input statistics are known already.
-        split: what is learned from, and what only tells how well it does.
-        config: every setting.
-        log: takes the metrics of each pass.
-        interrupted: whether to end after the pass under way.
+        model: changed in place; its input statistics are measured already.
+        split: training and held-out examples.
+        config: settings of cloning.
+        log: called with the metrics of each pass.
+        interrupted: whether to end after the current pass.
 
     Returns:
-        The metrics of the pass that was kept.
+        The metrics of the pass whose weights were kept.
     """
     cloning, weighting = config.clone, config.ppo.weighting
     optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
@@ -133,7 +133,7 @@ def _learn_once(
     epoch: int,
     generator: torch.Generator,
 ) -> Row:
-    """A pass over the examples; returns the means over its minibatches."""
+    """One pass over the examples. Returns means over its minibatches."""
     schedule = parse_schedule("clone.lr", cloning.lr)
     device = model.value_head.deviation.device
     minibatches = torch.randperm(len(examples), generator=generator).tensor_split(
@@ -156,7 +156,7 @@ def _learn_once(
 
 @torch.no_grad()
 def measure(model: ActorCritic, examples: Examples, cloning: CloningConfig, weighting: Weighting) -> Row:
-    """`loss`, `value_loss` and `log_prob` of all examples; nothing where there are none. Dropout is off."""
+    """`loss`, `value_loss` and `log_prob` of all examples, without dropout; empty if there are no examples."""
     if not len(examples):
         return {}
     device = model.value_head.deviation.device
@@ -173,7 +173,7 @@ def measure(model: ActorCritic, examples: Examples, cloning: CloningConfig, weig
 
 
 def _losses(model: ActorCritic, examples: Examples, weights: Weights, loss: Loss) -> Tensor:
-    """(3,) what `loss` says, the value error, and the mean log-probability of the recorded actions."""
+    """(3,) the loss, the value error, and the mean log-probability of the recorded actions."""
     frames = examples.frames
     evaluation = model.evaluate(frames.obs, frames.actions)
     policy, log_prob = weights.actors.new_zeros(()), weights.actors.new_zeros(())
@@ -199,6 +199,6 @@ def _is_continuous(action_space: Mapping[str, ActionSpace], name: str) -> bool:
 
 
 def _parts(examples: Examples) -> Iterator[Examples]:
-    """Consecutive parts, one in memory at a time."""
+    """Consecutive parts of the examples, each small enough for the memory."""
     for rows in torch.split(torch.arange(len(examples)), FRAMES_AT_ONCE):
         yield examples.gather(rows)

@@ -1,4 +1,4 @@
-"""What cloning minimizes: pure functions of tensors. Nothing here knows a config, a device, a file or a logger.
+"""The losses of behavioural cloning, as pure functions of tensors.
 
 p is the recorded policy and q the clone. Every loss is a weighted sum over actors; weights that add up to 1 make it a mean.
 
@@ -15,7 +15,7 @@ from rogue_net.distributions import LOWEST
 
 
 def cross_entropy(log_probs: Tensor, weights: Tensor) -> Tensor:
-    """-sum_a w_a log q(a), of the recorded actions: with it, the clone is the likeliest policy to have done them.
+    """-sum_a w_a log q(a) of the recorded actions: maximum likelihood.
 
     Args:
         log_probs: (A,) of the recorded actions under the clone.
@@ -36,7 +36,7 @@ def log_prob_error(log_probs: Tensor, recorded: Tensor, weights: Tensor) -> Tens
 
 
 def choices_kl(logits: Tensor, recorded: Tensor, weights: Tensor) -> Tensor:
-    """KL(p ‖ q) of choices: sum_r w_r sum_c p_rc (log p_rc - log q_rc), where what p excludes counts 0.
+    """KL(p ‖ q) of choices: sum_r w_r sum_c p_rc (log p_rc - log q_rc), where terms with p_rc = 0 are 0.
 
     Args:
         logits: (R, C) log q, -inf where masked; a row may be an actor, or one choice of an actor with C = 1.
@@ -67,7 +67,7 @@ def numbers_kl(logits: Tensor, recorded: Tensor, weights: Tensor) -> Tensor:
 
 
 def value_error(values: Tensor, returns: Tensor, weights: Tensor, deviation: Tensor) -> Tensor:
-    """0.5 sum_b w_b ((V_b - G_b) / deviation)², over frames whose return is known.
+    """0.5 sum_b w_b ((V_b - G_b) / deviation)², over frames with a known return.
 
     Args:
         values: (B,) of the clone.
@@ -80,5 +80,5 @@ def value_error(values: Tensor, returns: Tensor, weights: Tensor, deviation: Ten
 
 
 def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
-    """(items,) the weight of each item's frame, from (B,) weights of frames."""
+    """(items,) weight of each item: that of its frame, from (B,) weights."""
     return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))

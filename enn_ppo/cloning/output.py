@@ -1,4 +1,4 @@
-"""What cloning shows and leaves behind, checkpoints apart."""
+"""Output of cloning except checkpoints."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
 
 
 class CloneOutput:
-    """Writes into the run directory: `config.yaml` as training does, `clone.yaml`, and in `clone.jsonl` a row for each pass.
+    """Writes `config.yaml` (as training does), `clone.yaml`, and `clone.jsonl` with a row for each pass.
 
     Args:
-        config: with its run directory, which is created.
+        config: settings; their run directory is created.
 
     Raises:
-        ValueError: the directory holds a run that may not be overwritten, or cannot be written.
+        ValueError: the directory holds a run, and `overwrite` is not set, or it cannot be written.
     """
 
     def __init__(self, config: CloneConfig) -> None:

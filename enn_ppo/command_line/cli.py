@@ -1,4 +1,4 @@
-"""The command line: settings are composed, mistakes become one paragraph, and everything has an exit code.
+"""The commands: they compose settings, run, report mistakes in one paragraph, and return an exit code.
 
 Exit codes: 0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143
 terminated.
@@ -26,14 +26,14 @@ from enn_ppo.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
 
-if TYPE_CHECKING:  # it imports torch, for which `--help` need not wait
+if TYPE_CHECKING:  # it imports torch, which `--help` does not need
     from enn_ppo.command_line.run_table import RunSummary
 
 __all__ = ["config_directory", "run_clone", "run_eval", "run_serve", "run_train", "train_job"]
 
 
 class Settings(Protocol):
-    """What a command is configured with."""
+    """Settings of any command."""
 
     @property
     def debug(self) -> bool: ...
@@ -132,7 +132,7 @@ def _serve_job(composed: Composed) -> Job[ServeConfig]:
 
 
 def train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
-    """A job of training, with its run directory; `started` names that where it has no name."""
+    """A training job with its run directory, which is named after the time `started` if it has no name."""
     config, note = resolve_train_config(composed.config, composed.typed)
     _check_env_kwargs(config, composed.opened)
     run_dir = config.run_dir
@@ -140,7 +140,7 @@ def train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
         sweep = Path(default_run_dir(config.env.id, started))
         if run_dir is None:
             run_dir = str(sweep.with_name(f"sweep_{sweep.name}") / str(composed.job))
-        elif composed.config.run_dir is not None:  # given, and not where the resumed run is
+        elif composed.config.run_dir is not None:  # given, and another one than that of the resumed run
             run_dir = str(Path(run_dir) / str(composed.job))
     elif run_dir is None:
         run_dir = default_run_dir(config.env.id, started)
@@ -157,7 +157,7 @@ def _clone_job(composed: Composed, started: datetime) -> Job[CloneConfig]:
 
 
 def _check_env_kwargs(config: TrainConfig, opened: frozenset[str]) -> None:
-    """Where a file of configs/env lists a world's arguments, a name typed without a plus sign must be among them."""
+    """Check that a name typed without `+` is among the arguments that the environment's file in configs/env lists."""
     loader = GlobalHydra.instance().config_loader()
     for choice in loader.get_group_options("env"):
         source = load_choice(f"env/{choice}")

@@ -1,4 +1,4 @@
-"""Hydra composes the settings of every job from the command line.
+"""Composing the settings of every job from the command line, with Hydra.
 
 All jobs of a sweep are composed and checked before the first one starts.
 """
@@ -37,10 +37,10 @@ class Arguments(NamedTuple):
 
     overrides: list[str]  # `name=value`
     multirun: bool = False  # whether there is a job for every combination of values
-    jobs: int = 1  # that run at a time
-    config_dir: Path | None = None  # of the user's own choices
-    show: bool = False  # print the settings, and do nothing
-    help: bool = False  # print how to call the command, and do nothing
+    jobs: int = 1  # number that runs at a time
+    config_dir: Path | None = None  # with config files of the user
+    show: bool = False  # only print the settings
+    help: bool = False  # only print the help page
 
 
 class Composed(NamedTuple):
@@ -68,10 +68,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> Arguments:
-    """Take flags and `jobs=n` out of the arguments.
+    """Parse the arguments: flags, `jobs=n`, and overrides.
 
     Raises:
-        ValueError: a flag is not known, `jobs` is not a number of jobs, or there is no sweep.
+        ValueError: a flag is unknown, `jobs` is no positive number, or is given without `--multirun`.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -101,7 +101,7 @@ def config_directory() -> Path:
     """The folder `configs`: inside the installed package, or at the top of a checkout.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: neither exists.
     """
     package = Path(__file__).resolve().parents[1]
     candidates = (package / "configs", package.parent / "configs")
@@ -116,8 +116,8 @@ def compose(name: str, arguments: Arguments, make: Callable[[Composed], Job[C]])
 
     Args:
         name: of the command: `train`, `eval` and so on.
-        arguments: of the command line; with `show`, the settings are printed and there are no jobs.
-        make: checks what was composed for a job. Hydra's search path is there while it runs.
+        arguments: of the command line; with `show`, the settings are printed and no job is returned.
+        make: checks the composed settings of a job. Hydra's search path is set while it runs.
 
     Raises:
         ValueError: a setting is not allowed; and errors of Hydra, see `mistakes.explain`.
@@ -147,7 +147,7 @@ def _composed(name: str, overrides: Sequence[str], config_dir: Path | None, open
     searched = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
     try:
         config = hydra_compose(config_name=name, overrides=[*overrides, *searched], return_hydra_config=True)
-    except (ValueError, yaml.YAMLError) as error:  # Hydra's own, and files that are no YAML
+    except (ValueError, yaml.YAMLError) as error:  # errors of Hydra, and files that are not YAML
         raise ValueError(f"the settings {' '.join(overrides)} cannot be composed: {error}") from error
     choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
     with open_dict(config):
@@ -157,7 +157,7 @@ def _composed(name: str, overrides: Sequence[str], config_dir: Path | None, open
 
 
 def _combinations(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job of a sweep: every combination of the values that are listed, the last one fastest."""
+    """The overrides of each job of a sweep: every combination of the listed values; the last one varies fastest."""
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     values = []
     for override in parser.parse_overrides(list(overrides)):
@@ -174,7 +174,7 @@ def _open_name(argument: str) -> re.Match[str] | None:
 
 
 def _opened(argument: str) -> str:
-    """The override with two plus signs where its name is below a mapping that takes any."""
+    """Put `++` before an override of a mapping that takes any name."""
     return f"++{argument}" if _open_name(argument) else argument
 
 
@@ -185,10 +185,10 @@ def _closed(override: str, opened: frozenset[str]) -> str:
 
 
 def _quoted(argument: str) -> str:
-    """The argument with quotes around the schedules in it: Hydra's grammar does not know `>`.
+    """Quote the schedules in an argument: Hydra's grammar has no `>`.
 
     Raises:
-        ValueError: a shell took `->` for a redirection.
+        ValueError: the shell has read `->` as a redirection.
     """
     key, _, value = argument.partition("=")
     if re.search(r"@\s*[\d.]+\s*-$", value):
@@ -196,17 +196,17 @@ def _quoted(argument: str) -> str:
             f"{argument} breaks off at '->', where a shell writes into a file: quote it, '{key}=... -> ...'"
         )
     if "'" in value or '"' in value:
-        return argument  # whoever quotes does it all
+        return argument  # the user has quoted it
     return f"{key}=" * ("=" in argument) + re.sub(
         r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]", r"'\g<0>'", value if "=" in argument else key
     )
 
 
 def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str, Any]:
-    """A composed config as nested dictionaries, its interpolations resolved.
+    """Convert a composed config to nested dictionaries, and resolve its interpolations.
 
     Raises:
-        ValueError: a setting without a default has no value, unless those may be missing (`???`).
+        ValueError: a required setting (`???`) has no value, unless these may be missing.
     """
     if not allow_missing:
         missing = sorted(OmegaConf.missing_keys(config))

@@ -1,4 +1,4 @@
-"""The settings' defaults, from their classes, as the configs that Hydra composes."""
+"""Defaults of the settings classes, as configs for Hydra."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECTIONS = ("rollout", "net", "optim", "value_optim", "ppo", "eval", "self_play
 
 
 def store_defaults() -> None:
-    """Make the defaults of every command known to Hydra: the folder configs/ only has what differs from them."""
+    """Register the defaults of every command in Hydra's ConfigStore; the folder configs/ holds presets only."""
     store = ConfigStore.instance().store
     train = defaults_of(TrainConfig)
     for section in _SECTIONS:
@@ -44,7 +44,7 @@ def store_defaults() -> None:
 
 
 def defaults_of(cls: type[Any]) -> dict[str, Any]:
-    """The defaults of a settings class as nested mappings; `???` where a setting has none."""
+    """The defaults of a settings class as nested mappings; `???` if a setting has none."""
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

@@ -1,4 +1,4 @@
-"""What `--help` prints: how to call a command, and every setting with the value that the rest of the line gives it."""
+"""The help page of a command: usage, and every setting with the value that the other arguments give it."""
 
 from __future__ import annotations
 

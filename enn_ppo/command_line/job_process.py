@@ -1,4 +1,4 @@
-"""One job in a process of its own: started with its settings, watched, asked to end in order, and ended."""
+"""A job in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from enn_ppo.command_line.mistakes import INTERRUPTED, guarded
 
 C = TypeVar("C")
 
-GRACE = 60.0  # seconds in which a job that was asked to end must have ended: one update, one checkpoint
-_CHECK_INTERVAL = 1.0  # seconds between looks at whether the parent is alive
-_TAIL = 4096  # bytes of a log that are read for its last line
+GRACE = 60.0  # seconds that an interrupted job has for its last update and checkpoint
+_CHECK_INTERVAL = 1.0  # seconds between checks whether the parent is alive
+_TAIL = 4096  # bytes at the end of a log in which its last line is looked for
 
-# A fresh interpreter, and not a copy made by `multiprocessing`, which would run the user's script a second time.
+# A new interpreter: `multiprocessing` would run the user's script a second time.
 _PROGRAM = """\
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -36,14 +36,14 @@ raise SystemExit(main(int(sys.argv[1])))
 class JobProcess:
     """A process that runs `run(config)` and ends with the command line's exit codes.
 
-    It has a process group of its own, so that a Ctrl-C in the terminal reaches only the parent, which decides what
-    becomes of the job. If the parent dies, the job ends in order by itself.
+    It has its own process group, so that Ctrl-C in the terminal reaches the parent only. If the parent dies, the job stops as
+    after Ctrl-C.
 
     Args:
-        run: what to do; a function of the user's own script will do, too.
-        config: given to `run`; its class is what an unknown setting is looked up in.
-        log: file to whose end everything goes that the job prints; its folder is made.
-        environment: variables of the process over those of this one.
+        run: the function to call; it may be defined in the user's script.
+        config: its argument; errors about unknown settings refer to its class.
+        log: file that the job's output is appended to; its folder is created.
+        environment: additional environment variables.
 
     Raises:
         ValueError: the log cannot be written.
@@ -77,7 +77,7 @@ class JobProcess:
         with (
             contextlib.suppress(BrokenPipeError),
             self._process.stdin as pipe,
-        ):  # if it died already, its exit code tells
+        ):  # if it has died already, its exit code says so
             pipe.write(payload)
 
     @property
@@ -88,26 +88,26 @@ class JobProcess:
     def poll(self) -> int | None:
         """The exit code, negative if a signal ended the process; None while it runs.
 
-        A job that was asked to end and has not after `GRACE` seconds is killed here.
+        Kills a job that has not ended `GRACE` seconds after `interrupt`.
         """
         if self._asked is not None and time.monotonic() - self._asked > GRACE:
             self.kill()
         return self._process.poll()
 
     def interrupt(self) -> None:
-        """Ask the job to end in order, as Ctrl-C does. A second time it ends at once."""
+        """Send Ctrl-C (SIGINT): the job saves and ends. The second one ends it at once."""
         self._asked = self._asked or time.monotonic()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End the job and every process that it started, and wait until it is gone."""
+        """Kill the job and every process that it has started, and wait for its end."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def reason(self) -> str:
-        """Why the job ended: what killed it, or the last line that it printed."""
+        """Why the job has ended: the signal that killed it, or the last line that it printed."""
         code = self._process.returncode
         if code is not None and code < 0:
             names = {number.value: number.name for number in signal.Signals}
@@ -116,7 +116,7 @@ class JobProcess:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that holds anything, without the word `error:` before it; empty if there is none."""
+    """The last line of a log that is not empty, without `error: ` at its start; empty if there is none."""
     with contextlib.suppress(OSError), open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
@@ -125,7 +125,7 @@ def last_line(log: Path) -> str:
 
 
 def main(parent: int) -> int:
-    """What the process does: read the job from standard input, and run it."""
+    """Entry point of the process: reads the job from standard input, and runs it."""
     threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
 
     def work() -> None:
@@ -138,7 +138,7 @@ def main(parent: int) -> int:
 
 
 def _end_without(parent: int) -> None:
-    """End in order once the parent is gone: nobody would read the result, and nobody could end the job."""
+    """Stop this process as after Ctrl-C once the parent has died."""
     while os.getppid() == parent:
         time.sleep(_CHECK_INTERVAL)
     os.kill(os.getpid(), signal.SIGINT)
@@ -147,10 +147,9 @@ def _end_without(parent: int) -> None:
 
 
 def shared_cores(processes: int) -> dict[str, str]:
-    """Environment variables with which `processes` processes share the cores instead of fighting for them.
+    """Environment variables for `processes` processes that share the cores.
 
-    OpenMP's idle threads wait without spinning, and unless the user has said how many there are, each process has its
-    share of them.
+    Idle OpenMP threads do not spin, and unless the user has set `OMP_NUM_THREADS`, each process gets its share of the cores.
     """
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, _cores() // processes))}
     return {"OMP_WAIT_POLICY": "PASSIVE", **threads} if processes > 1 else {}
@@ -161,13 +160,13 @@ def _cores() -> int:
 
 
 class StopSignals:
-    """Counts Ctrl-C and SIGTERM instead of dying of them, while the context lasts; the third one interrupts as ever.
+    """Counts Ctrl-C and SIGTERM while the context lasts; the third one raises KeyboardInterrupt.
 
-    Outside the main thread, where Python handles no signals, it counts none.
+    In other threads than the main one, where Python handles no signals, it counts none.
 
     Attributes:
-        count: how many came.
-        exit_code: of a process that ends because of the first of them: 130 after Ctrl-C, 143 after SIGTERM; 0 of none.
+        count: number of signals so far.
+        exit_code: 130 if the first was Ctrl-C, 143 if it was SIGTERM; 0: none yet.
     """
 
     def __init__(self) -> None:

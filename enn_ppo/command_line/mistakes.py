@@ -1,4 +1,4 @@
-"""What the user reads when something fails: one paragraph that says what was given, what is allowed and what is near."""
+"""Error messages: one paragraph that says what was given, what is allowed, and a similar allowed value."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class JobFailed(Exception):  # noqa: N818 - says what happened
     """A job of a sweep ended with an error, perhaps in another process.
 
     Attributes:
-        text: what the user reads.
-        exit_code: what that means for the command.
+        text: message for the user.
+        exit_code: of the command.
     """
 
     def __init__(self, text: str, exit_code: int) -> None:
@@ -40,12 +40,12 @@ class JobFailed(Exception):  # noqa: N818 - says what happened
 
 
 def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug: Callable[[], bool]) -> int:
-    """Run `action`; whatever ends it becomes what the user reads, and the exit code.
+    """Run `action`, print a message for any exception, and return the exit code.
 
     Args:
-        action: anything.
-        schema: the class whose settings an unknown one is compared with. Asked when there is an error.
-        debug: whether a mistake shows its traceback. Asked when there is an error.
+        action: called without arguments.
+        schema: returns the settings class that unknown settings are compared with; called after an error.
+        debug: returns whether a mistake shows its traceback; called after an error.
 
     Returns:
         0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
@@ -55,15 +55,17 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
             warnings.showwarning = _warn
             action()
     except SystemExit as exit_:  # --help, --version, and flags that Hydra's parser refuses
-        if notes := getattr(exit_, "__notes__", []):  # those of pools: an environment left, and not the command
+        if notes := getattr(exit_, "__notes__", []):  # notes of pools: an environment has called sys.exit
             print(f"error: sys.exit({exit_.code!r}), {'; '.join(notes)}", file=sys.stderr)
             return 1
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         return interrupted.exit_code
-    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's own flush fails, too
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # otherwise the interpreter's flush at exit fails, too
         print("error: the output is closed (broken pipe)", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -85,14 +87,14 @@ def _warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning: ours are for users, and need no line of source beside them."""
+    """Print a warning without its line of source."""
     ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1])
     text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
     print(text, end="", file=file or sys.stderr)
 
 
 def report(error: Exception, schema: type[Any], debug: bool) -> int:
-    """Print an error for whoever can mend it, and return the exit code."""
+    """Print an error, and return the exit code."""
     paragraph = told(error, schema)
     if paragraph is None or debug:
         traceback.print_exception(error, file=sys.stderr)
@@ -103,13 +105,13 @@ def report(error: Exception, schema: type[Any], debug: bool) -> int:
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
-    """What the user reads of an error, in one paragraph; None if it is a bug, of which the traceback tells more."""
+    """The message of an error, in one paragraph; None if it is a bug, which needs a traceback."""
     message = explain(error, schema)
     return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
 
 
 def explain(error: Exception, schema: type[Any]) -> str | None:
-    """Say what was given, what is allowed and what is near; None if this is not a mistake of the user."""
+    """The message of a mistake of the user; None if the error is none."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""

@@ -1,4 +1,4 @@
-"""Every option in words, read from the settings' own docstrings: what `--help` and docs/options.md say.
+"""The options of `--help` and docs/options.md, from the docstrings of the settings.
 
 A field's docstring is sentences. One may say the range (`At least 1, at most 8; null: no limit.`), and the last one says
 the default (`Default 3.`, `Default null: no limit.`) or that there is none (`Required.`); the rest is the meaning.
@@ -24,7 +24,7 @@ _DEFAULT = re.compile(r"Default:? ([^:]+)(?:: (.*))?")
 
 
 class Option(NamedTuple):
-    """One setting, in words."""
+    """Documentation of one setting."""
 
     name: str  # dotted
     type: str
@@ -34,7 +34,7 @@ class Option(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The settings of one class, without those of the sections in it."""
+    """Documentation of a settings class, without those nested in it."""
 
     path: str  # dotted, empty at the top
     summary: str
@@ -43,7 +43,7 @@ class Section(NamedTuple):
 
 
 def sections_of(cls: type[Any], path: str = "", summary: str = "", *, optional: bool = False) -> list[Section]:
-    """The sections of a settings class in the order of their fields, each before those in it; the top comes last."""
+    """The sections of a settings class in the order of their fields, each before those nested in it; the top one is last."""
     docs, hints = field_docstrings(cls), get_type_hints(cls)
     own = Section(path, summary or _first_sentence(inspect.getdoc(cls) or ""), [], optional)
     inner: list[Section] = []
@@ -61,7 +61,7 @@ def sections_of(cls: type[Any], path: str = "", summary: str = "", *, optional: 
 
 
 def field_docstrings(cls: type[Any]) -> dict[str, str]:
-    """Field -> the docstring below it, in one line; those of the base classes too.
+    """Field -> its docstring in one line; fields of base classes, too.
 
     Raises:
         ValueError: a field has none.
@@ -85,7 +85,7 @@ def field_docstrings(cls: type[Any]) -> dict[str, str]:
 
 
 def written(value: object) -> str:
-    """A value as YAML and the command line write it."""
+    """A value in the syntax of YAML and of the command line."""
     if isinstance(value, str):
         return value
     return json.dumps(value, default=list)
@@ -96,7 +96,7 @@ def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Se
 
     Args:
         cls: the program's settings.
-        values: theirs now, nested.
+        values: their values, nested.
         groups: name -> choices.
     """
     lines = ["Groups: name=choice sets several settings at once."] * bool(groups)
@@ -178,7 +178,7 @@ def _choices(hint: object) -> str:
 
 
 def _look_up(values: Any, name: str) -> Any:
-    """The value of a dotted name in nested mappings; what is inside of nothing is `...`."""
+    """The value of a dotted name in nested mappings; `...` inside of null."""
     for key in name.split(".") if name else []:
         values = values.get(key, ...) if isinstance(values, Mapping) else ...
     return values
@@ -189,7 +189,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _entries(option: Option, value: object) -> list[str]:
-    """What `--help` says of one setting, and of each name of a mapping."""
+    """Lines of `--help` about a setting, or about each name of a mapping."""
     text = _first_sentence(option.meaning).removesuffix(".")
     told = all(choice in text for choice in option.range.split(", "))  # also where there is no range
     text = (text if told else f"{text} ({option.range})").replace("`", "")

@@ -1,1 +1,1 @@
-"""What policies do, in files."""
+"""Recordings: files of observations, actions and rewards."""

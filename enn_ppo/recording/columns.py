@@ -1,16 +1,16 @@
-"""The columns of a recording: frames as Arrow record batches, a row each, and back.
+"""The columns of a recording. Frames are converted to Arrow record batches, one row each, and back.
 
-    episode, env, step                  whose frame it is; the step counts within the episode, from 0
-    reward, done, truncated             what came of the actions *of this frame*
-    value, final_value                  what the policy expected of it, and of what a truncation cut off (NaN: unknown)
+    episode, env, step                  numbers; the step counts within the episode, from 0
+    reward, done, truncated             result of the actions *of this frame*
+    value, final_value                  value estimates of this frame, and of the state after a truncation (NaN: unknown)
     features/<entity type>              list of rows of numbers, in entity order; of types without features a list of nulls
-    visible/<entity type>               list of flags, or null where nothing of the type is hidden in the chunk
+    visible/<entity type>               list of flags; null: all entities of the type in the chunk are visible
     actors/<action>                     list of entity indices inside the frame
-    mask/<action>                       list of rows of flags, or null where nothing is masked in the chunk
-    actees/<action>, pairs/<action>     of select-entity: entity indices, and flags actor by actor (null: all are open)
-    action/<action>                     list of choices, of entity indices (-1: nobody), or of rows of numbers
+    mask/<action>                       list of rows of flags; null: nothing in the chunk is masked
+    actees/<action>, pairs/<action>     of select-entity: entity indices, and flags actor by actor (null: all are allowed)
+    action/<action>                     list of choices, of entity indices (-1: none), or of rows of numbers
     log_prob/<action>                   list of numbers
-    logits/<action>                     list of rows, of select-entity actor by actor; only where logits are recorded
+    logits/<action>                     list of rows, of select-entity actor by actor; only if logits are recorded
 
 The schema's metadata holds the spaces, so that a recording can be read without the environment, and that of a chunk its
 checksum.
@@ -36,14 +36,14 @@ from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
 
-FORMAT = 1  # raise it when an old reader would misunderstand a new file
+FORMAT = 1  # raised when an old reader would misread a new file
 #: Key of a chunk's own metadata.
 CHECKSUM = b"enn_ppo.crc32"
 _FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.recording.format", "enn_ppo.spaces", "enn_ppo.logits"
 
 
 class Header(NamedTuple):
-    """What a recording says about all of its frames."""
+    """The spaces of a recording, and whether it has logits."""
 
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
@@ -51,7 +51,7 @@ class Header(NamedTuple):
 
 
 def import_pyarrow() -> ModuleType:
-    """The library that reads and writes the format.
+    """Import pyarrow, which reads and writes the format.
 
     Raises:
         ValueError: it is not installed.
@@ -102,7 +102,7 @@ def schema_of(header: Header) -> Any:
 
 
 def header_of(schema: Any, path: object) -> Header:
-    """What the schema of the file `path` says.
+    """The header in the Arrow schema of the file `path`.
 
     Raises:
         ValueError: it is no recording, or one of a newer version.
@@ -118,12 +118,12 @@ def header_of(schema: Any, path: object) -> Header:
 
 
 def checksum(batch: Any) -> bytes:
-    """What is stored beside a chunk, to tell damage: Arrow checks that a chunk is well formed, not what its numbers are."""
+    """Checksum of a chunk. Arrow itself only checks that a chunk is well formed."""
     return b"%08x" % zlib.crc32(batch.serialize())
 
 
 def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:
-    """The frames as rows."""
+    """Convert frames to a record batch."""
     pa = import_pyarrow()
     obs = frames.obs
     columns: dict[str, RaggedTensor | Tensor | None] = {
@@ -153,7 +153,7 @@ def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:
 
 
 def from_record_batch(batch: Any, header: Header) -> RecordedFrames:
-    """The frames that `to_record_batch` made `batch` of."""
+    """The inverse of `to_record_batch`."""
 
     def flat(name: str) -> Tensor:
         return torch.from_numpy(np.array(batch.column(name)))

@@ -1,4 +1,4 @@
-"""Frames as a recording holds them.
+"""Frames of a recording.
 
 Shapes: B frames (one environment at one step each).
 """
@@ -17,7 +17,7 @@ from enn_ppo.frames import Frames
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFrames(Frames):
-    """B frames, those of each environment in the order in which they were played; values are in rewards."""
+    """B frames; those of each environment are in the order in which they were played. Values are in the unit of rewards."""
 
     episode: Tensor  # (B,) int64, a number that no other episode of the recording has
 
@@ -26,14 +26,14 @@ class RecordedFrames(Frames):
 
             G_t = r_t + γ G_{t+1}
 
-        where G after the last step is 0 if the episode terminated, and what the policy expected if it was truncated.
+        where G after the last step is 0 if the episode terminated, and the value estimate if it was truncated.
 
         Args:
             gamma: γ in [0, 1].
 
         Returns:
-            (B,) float32; NaN where it is not known: the end of the episode is not among these frames, or it was truncated
-            and nothing is known about what would have followed.
+            (B,) float32; NaN if the end of the episode is not among these frames, or if it was truncated without a value
+            estimate.
         """
         rewards, final = self.rewards.double().numpy(), self.final_values.double().numpy()
         # G of what follows, at the last frame of an episode; frames before it take it from the frame after them
@@ -50,6 +50,6 @@ class RecordedFrames(Frames):
 
 
 def _backwards(step: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The frames of the highest step, then of the next lower, and so on: each has at most one frame of an episode."""
+    """Frames by step, the highest step first: each group has at most one frame of an episode."""
     order = np.argsort(-step, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(step[order])) + 1) if len(order) else []

@@ -1,4 +1,4 @@
-"""Reading what was recorded: chunk by chunk, episode by episode, or all of it."""
+"""Reading recordings: chunk by chunk, episode by episode, or all at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Paths = Path | str | Sequence[Path | str]
 
 
 class Extent(NamedTuple):
-    """How far a recording can be read."""
+    """The readable part of a recording."""
 
     end: int  # bytes, up to the end of the last whole chunk
     num_frames: int
-    num_episodes: int  # numbers of episodes that are taken: 0 up to, and without, this
+    num_episodes: int  # episode numbers are below this
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def read_header(path: Path | str) -> Header:
 def read_frames(paths: Paths) -> Iterator[RecordedFrames]:
     """The chunks of one or several recordings.
 
-    Episodes of different files have different numbers. What follows the last whole chunk of a file, as a crash leaves it, is
-    left out with a warning.
+    Episode numbers are unique across files. An incomplete chunk at the end of a file, which a crash leaves, is skipped with a
+    warning.
 
     Raises:
-        ValueError: there is no such file, it is no recording, or the files are of different spaces.
+        ValueError: there is no such file, it is no recording, or the files have different spaces.
     """
     files = [paths] if isinstance(paths, Path | str) else list(paths)
     taken = 0
@@ -95,7 +95,7 @@ def read_episodes(paths: Paths, *, unfinished: bool = False) -> Iterator[Recorde
 
     Args:
         paths: files.
-        unfinished: whether to return those too that were not recorded from their first step to their end.
+        unfinished: whether to return also episodes whose beginning or end was not recorded.
 
     Raises:
         ValueError: as `read_frames`.
@@ -129,7 +129,7 @@ def read_all(paths: Paths) -> RecordedFrames:
 
 
 def read_extent(path: Path, header: Header, *, full: bool) -> Extent:
-    """How far the recording `path` can be read; if not `full`, only its header is checked.
+    """The readable part of the recording `path`; if not `full`, only its header is checked.
 
     Raises:
         ValueError: it is no recording, or its header is not `header`.
@@ -149,7 +149,7 @@ class _Stream:
 
     Args:
         path: the file.
-        only: the one column that is wanted.
+        only: read this column only; None: all.
     """
 
     def __init__(self, path: Path | str, only: str | None = None) -> None:
@@ -161,7 +161,7 @@ class _Stream:
         except OSError as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
             raise ValueError(f"recording {path} cannot be read: {reason}") from error
-        self.rest = 0  # bytes that are not a whole chunk, once `batches` has come to its end
+        self.rest = 0  # bytes of an incomplete chunk, known after `batches`
         try:
             self._reader = pa.ipc.open_stream(self._source)
             self.header = header_of(self._reader.schema, path)
@@ -179,14 +179,14 @@ class _Stream:
             raise
 
     def batches(self) -> Iterator[Any]:
-        """The chunks up to the first that is damaged or not whole; `end` is the end of the last of them."""
+        """The chunks before the first damaged or incomplete one; `end` is where the last of them ends."""
         while True:
             try:
                 batch, metadata = self._reader.read_next_batch_with_custom_metadata()
                 batch.validate(full=True)
             except (StopIteration, *self._damage):
                 break
-            written = metadata.get(CHECKSUM) if metadata else None  # chunks of before there were any have none
+            written = metadata.get(CHECKSUM) if metadata else None  # old chunks have none
             if self._whole and written is not None and written != checksum(batch):
                 break
             self.end = self._source.tell()

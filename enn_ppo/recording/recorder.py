@@ -1,9 +1,9 @@
-"""Recording what a policy does, for behavioural cloning and for looking at it: an Arrow IPC stream of compressed chunks.
+"""Recording frames and actions, for behavioural cloning and analysis: an Arrow IPC stream of compressed chunks.
 
-A file begins with its schema (see `recording/columns.py`), and every chunk is a record batch of whole frames, compressed with
-zstd and written with one call. Nothing closes the file: after a crash it reads up to the last whole chunk, and can be
-appended to. (A machine that loses power may leave damaged chunks, but none in front of the last `Recorder.state`.) Any
-program that reads Arrow streams reads it:
+A file begins with its schema (see `recording/columns.py`). Every chunk is a record batch of whole frames, compressed with zstd
+and written with one call. A file needs no closing: after a crash it can be read up to the last whole chunk, and appended to.
+(After a power failure chunks may be damaged, but none before the last `Recorder.state`.) Any program that reads Arrow streams
+reads it:
 
     pyarrow.ipc.open_stream("expert.arrow").read_all()
 """
@@ -39,24 +39,24 @@ COMPRESSION_LEVEL = 1
 
 
 class RecordingError(ValueError):
-    """A recording cannot be written, or is not what it should be. The message says which, why, and what it still holds."""
+    """A recording cannot be written. The message says which, why, and what it holds."""
 
 
 class Recorder:
     """Appends frames to a file.
 
-    Each environment's frames must be added in the order in which they were played. A file that exists is appended to, after
-    its last whole chunk. Only one process may record into a file at a time.
+    Each environment's frames must be added in the order in which they were played. An existing file is appended to after its
+    last whole chunk. Only one process can write to a file at a time.
 
     Args:
         path: the file; folders are created.
         obs_space: what the frames hold.
         action_space: actions by name.
         logits: whether the logits of all choices are recorded too.
-        state: what `state` returned when the run that is resumed was saved; everything that was recorded later is removed.
+        state: of a resumed run: what `state` returned when it was saved; later frames are removed.
 
     Raises:
-        ValueError: the file cannot be written, is no recording, is one of other spaces, or is shorter than `state` says.
+        ValueError: the file cannot be written, is no recording, has other spaces, or is shorter than `state` says.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Recorder:
         self.logits = logits
         self._header = Header(obs_space, dict(action_space), logits)
         self._schema = schema_of(self._header)
-        self._head: bytes = self._schema.serialize().to_pybytes()  # what every stream begins with
+        self._head: bytes = self._schema.serialize().to_pybytes()  # beginning of every file
         self._options = _write_options()
         self._pending: list[RecordedFrames] = []
         self._num_pending = 0
@@ -84,7 +84,7 @@ class Recorder:
             raise
 
     def add(self, frames: Frames) -> None:
-        """Take in frames; they are written once there are `CHUNK_FRAMES`, or with `flush`.
+        """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`.
 
         Raises:
             RecordingError: as `flush`.
@@ -101,14 +101,14 @@ class Recorder:
     def add_step(
         self, obs: ObsBatch, seen: VecObs, result: ActResult, outcome: VecObs, final_values: Tensor | None = None
     ) -> None:
-        """Take in one step of some environments.
+        """Add one step of N environments.
 
         Args:
-            obs: what the policy saw, one frame for each environment.
-            seen: the observations that `obs` was made of.
-            result: what the policy did.
-            outcome: what the environments answered; its frames belong to those of `seen`.
-            final_values: (N,) what the policy expects of `outcome`'s frames, read where they are truncated; None: unknown.
+            obs: (N frames) input of the policy.
+            seen: (N frames) the observations that `obs` was made from.
+            result: actions, log-probs and values of the policy.
+            outcome: (N frames) the next observations, with the rewards.
+            final_values: (N,) value estimates of `outcome`, used where an episode is truncated; None: unknown.
 
         Raises:
             RecordingError: as `flush`.
@@ -134,10 +134,10 @@ class Recorder:
         )
 
     def flush(self) -> None:
-        """Write what was added as a chunk.
+        """Write the added frames as a chunk.
 
         Raises:
-            RecordingError: the disk refused. The file is closed, and holds what was written before.
+            RecordingError: the disk cannot be written. The file is closed, and holds what was written before.
         """
         assert self._file >= 0, "closed"
         if not self._num_pending:
@@ -148,7 +148,7 @@ class Recorder:
         self.num_frames += len(frames)
 
     def state(self) -> dict[str, Any]:
-        """Where the recording is, for a checkpoint; all of it is on the disk when this returns.
+        """Position in the file, for a checkpoint. All frames are on the disk when this returns.
 
         Raises:
             RecordingError: as `flush`.
@@ -167,7 +167,7 @@ class Recorder:
         }
 
     def close(self) -> None:
-        """Write what is left. May be called twice.
+        """Write the remaining frames. May be called twice.
 
         Raises:
             RecordingError: as `flush`.
@@ -179,16 +179,20 @@ class Recorder:
             self._release()
 
     def _begin(self, state: Mapping[str, Any] | None) -> None:
-        """Find the end of what the file holds, and be ready to go on from there."""
+        """Find the end of the last whole chunk, from where the recording continues."""
         self._position, self.num_frames, self._next_episode = 0, 0, 0
-        self._episodes: NDArray[np.int64] = np.zeros(0, np.int64)  # of each environment, the last; -1: none yet
+        self._episodes: NDArray[np.int64] = np.zeros(
+            0, np.int64
+        )  # last episode number of each environment; -1: none yet
         size = os.fstat(self._file).st_size
         if state is not None:
             self._check_reaches(size, state)
             self._position, self.num_frames = int(state["position"]), int(state["num_frames"])
             self._next_episode = int(state["next_episode"])
             self._episodes = np.array(state["episodes"], np.int64)
-        if size > len(self._head) or os.pread(self._file, size, 0) != self._head[:size]:  # else it is hardly begun
+        if (
+            size > len(self._head) or os.pread(self._file, size, 0) != self._head[:size]
+        ):  # else even the schema is incomplete
             extent = read_extent(self.path, self._header, full=state is None)
             if state is None:
                 self._position, self.num_frames, self._next_episode = extent
@@ -204,7 +208,7 @@ class Recorder:
             )
 
     def _number(self, env_id: NDArray[np.int64], step: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each frame's episode: a new one where an episode begins, or where its beginning was not recorded."""
+        """The episode number of each frame: a new number at the first recorded frame of an episode."""
         missing = int(env_id.max(initial=-1)) + 1 - len(self._episodes)
         if missing > 0:
             self._episodes = np.concatenate([self._episodes, np.full(missing, -1)])
@@ -216,17 +220,17 @@ class Recorder:
         in_time = np.empty(len(order), np.bool_)
         in_time[order] = begins
         fresh = (self._next_episode - 1 + np.cumsum(in_time))[order]
-        anchor = np.maximum.accumulate(np.where(begins | is_first, rows, 0))  # where each frame has its number from
+        anchor = np.maximum.accumulate(np.where(begins | is_first, rows, 0))  # first frame of the same episode
         numbered = np.where(begins[anchor], fresh[anchor], self._episodes[env])
 
         self._next_episode += int(begins.sum())
-        self._episodes[env] = numbered  # of several frames of an environment the last stays
+        self._episodes[env] = numbered  # of several frames of an environment the last one counts
         episode = np.empty(len(order), np.int64)
         episode[order] = numbered
         return episode
 
     def _chunk(self, frames: RecordedFrames) -> memoryview:
-        """The bytes of a record batch, without the schema that begins a stream."""
+        """The bytes of a record batch, without the schema."""
         pa = import_pyarrow()
         sink = pa.BufferOutputStream()
         writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
@@ -248,7 +252,7 @@ class Recorder:
         os.lseek(self._file, self._position, os.SEEK_SET)
 
     def _give_up(self, error: OSError) -> None:
-        """Leave the file as it was before what failed, where that can be; half a chunk would not be read anyway."""
+        """Truncate the file to its last whole chunk if possible, and close it."""
         with suppress(OSError):
             self._cut()
         self._pending, self._num_pending = [], 0
@@ -271,15 +275,15 @@ def open_recorder(
     logits: bool,
     saved: Mapping[str, Any] | None = None,
 ) -> Recorder | None:
-    """The recorder that a run's settings ask for.
+    """The recorder of a run's settings.
 
     Args:
         path: the file; None: nothing is recorded.
         obs_space: what the frames hold.
         action_space: actions by name.
         logits: whether the logits of all choices are recorded too.
-        saved: the recorder's `state` in the checkpoint that this run continues; if it was of another file, this one is
-            appended to.
+        saved: the recorder's `state` in the checkpoint of a resumed run; if it belongs to another file, this one is appended
+            to.
 
     Raises:
         ValueError: as `Recorder`.
@@ -291,7 +295,7 @@ def open_recorder(
 
 
 def _open(path: Path) -> int:
-    """The file for reading and writing, created if missing, with nobody else writing."""
+    """Open the file for reading and writing, create it if missing, and lock it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
