@@ -1,4 +1,4 @@
-"""Resuming a run: the settings saved with a checkpoint, and over them only what was typed now."""
+"""Settings of a resumed run: those of the checkpoint, changed by what is typed now."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import flatten, from_dict, to_dict
 from rogue_net.checks import check_text
 
-_SEPARATE = ("run_dir", "resume", "overwrite")  # say how to resume, and are not settings of the run that is resumed
+_SEPARATE = ("run_dir", "resume", "overwrite")  # say how to resume; not settings of the resumed run
 
 
 def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[TrainConfig, str]:
     """Turn what Hydra composed into a `TrainConfig`.
 
-    With `resume` (a run directory, one of its checkpoints, or what holds the run directories of several policies), the settings
-    are those saved in the checkpoint, and of the composed ones only what `typed` touches is taken: a key, every key that a group
-    choice sets, and the whole of `env` where another environment is chosen. Where `run_dir` is not given, it is the directory
-    that holds the checkpoint, or those of all policies.
+    With `resume` (a run directory, a checkpoint, or the directory of a run with several policies), the settings are those of the
+    checkpoint. Composed settings replace them only if `typed` sets them: a key, every key of a chosen group, and all of `env` if
+    another environment is chosen. Without `run_dir`, it is the directory of the resumed run.
 
     Args:
         config: the composed config.
         typed: the overrides of the command line, for example `["resume=out/a", "total_timesteps=100000"]`.
 
     Returns:
-        The config, and a line saying which saved settings it changes (empty where there are none).
+        The config, and a line with the saved settings that it changes (empty if there are none).
 
     Raises:
         ValueError: a setting is not allowed, or there is no such checkpoint.
@@ -41,7 +40,7 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
     if config.get("resume") is None:
         return from_dict(TrainConfig, plain_values(config)), ""
     check_text("resume", config.resume, optional=True)
-    from enn_ppo.checkpoints import load_checkpoint  # here, because they load torch
+    from enn_ppo.checkpoints import load_checkpoint  # imported here: it loads torch
     from enn_ppo.checkpoints.common import load_common, runs_in
 
     path = Path(str(config.resume))
@@ -69,7 +68,7 @@ def resolve_train_config(config: DictConfig, typed: Sequence[str]) -> tuple[Trai
 
 
 def _apply_typed(values: dict[str, Any], composed: Mapping[str, Any], typed: Sequence[str]) -> None:
-    """Copy into `values` what `typed` touches of `composed`."""
+    """Copy the settings that `typed` sets from `composed` to `values`."""
     saved_world = (values["env"]["id"], values["env"]["api"])
     overrides = OverridesParser.create().parse_overrides(list(typed))
     for override in overrides:
@@ -78,11 +77,11 @@ def _apply_typed(values: dict[str, Any], composed: Mapping[str, Any], typed: Seq
     chosen = composed["env"]
     if any(override.key_or_group == "env" for override in overrides) and chosen["id"] != "???":
         if (chosen["id"], chosen["api"]) != saved_world:
-            values["env"] = chosen  # the arguments of one world mean nothing to another
+            values["env"] = chosen  # arguments of another environment do not apply
 
 
 def _touched(override: Override) -> list[str]:
-    """The dotted keys that an override sets."""
+    """The dotted names of the settings that an override sets."""
     key = override.key_or_group
     if not GlobalHydra.instance().config_loader().get_group_options(key):
         value = override.value()
@@ -93,15 +92,15 @@ def _touched(override: Override) -> list[str]:
     package = (source.header or {}).get("package") or key.replace("/", ".")
     prefix = "" if package == "_global_" else f"{package}."
     names = flatten(plain_values(source.config, allow_missing=True))
-    if key == "env" and not prefix:  # the rest of a preset is for runs that begin
+    if key == "env" and not prefix:  # other settings of a preset are for new runs
         names = {name: value for name, value in names.items() if name.startswith("env.")}
-    if prefix and "defaults" in names:  # made of other files: all of it
+    if prefix and "defaults" in names:  # it includes other files: take all of it
         return [package]
     return [prefix + name for name in names if name != "defaults"]
 
 
 def _copy(values: dict[str, Any], composed: Any, keys: Sequence[str]) -> None:
-    """Set, or remove, one nested value. A value that is still missing (`???`) says nothing."""
+    """Set, or remove, one nested value. A value that is missing (`???`) is skipped."""
     for key in keys[:-1]:
         composed = composed.get(key) if isinstance(composed, Mapping) else None
         if not isinstance(values.get(key), dict):

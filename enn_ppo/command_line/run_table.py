@@ -1,4 +1,4 @@
-"""The table at the end of a sweep: what each run changed, and what came of it."""
+"""The table at the end of a sweep: settings and result of each run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST_ROWS = 10
 
 
 class RunSummary(NamedTuple):
-    """One run of a sweep. What its metrics do not hold is None."""
+    """One run of a sweep. None: its metrics have no such value."""
 
     overrides: tuple[str, ...]  # as typed, this run's own values
     run_dir: str
@@ -41,7 +41,7 @@ def check_run_dirs(run_dirs: Sequence[str]) -> None:
 
 
 def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
-    """Read a run's `metrics.jsonl`; the reward is the mean of the last 10 rows, less those where no episode ended."""
+    """Summarize a run's `metrics.jsonl`; the reward is the mean of those of the last 10 rows in which an episode ended."""
     file = Path(run_dir) / METRICS
     rows = [row for row in read_metrics(file) if "seconds" in row] if file.exists() else []  # others are of evaluations
     given = [row.get("episodic_reward") for row in rows[-LAST_ROWS:]]
@@ -58,7 +58,7 @@ def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
 
 
 def format_table(runs: Sequence[RunSummary]) -> str:
-    """A plain text table, one run a line, the one with the highest reward marked with `*` and named below.
+    """A text table with one line for each run; the run with the highest reward is marked with `*` and named below.
 
     Only the overrides that differ between the runs are shown; with one run, all.
     """

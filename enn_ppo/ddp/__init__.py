@@ -1,1 +1,1 @@
-"""Training on the ranks that torchrun starts."""
+"""Distributed data parallel training with torchrun."""

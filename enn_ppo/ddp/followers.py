@@ -1,4 +1,4 @@
-"""What the lead alone does, as the other ranks do it: not at all."""
+"""Output and evaluation of ranks other than rank 0: they do nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoOutput(RunOutput):
     """Shows and writes nothing.
 
     Args:
-        run_dir: of the lead.
+        run_dir: of rank 0.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -35,10 +35,10 @@ class NoOutput(RunOutput):
 
 
 class NoEvaluator(Evaluator):
-    """Knows when an evaluation is due, and evaluates nothing.
+    """Says when an evaluation is due, and evaluates nothing.
 
     Args:
-        config: how often evaluations are due.
+        config: settings of evaluations.
     """
 
     def __init__(self, config: TrainEvalConfig) -> None:

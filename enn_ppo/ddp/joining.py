@@ -1,4 +1,4 @@
-"""From settings, and what torchrun has left in the environment, to ranks."""
+"""Joining the ranks, from the settings and the environment variables of torchrun."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _COMMAND = "torchrun --nproc_per_node=2 -m enn_ppo.train distributed=ddp"
 
 
 def join_ranks(config: TrainConfig) -> Ranks:
-    """Who trains together; one rank is `ALONE`.
+    """The ranks of this run; `ALONE` if there is one.
 
     Raises:
-        ValueError: torchrun has not started this process and should have, or the other way round; or the settings cannot be
-            shared between so many ranks.
+        ValueError: `distributed=ddp` without torchrun, or torchrun without it; or the number of ranks does not divide the
+            settings.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if config.distributed.mode != "ddp":
@@ -46,7 +46,7 @@ def join_ranks(config: TrainConfig) -> Ranks:
 
 
 def check_shares(config: TrainConfig, size: int) -> None:
-    """Check that `size` ranks can have equal parts of everything.
+    """Check that `size` ranks can have equal shares of the environments, in whole blocks and processes.
 
     Raises:
         ValueError: they cannot.

@@ -1,4 +1,4 @@
-"""A rank's environments, as its part of all."""
+"""The sampler of a rank, which has a part of all environments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from entity_gym.pools.vec_env import VecEnv
 
 
 def make_own_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, ranks: Ranks) -> list[VecEnv]:
-    """The environments of this rank: of all, which `rollout` asks for, an equal share, numbered on from the rank before.
+    """The environments of this rank: an equal share of `rollout.num_envs`, with the numbers after those of the previous rank.
 
     Raises:
         ValueError: see `make_pools`.
@@ -28,18 +28,17 @@ def make_own_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, ran
 
 
 class RankSampler(LocalSampler):
-    """Plays in the environments of this rank; what it is told, and what it tells for checkpoints, is of all ranks.
+    """Plays in the environments of this rank. Parameters, seeds and states are those of all ranks.
 
-    A rank's environments are a block, or several blocks, numbered on from the rank before: what they play is what a run on
-    one process plays in blocks of that size.
+    The environments of a rank are one or several blocks. A run of one process with blocks of that size gives the same rollouts.
 
     Args:
         pools: of this rank.
-        net: the policy, and its values; evaluated, never changed.
-        device: where the policy is.
+        net: policy and value function; not changed.
+        device: of the policy.
         seed: of the run.
-        ranks: who else plays, each in as many pools of the same size.
-        pipeline: blocks that each rank plays in turns.
+        ranks: all ranks; each has as many pools of the same size.
+        pipeline: number of blocks that each rank plays in turns.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The ranks of torchrun, over torch.distributed."""
+"""Communication between the ranks of torchrun, with torch.distributed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from enn_ppo.errors import Interrupted, RankDied, RankFailed
 
 T = TypeVar("T")
 
-# Of waiting for another rank to come, when all begin.
+# timeout while the ranks connect
 _PATIENCE = timedelta(minutes=5)
 # Of waiting for another rank that is there. One that is gone is noticed at once, by its closed connection, and an evaluation
 # on the lead may take as long as it likes.
 _DAY = timedelta(days=1)
 _groups = itertools.count()
-_FAILED = -1  # where the lead would say how long its answer is
+_FAILED = -1  # sent by rank 0 in place of the length of its answer
 
 
 class TorchRanks:
-    """See `Ranks`. Tensors on the CPU travel by gloo, those on CUDA by nccl.
+    """A `Ranks`. Tensors on the CPU use gloo, those on CUDA nccl.
 
     Args:
-        device: where this rank computes.
+        device: of this rank.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -46,13 +46,13 @@ class TorchRanks:
         except RuntimeError as error:
             minutes = _PATIENCE.total_seconds() / 60
             raise RankDied(f"the other ranks have not come within {minutes:g} minutes ({error})") from error
-        # a process may train several times: what an earlier group has left in the store is not for this one
+        # a process may train several times: ignore what an earlier group has left in the store
         store = PrefixStore(f"enn_ppo/{next(_groups)}", store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         with self._noticing_death():
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=_DAY)
-        self._in_order = False  # whether all ranks know that they end
-        self._lead_is_alone = False  # within `lead`, where nobody else would answer
+        self._in_order = False  # whether all ranks have agreed to end
+        self._lead_is_alone = False  # inside `lead`, where the other ranks do not answer
 
     def gather(self, values: Tensor) -> Tensor:
         self._check_company()
@@ -78,7 +78,7 @@ class TorchRanks:
         error: BaseException | None = None
         try:
             result = action()
-        except (Exception, SystemExit) as raised:  # an environment may leave, too
+        except (Exception, SystemExit) as raised:  # environments may call sys.exit
             if isinstance(raised, RankDied | RankFailed):
                 raise
             error = raised
@@ -105,7 +105,7 @@ class TorchRanks:
         try:
             result = action()
             data = torch.frombuffer(bytearray(pickle.dumps(result)), dtype=torch.uint8)
-        except (Exception, SystemExit):  # users' code may leave, too
+        except (Exception, SystemExit):  # callbacks may call sys.exit
             self._in_order = True
             self._from_lead(torch.tensor(_FAILED))
             raise
@@ -117,7 +117,7 @@ class TorchRanks:
 
     def leave(self, error: BaseException | None) -> None:
         if error is None or self._in_order or isinstance(error, Interrupted | RankFailed):
-            with suppress(RankDied):  # nothing is lost any more
+            with suppress(RankDied):  # nothing can be lost at this point
                 self.gather(torch.zeros(1))
         dist.destroy_process_group()
 
@@ -144,7 +144,7 @@ class TorchRanks:
 
 
 def _is_of_the_connection(error: RuntimeError) -> bool:
-    """Whether an error of a collective is that another rank is gone, and not this rank's own, such as a full memory."""
+    """Whether a collective failed because another rank is gone, and not because of this rank, such as full memory."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     of_network = isinstance(error, dist.DistNetworkError | dist.DistStoreError | dist.DistBackendError)

@@ -1,1 +1,1 @@
-"""The policy server: what it decides (`policy`), and whom it talks to (`server`)."""
+"""The policy server: choosing actions (`policy`), and connections (`server`)."""

@@ -1,4 +1,4 @@
-"""A checkpoint's policy decides for observations of many clients at once. Nothing here knows connections."""
+"""Choosing actions for observations of many clients at once."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _QUESTION = ("type", "id", "observation", "greedy", "value", "probabilities")
 
 
 class Question(NamedTuple):
-    """What a client asks."""
+    """A request of a client."""
 
-    id: int | str | None  # the client's own, given back with the answer
+    id: int | str | None  # of the client; returned with the answer
     obs: VecObs  # one frame
     frame: Frame
-    greedy: bool | None  # None: as the server was told
-    value: bool  # whether it is to be told the value
+    greedy: bool | None  # None: the server's setting
+    value: bool  # whether to return the value
     probabilities: bool
 
 
 class ServedPolicy:
-    """The policy as it acts in the worlds of some clients.
+    """The policy for the clients whose environments have these spaces.
 
     Args:
-        obs_space: of these worlds.
-        action_space: of these worlds.
-        fitted: the network, fitted into them.
-        max_entities: that an observation may have.
+        obs_space: of the environments.
+        action_space: of the environments.
+        fitted: the network, adapted to these spaces.
+        max_entities: limit of an observation.
 
     Attributes:
-        spaces: of these worlds, in the form of `spaces.json`.
-        news: what is not as it was in training, as one line; empty if nothing is.
+        spaces: in the form of `spaces.json`.
+        news: differences from training, in one line; empty if there are none.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class ServedPolicy:
         self._max_entities = max_entities
 
     def read(self, message: Message) -> Question:
-        """Check what a client asks.
+        """Check and convert a request.
 
         Raises:
-            ValueError: it is not in order; says what.
+            ValueError: it is invalid; the message says why.
         """
         check_parts(message, _QUESTION, "'act'")
         id_ = message.get("id")
@@ -84,7 +84,7 @@ class ServedPolicy:
                 raise ProtocolError(
                     f"the observation has {len(frame.ids):,} entities; at most {self._max_entities:,} are taken"
                 )
-            # batched alone: a number that cannot be is the fault of this client, and not of those beside it
+            # batched alone, so that an invalid number fails this client only
             batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
@@ -94,16 +94,16 @@ class ServedPolicy:
     def decide(
         self, questions: Sequence[Question], greedy: bool, temperature: float, generator: torch.Generator
     ) -> list[Message]:
-        """Answer several questions at once.
+        """Answer several requests with one forward pass.
 
         Args:
             questions: at least one.
-            greedy: whether the likeliest actions are taken.
+            greedy: whether to take the most likely actions.
             temperature: of the sampling; see `RogueNet.act`.
             generator: of the sampling, on the network's device.
 
         Returns:
-            A message for each.
+            A message for each request.
         """
         obs = VecObs.cat([question.obs for question in questions])
         batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
@@ -125,7 +125,7 @@ class ServedPolicy:
         return answers
 
     def _probabilities(self, result: ActResult, k: int, frame: Frame) -> Message:
-        """How likely each choice was in frame `k`, for the actions that it offered; numbers have none."""
+        """Probability of each choice in frame `k`, for its actions; continuous actions have none."""
         assert result.logits is not None
         told: Message = {}
         for name, offer in frame.actions.items():
@@ -139,12 +139,12 @@ class ServedPolicy:
 
 
 class PolicyShelf:
-    """A checkpoint's policy for whatever worlds clients have; those with the same spaces share one.
+    """A checkpoint's policy, adapted to the spaces of each client; clients with the same spaces share one.
 
     Args:
-        checkpoint: whose policy.
-        device: where it acts.
-        max_entities: that an observation may have.
+        checkpoint: of the policy.
+        device: of the policy.
+        max_entities: limit of an observation.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, max_entities: int) -> None:
@@ -152,14 +152,14 @@ class PolicyShelf:
         self._saved = load_net(checkpoint, device=device)
         self._own = self._saved.obs_space, dict(self._saved.action_space)
         self._device, self._max_entities = device, max_entities
-        # One that no client uses any more goes.
+        # remove one that no client uses
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
 
     def policy(self, given: Any) -> ServedPolicy:
-        """The policy for worlds with these spaces, as JSON has them; None: those that it was trained in.
+        """The policy for these spaces, given as JSON; None: those of training.
 
         Raises:
-            ValueError: these are no spaces, or not ones that the policy can act in; says what is missing.
+            ValueError: the spaces are invalid, or miss something that the policy needs; the message says what.
         """
         spaces = self._own if given is None else spaces_from_json(given)
         key = json.dumps(spaces_to_dict(*spaces))

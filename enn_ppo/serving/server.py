@@ -1,6 +1,6 @@
-"""Connections of the policy server: clients come, ask, are answered together, and are dropped if they misbehave.
+"""Connections of the policy server. Requests are answered in batches, and clients that break the protocol are disconnected.
 
-One thread reads and writes for all clients; another one decides. While it does, questions gather: they are the next batch.
+One thread reads and writes for all clients; another one runs the policy. Requests that arrive meanwhile are the next batch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader,
 from entity_gym.errors import check_parts
 
 _CHUNK = 2**16
-_MOST_UNANSWERED = 256  # questions of one client; then nothing more of it is read until some are answered
-_QUIET = 1.0  # seconds without anything new from a client that is dropped; then it is hung up on
+_MOST_UNANSWERED = 256  # requests of one client; more are read when some are answered
+_QUIET = 1.0  # seconds of silence after which a client's connection is closed
 
 
 class Served(NamedTuple):
-    """What a server has done."""
+    """Counters of a server."""
 
     decisions: int
     batches: int
@@ -42,7 +42,7 @@ class _Client:
     messages: MessageReader
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNANSWERED))
     decisions: int = 0
-    fault: str = ""  # why it is dropped by what is not its own task, which is cancelled
+    fault: str = ""  # why another task disconnects it
 
 
 class _Asked(NamedTuple):
@@ -56,11 +56,11 @@ class PolicyServer:
     """Answers clients until it is stopped.
 
     Args:
-        config: every setting.
-        shelf: the policy.
-        device: where it acts.
-        name: what clients are told that it is.
-        say: prints a line for the user.
+        config: settings of the server.
+        shelf: of the policy.
+        device: of the policy.
+        name: of the policy, sent to clients.
+        say: prints a line.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class PolicyServer:
         """Serve until `stop` is set.
 
         Args:
-            stop: ends it.
-            started: is told the port when clients can connect.
+            stop: ends the server when set.
+            started: called with the port when clients can connect.
 
         Raises:
-            ValueError: the address cannot be listened on.
+            ValueError: the address cannot be used.
         """
         config = self._config
         try:
@@ -106,7 +106,7 @@ class PolicyServer:
             stopping.cancel()
             deciding.cancel()
             with suppress(asyncio.CancelledError):
-                await deciding  # raises what it ended with, if that was an error
+                await deciding  # raises its error, if it failed
         return Served(self._decisions, self._batches, self._num_clients)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ class PolicyServer:
             client.writer.close()
 
     async def _serve(self, client: _Client) -> str:
-        """Talk with a client until it leaves, and return an empty text, or is to be dropped, and return why."""
+        """Serve a client until it leaves. Returns why it must be disconnected; empty if it has left."""
         task = asyncio.current_task()
         assert task is not None
         self._clients[client] = task
@@ -141,18 +141,18 @@ class PolicyServer:
                 raise
             task.uncancel()
             return client.fault
-        except Exception as error:  # a mistake of ours: the others are served all the same
+        except Exception as error:  # a bug: the other clients are still served
             traceback.print_exception(error)
             return f"the server failed: {type(error).__name__}: {error}"
         finally:
-            del self._clients[client]  # from here on it gets no answers
+            del self._clients[client]  # it gets no answers after this
         return ""
 
     async def _hang_up(self, client: _Client, reason: str) -> None:
-        """Tell a client why, and end the connection.
+        """Send a client the reason, and end the connection.
 
-        Until it has hung up as well, or been quiet, what it still sends is read: a connection that is closed while more
-        comes is reset, and the reason would be lost.
+        What it still sends is read until it closes or is silent: closing while data arrives would reset the connection, and the
+        reason would be lost.
         """
         self._say(f"dropped client {client.name}: {reason}")
         self._send(client, {"type": "error", "message": reason})
@@ -163,10 +163,10 @@ class PolicyServer:
                     pass
 
     async def _talk(self, client: _Client) -> None:
-        """Greet a client and take its questions until it leaves.
+        """Greet a client and queue its requests until it leaves.
 
         Raises:
-            ValueError: it misbehaves.
+            ValueError: it breaks the protocol.
         """
         greeting = await self._next(client, "greeted")
         if greeting is None:
@@ -180,7 +180,7 @@ class PolicyServer:
             await client.room.acquire()
             self._waiting.append(_Asked(client, policy, question, greedy))
             self._somebody_waits.set()
-        for _ in range(_MOST_UNANSWERED):  # it has said all, and may still listen: every question is answered
+        for _ in range(_MOST_UNANSWERED):  # it may still read: answer all of its requests
             await client.room.acquire()
 
     def _greet(self, client: _Client, greeting: Message) -> ServedPolicy:
@@ -198,7 +198,7 @@ class PolicyServer:
         return policy
 
     async def _next(self, client: _Client, due: str = "") -> Message | None:
-        """The next message of a client; None when it has closed, failed or hung up. With `due`, one is awaited only so long."""
+        """The next message of a client; None if the connection is closed. `due` limits the time to wait."""
         seconds, deadline = self._config.read_seconds, None
         while (message := client.messages.next()) is None:
             if deadline is None and (due or client.messages.is_in_message):
@@ -231,7 +231,7 @@ class PolicyServer:
                 answers = await loop.run_in_executor(
                     thread, first.policy.decide, questions, first.greedy, self._config.temperature, self._generator
                 )
-            except Exception as error:  # such as too little memory: the others are served all the same
+            except Exception as error:  # such as full memory: the other clients are still served
                 traceback.print_exception(error)
                 for client in {asked.client for asked in batch}:
                     self._drop(client, f"the server could not decide: {type(error).__name__}: {error}")
@@ -241,7 +241,7 @@ class PolicyServer:
                 self._answer(asked.client, answer)
 
     def _next_batch(self) -> list[_Asked]:
-        """Those that have waited longest, as many as go together with the first."""
+        """The oldest requests that can be answered in one batch with the first."""
         first = self._waiting[0]
         batch: list[_Asked] = []
         others: deque[_Asked] = deque()
@@ -255,20 +255,20 @@ class PolicyServer:
     def _answer(self, client: _Client, answer: Message) -> None:
         client.room.release()
         if client not in self._clients or client.fault:
-            return  # it has left meanwhile, or is about to be dropped
+            return  # it has left, or is being disconnected
         self._send(client, answer)
         client.decisions += 1
         self._decisions += 1
         if client.writer.transport.get_write_buffer_size() > self._config.max_message_bytes:
             self._drop(client, "it does not read its answers")
-            client.writer.transport.abort()  # closing would wait until it has read them
+            client.writer.transport.abort()  # closing would wait until it has read all
 
     def _send(self, client: _Client, message: Message) -> None:
         if not client.writer.is_closing():
             client.writer.write(encode(message))
 
     def _drop(self, client: _Client, reason: str) -> None:
-        """Have a client's own task drop it; what it has asked is not answered any more."""
+        """Disconnect a client, by its own task. Its requests are not answered any more."""
         if client in self._clients and not client.fault:
             client.fault = reason
             self._clients[client].cancel()
