@@ -273,7 +273,7 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
     lines = done.stdout.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 22 checks in \d+ s: 18 ok, 4 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 22 checks in [\d.]+ s: 18 ok, 4 skipped", lines[-1])
 
 
 def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line(capsys) -> None:
@@ -412,6 +412,6 @@ def test_a_report_prints_every_check_and_fails_with_one_of_them() -> None:
         "warning  spaces           odd",
         "FAILED   speed            none",
         "skipped  1 other          because 'speed' failed: closing",
-        "Walk: 4 checks in 2 s: 1 ok, 1 warning, 1 skipped, 1 FAILED: speed",
+        "Walk: 4 checks in 2.5 s: 1 ok, 1 warning, 1 skipped, 1 FAILED: speed",
     ]
     assert Report("Walk", results[:2]).ok
