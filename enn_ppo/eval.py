@@ -13,7 +13,8 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EvalConfig
 from enn_ppo.environment import EnvFactory
-from enn_ppo.evaluation.episodes import Estimate, EvalResult, Outputs, evaluate_checkpoint
+from enn_ppo.evaluation.checkpoint import Outputs, evaluate_checkpoint
+from enn_ppo.evaluation.episodes import Estimate, EvalResult
 
 __all__ = ["Estimate", "EvalResult", "evaluate"]
 

@@ -84,13 +84,14 @@ def imported_modules(file: Path, modules: set[str]) -> set[str]:
     return found & modules
 
 
-def test_no_module_of_entity_gym_imports_itself_over_others() -> None:
+@pytest.mark.parametrize("package", ["entity_gym", "enn_ppo"])
+def test_no_module_imports_itself_over_others(package: str) -> None:
     files = {}
-    for file in (ROOT / "entity_gym").rglob("*.py"):
+    for file in (ROOT / package).rglob("*.py"):
         name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         files[name] = file
     imports = {name: imported_modules(file, set(files)) for name, file in files.items()}
-    assert imports["entity_gym.batch.vec_obs"] >= {"entity_gym.batch.columns", "entity_gym.batch.ragged"}
+    assert sum(map(len, imports.values())) > 100
     # A module whose imports are all gone is in no circle; whoever is left at the end is.
     left = dict(imports)
     while free := [name for name, needed in left.items() if not (needed - {name}) & left.keys()]:

@@ -26,14 +26,13 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EnvConfig, TrainEvalConfig
 from enn_ppo.environment import EnvFactory, adapt_spaces
+from enn_ppo.evaluation.checkpoint import Outputs, evaluate_checkpoint
 from enn_ppo.evaluation.episodes import (
     OPPONENTS,
     Estimate,
-    Outputs,
     bind_evaluation,
     check_players,
     check_whole_worlds,
-    evaluate_checkpoint,
     own_random_numbers,
 )
 from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
