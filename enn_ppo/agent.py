@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Decision(Generic[A]):
-    """What a policy does, and why."""
+    """A decision of a policy: actions, probabilities and value."""
 
     actions: list[A]  # of each actor
     labels: tuple[str, ...]  # of the C choices
@@ -78,7 +78,7 @@ class TrainedAgent(Agent):
 
     @property
     def news(self) -> str:
-        """What the program has shown or asked for until now that the policy does not know, as one line; empty if nothing."""
+        """Spaces of the program that the policy was not trained with, in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(fit.policy.news for fit in self._fits.values() if fit.policy.news))
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
@@ -91,7 +91,7 @@ class TrainedAgent(Agent):
         return Handle(obs, lambda: actions)
 
     def decide(self, obs: Obs[A]) -> Decision[A]:
-        """What to do, with how likely the policy finds each choice, and what it expects.
+        """Choose actions; with the probability of each choice, and the value.
 
         Raises:
             ValueError: `obs` lacks what the policy needs; names it.
@@ -143,7 +143,7 @@ class TrainedAgent(Agent):
 
 @dataclass(frozen=True)
 class PolicyDecision:
-    """What a policy does in an observation, and why."""
+    """A decision of a policy in one observation: actions, probabilities and value."""
 
     actions: dict[str, Action]  # as `Environment.act` takes them
     probabilities: dict[
@@ -170,12 +170,12 @@ class TrainedPolicy:
 
     @property
     def obs_space(self) -> ObsSpace:
-        """What it was trained to see."""
+        """Observation space of its training."""
         return self._net.obs_space
 
     @property
     def action_space(self) -> dict[str, ActionSpace]:
-        """What it was trained to do."""
+        """Action space of its training."""
         return dict(self._net.action_space)
 
     @overload

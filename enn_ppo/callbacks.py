@@ -1,4 +1,4 @@
-"""What your own code may do while a policy trains: `train(config, callbacks=[MyCallback()])`."""
+"""Callbacks, for your own code during training: `train(config, callbacks=[MyCallback()])`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Callback:
         """After every update."""
 
     def on_episode(self, episode: Episode) -> None:
-        """For every training episode that ended, in their order, before `on_update`."""
+        """Called for every training episode that ended, in their order, before `on_update`."""
 
     def on_checkpoint(self, path: Path, step: int) -> None:
         """After a checkpoint was written into the folder `path`."""

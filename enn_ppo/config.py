@@ -41,7 +41,7 @@ Compile = Literal["auto", "off", "graphs"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
-    """Where metrics go beside the run directory."""
+    """Trackers that get the metrics beside `metrics.jsonl`."""
 
     wandb: WandbMode = "disabled"
     """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`. Default

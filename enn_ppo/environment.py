@@ -113,7 +113,7 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
 
 
 def _across(config: EnvConfig) -> EnvSource:
-    """What makes a world of another interface; whatever is missing for it is the user's to install."""
+    """Make the factory of an environment with another interface; errors name the library to install."""
     module, _, name = BRIDGES[config.api].partition(":")
     bridge = getattr(importlib.import_module(module), name)
     try:
@@ -144,7 +144,7 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
 
 
 class AdaptedSpaces(NamedTuple):
-    """How a checkpoint's policy fits into an environment."""
+    """Spaces of a checkpoint's policy, adapted to an environment."""
 
     obs_space: ObsSpace  # what a network sees there: the features that the checkpoint knows, and new types as they are
     action_space: dict[str, ActionSpace]  # what it does there

@@ -51,7 +51,7 @@ class Learned(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-    """What a checkpoint keeps of a learner."""
+    """The part of a checkpoint that belongs to the learner: weights, optimizer and scales."""
 
     policy: dict[str, torch.Tensor]
     value_net: dict[str, torch.Tensor] | None
@@ -60,7 +60,7 @@ class LearnerState(NamedTuple):
 
 
 class Learns(Protocol):
-    """What `TrainState` needs of a learner: a `Learner` in this process, or a proxy of one in another process.
+    """A learner, as `TrainState` uses it: a `Learner` in this process, or a proxy of one in another process.
 
     `rollout` is what the sampler of the same run collects: a `Rollout`, or with Ray a reference to one.
     """
@@ -84,7 +84,7 @@ class Learns(Protocol):
         """All environments have been reset."""
 
     def state(self) -> LearnerState:
-        """What a checkpoint saves."""
+        """The part of a checkpoint that belongs to the learner."""
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
         """Continue from `checkpoint`. Errors as in `Learner.restore`."""
@@ -215,11 +215,11 @@ class Learner:
 
     @property
     def value_unit(self) -> float:
-        """How much reward a value of 1 stands for."""
+        """The reward that a value of 1 stands for."""
         return self.reward_scale.deviation if self.reward_scale else 1.0
 
     def state(self) -> LearnerState:
-        """What a checkpoint saves."""
+        """The part of a checkpoint that belongs to the learner."""
         value_net, scale = self.model.value_net, self.reward_scale or self.return_scale
         return LearnerState(
             policy=self.model.policy.state_dict(),
@@ -289,7 +289,7 @@ class Learner:
 
 
 class LearnerNews(NamedTuple):
-    """How a checkpoint differs from the run that it was loaded into."""
+    """Differences between a checkpoint and the run that it was loaded into."""
 
     news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed
     changed: (

@@ -1,4 +1,4 @@
-"""How many numbers, their means and their squared distances from them, where several processes have some: see `enn_ppo.ranks`.
+"""Merging means and variances of numbers that several processes have; see `enn_ppo.ranks`.
 
 Shapes: K ranks; F quantities.
 """
@@ -19,7 +19,7 @@ from rogue_net.normalization import RunningNorm
 
 
 class Moments(NamedTuple):
-    """Of n numbers, in float64: () or (F,) each."""
+    """Count, mean and squared distances of n numbers, in float64: () or (F,) each."""
 
     number: Tensor
     mean: Tensor
@@ -27,11 +27,11 @@ class Moments(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Of all that was counted, without Bessel's correction; 0 of nothing."""
+        """Variance of all numbers, without Bessel's correction; 0 of nothing."""
         return self.squares / self.number.clamp(min=1)
 
     def merged(self, other: Moments) -> Moments:
-        """Of both together. Equal means stay exactly what they are, so that what never varies has a variance of exactly 0.
+        """Moments of both together. Equal means are kept exactly, so that constant numbers have a variance of exactly 0.
 
         Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
         """

@@ -26,7 +26,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Cast:
-    """Which policy plays which players.
+    """Assignment of players to policies.
 
     Args:
         policies: name -> numbers of the players that it plays.

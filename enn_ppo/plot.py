@@ -56,7 +56,7 @@ _T = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlotConfig:
-    """What is drawn."""
+    """Settings of a plot."""
 
     runs: tuple[str, ...]
     """Run directories, or files of metrics; at least one. Required."""
@@ -86,7 +86,7 @@ class PlotConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left behind. Without a `config.yaml` the settings are empty."""
+    """Metrics and settings of a run. Without a `config.yaml` the settings are empty."""
 
     path: Path
     rows: list[dict[str, Any]]

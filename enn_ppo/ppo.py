@@ -245,9 +245,8 @@ class Samples(Frames):
 class Minibatch(Samples):
     """Samples of one optimizer step, or a micro-batch of them."""
 
-    weights: (
-        Tensor  # (B,) float32 of each frame's units, see `unit_weights`; over the minibatch's units they add up to 1
-    )
+    #: (B,) float32 of each frame's units, see `unit_weights`; over the minibatch's units they add up to 1
+    weights: Tensor
     frame_weights: Tensor  # (B,) float32 of each frame; over the minibatch they add up to 1
 
     @staticmethod

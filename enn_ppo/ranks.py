@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Ranks(Protocol):
-    """What every rank calls in the same order as all others."""
+    """Collective calls: every rank makes them in the same order."""
 
     rank: int
     size: int
@@ -32,7 +32,7 @@ class Ranks(Protocol):
         """Their sum, the same bits on every rank. May be computed in place."""
 
     def gather_objects(self, value: T) -> list[T]:
-        """What each rank has, in their order."""
+        """The objects of all ranks, in the order of the ranks."""
 
     def each(self, action: Callable[[], T]) -> T:
         """Do what needs no other rank. Where one fails, all end: the first of them with its error, the others silently.

@@ -25,7 +25,7 @@ from entity_gym.pools.episodes import Episode
 
 
 class Due(NamedTuple):
-    """What is due after an update."""
+    """Tasks that are due after an update."""
 
     evaluation: bool
     checkpoint: bool
@@ -175,7 +175,7 @@ class Run:
             raise ValueError(f"{error}; {self._rescued()}") from error
 
     def _rescued(self) -> str:
-        """How to resume: from the last checkpoint, or if there is none, from one that is saved now."""
+        """Advice on resuming: from the last checkpoint, or if there is none, from one that is saved now."""
         try:
             return f"saved is {_listed(self._saved())}: go on with resume={self.home}"
         except CheckpointError as error:

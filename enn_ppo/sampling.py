@@ -69,7 +69,7 @@ class Sampler(Protocol):
         """Use `say` for messages to the user from now on."""
 
     def threads_report(self) -> str | None:
-        """What `rollout.num_threads=auto` has chosen; None if it is not auto."""
+        """A line about the choice of `rollout.num_threads=auto`; None if it is not auto."""
 
     def close(self) -> None:
         """Release everything. May be called twice."""
@@ -197,7 +197,7 @@ class LocalSampler(BlockSampler[Rollout]):
 def blocks_problem(
     saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
 ) -> str | None:
-    """Why `num_blocks` blocks cannot continue from the blocks that a checkpoint holds; None if they can."""
+    """Reason why `num_blocks` blocks cannot continue from the blocks that a checkpoint holds; None if they can."""
     if len(saved) != num_blocks:
         plural = "s" if len(saved) > 1 else ""
         sizes = [len(each["episodes"]["lengths"]) for each in saved if each]

@@ -1,4 +1,4 @@
-"""How a run begins: everything is made, checked and played once before anything is written."""
+"""Starting a run: everything is made, checked and played once before anything is written."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
 
 
 def start_runs(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> PolicyRuns:
-    """As `start_run`, with a run for each of several policies, which play in the same environments.
+    """Start the runs of several policies that play in the same environments; see `start_run`.
 
     Raises:
         ValueError: see `start_run`.
@@ -124,7 +124,7 @@ def _check_home(config: TrainConfig, home: Path) -> None:
 def _states_of_policies(
     config: TrainConfig, bound: BoundEnvironment, callback: Callback, home: Path
 ) -> tuple[list[TrainState], list[RemoteLearner]]:
-    """What each policy trains, and their learners again."""
+    """States and learners of all policies."""
     from enn_ppo.distributed.start import start_on_ray  # Ray is optional
 
     on_ray, shared = start_on_ray(config, bound), Shared()

@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What `TrainState.restore` found."""
+    """Result of `TrainState.restore`."""
 
     problem: str | None  # why the environments start new episodes; None if they too continue
     news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed

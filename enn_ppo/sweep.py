@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ import numpy as np
 import yaml
 
 from enn_ppo.callbacks import Callback, Update
-from enn_ppo.command_line.job_process import JobProcess, StopSignals, shared_cores
+from enn_ppo.command_line.job_process import GRACE, JobProcess, StopSignals, shared_cores
 from enn_ppo.config import TrainConfig
 from enn_ppo.errors import Interrupted
 from enn_ppo.files import replace_file
@@ -60,7 +61,7 @@ class SweepResult(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What every process of a sweep needs."""
+    """Arguments of a sweep, which each of its processes gets."""
 
     config: SweepConfig
     folder: Path
@@ -96,9 +97,9 @@ def sweep(
     plan = Plan(config, folder, compose, run)
     study = open_study(plan)
     done = len(trials_in(study, *ENDED))
-    for trial in trials_in(study, "running"):
-        if not _is_alive(trial.user_attrs.get(PROCESS)):  # its process was killed
-            continue_later(study, trial)
+    _wait_for_orphans(study)
+    for trial in trials_in(study, "running"):  # whose processes were killed
+        continue_later(study, trial)
     unfinished = len(trials_in(study, "waiting"))
     if done or unfinished:
         print(f"going on: {done} trials are done, {unfinished} were left unfinished", flush=True)
@@ -118,7 +119,7 @@ def _run_trials(plan: Plan, study: optuna.Study) -> int:
     """Run what is left of the sweep, each trial in a process; 0, or the exit code after Ctrl-C or SIGTERM."""
     config, used = plan.config, study.user_attrs.get(SECONDS, 0.0)
     started, workers = time.monotonic(), list[JobProcess]()
-    asked, timed_out = 0, False
+    asked, timed_out, draw = 0, False, len(study.trials)
     try:
         with StopSignals() as signals:
             while True:
@@ -137,7 +138,9 @@ def _run_trials(plan: Plan, study: optuna.Study) -> int:
                     logs = [plan.folder / f"process_{k}.log" for k in range(config.jobs)]
                     log = next(log for log in logs if log not in {worker.log for worker in workers})
                     log.unlink(missing_ok=True)
-                    workers.append(JobProcess(run_trial, plan, log, environment=shared_cores(config.jobs)))
+                    run = partial(run_trial, draw=draw)
+                    workers.append(JobProcess(run, plan, log, environment=shared_cores(config.jobs)))
+                    draw += 1
                 elif not workers:
                     return signals.exit_code
                 else:
@@ -167,14 +170,19 @@ def _finish(plan: Plan, study: optuna.Study, worker: JobProcess, *, stopped: boo
     _tell(plan, study, study.trials[trial.number])
 
 
-def run_trial(plan: Plan) -> None:
-    """Draw one trial and run it: what a process of the sweep does. One that is stopped is put in line to go on."""
+def run_trial(plan: Plan, draw: int) -> None:
+    """Draw one trial and run it, in a process of its own. A trial that is stopped is put in line to go on.
+
+    Args:
+        plan: of the sweep.
+        draw: number of trials that were drawn before.
+    """
 
     def end(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         if trial.user_attrs.get(STOPPED):
             continue_later(study, trial)
 
-    open_study(plan).optimize(Objective(plan), n_trials=1, catch=(Exception,), callbacks=[end])
+    open_study(plan, draw).optimize(Objective(plan), n_trials=1, catch=(Exception,), callbacks=[end])
 
 
 class Objective:
@@ -278,8 +286,8 @@ def import_optuna() -> Any:
     return optuna
 
 
-def open_study(plan: Plan) -> optuna.Study:
-    """Open the study in the folder, or begin it."""
+def open_study(plan: Plan, draw: int = 0) -> optuna.Study:
+    """Open the study in the folder, or begin it. `draw` seeds the sampler together with `sweep.sampler_seed`."""
     library, config = import_optuna(), plan.config
     warmup = round(config.prune_after * POINTS)
     pruners = {
@@ -297,9 +305,7 @@ def open_study(plan: Plan) -> optuna.Study:
         )
     except library.exceptions.StorageInternalError as error:
         raise ValueError(f"{plan.folder}: the study cannot be written: {error.__cause__ or error}") from error
-    # no trial may draw what another has drawn: every one is drawn in a process of its own
-    drawn = len(study.get_trials(deepcopy=False)), os.getpid() if config.jobs > 1 else 0
-    seed = int(np.random.SeedSequence([config.sampler_seed, *drawn]).generate_state(1)[0])
+    seed = int(np.random.SeedSequence([config.sampler_seed, draw]).generate_state(1)[0])  # no two trials draw the same
     startup, parallel = config.startup_trials, config.jobs > 1
     study.sampler = (
         library.samplers.RandomSampler(seed)
@@ -337,6 +343,22 @@ def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
     return max(trials_in(study, "complete"), key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
+def _wait_for_orphans(study: optuna.Study) -> None:
+    """Wait until no process runs a trial: those of a sweep that was killed save their trials and end by themselves.
+
+    Raises:
+        ValueError: one goes on for longer than that takes; it belongs to another sweep in the same folder.
+    """
+    deadline = time.monotonic() + GRACE
+    while alive := [trial for trial in trials_in(study, "running") if _is_alive(trial.user_attrs.get(PROCESS))]:
+        if time.monotonic() >= deadline:
+            raise ValueError(
+                f"process {alive[0].user_attrs[PROCESS]} runs trial {number_of(alive[0])} of this sweep: wait until its sweep "
+                "has ended, or end it"
+            )
+        time.sleep(_POLL_INTERVAL)
+
+
 def _is_alive(process: object) -> bool:
     try:
         os.kill(int(str(process)), 0)
@@ -366,7 +388,7 @@ def _tell(plan: Plan, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> N
 
 
 def _reason(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> str:
-    """Why a trial failed or was pruned. Of one whose process died, the study says it: an ended trial cannot be changed."""
+    """Reason why a trial failed or was pruned. If its process died, it is stored in the study: ended trials are read-only."""
     return str(trial.user_attrs.get(REASON) or study.user_attrs.get(f"{REASON} {trial.number}", ""))
 
 

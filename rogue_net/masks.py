@@ -1,4 +1,4 @@
-"""Who may act in a batch, and how.
+"""Actors of a batch, and the actions that are open to them.
 
 Shapes: B frames, A actors of all frames together, C choices.
 """
@@ -50,7 +50,7 @@ class CategoricalMask:
 
 @dataclass(frozen=True)
 class SelectEntityMask:
-    """Who selects an entity in each frame, and which."""
+    """Actors that select an entity in each frame, and the entities that they can select."""
 
     actors: RaggedTensor  # B sequences of (A, 1) int64, entity indices inside the frame
     actees: RaggedTensor  # B sequences of (number of actees, 1) int64

@@ -26,7 +26,7 @@ Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
 
 
 class ActionTokens(NamedTuple):
-    """Who takes part in an action, as tokens of the batch."""
+    """Actors and actees of an action, as tokens of the batch."""
 
     actors: Tensor  # (A,) int64
     actees: Tensor | None  # (number of actees of all frames,) int64, for select-entity
@@ -166,7 +166,7 @@ class ObsBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         mask = next(iter(self.action_masks.values()))  # there is always an action, and not always an entity type
         return mask.actors.values.device
 

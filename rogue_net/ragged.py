@@ -36,7 +36,7 @@ class RaggedTensor(NamedTuple):
         return Gather(sequences)(self)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RaggedTensor:
-        """What `change` makes of the values and of the offsets."""
+        """Apply `change` to the values and to the offsets."""
         return RaggedTensor(change(self.values), change(self.offsets))
 
 
@@ -141,7 +141,7 @@ def sequence_of_item(offsets: Tensor, num_items: int) -> Tensor:
 
 
 def gather_items(offsets: Tensor, sequences: Tensor, gathered_offsets: Tensor, num_items: int | None = None) -> Tensor:
-    """Which items the gathered sequences consist of, in order.
+    """Indices of the items of the gathered sequences, in order.
 
     Args:
         offsets: (B + 1,) of the ragged tensor gathered from.

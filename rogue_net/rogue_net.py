@@ -31,7 +31,7 @@ from rogue_net.translation import Translation
 
 
 class ActResult(NamedTuple):
-    """What the policy does in B frames."""
+    """Actions of the policy in B frames."""
 
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32, see VecEnv.act
     log_probs: dict[str, Tensor]  # action -> (A,) float32, of what was drawn from
@@ -60,7 +60,7 @@ class ActResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What the policy thinks of given actions in B frames."""
+    """Log-probabilities and entropies of given actions in B frames, and values."""
 
     log_probs: dict[str, Tensor]  # action -> (A,) float32
     entropies: dict[str, Tensor]  # action -> (A,) float32

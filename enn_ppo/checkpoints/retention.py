@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept. Pure functions, which touch no file."""
+"""Rules about which checkpoints of a run are kept. Pure functions, which touch no file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Which checkpoints are kept; one reason is enough. See the settings of the same names.
+    """Rules about which checkpoints are kept; one reason is enough. See the settings of the same names.
 
     Args:
         keep_last: number of newest ones, at least 1.

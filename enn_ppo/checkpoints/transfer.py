@@ -44,7 +44,7 @@ FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend",
 
 
 class Move(NamedTuple):
-    """Which part of a checkpoint's tensor a tensor of the network is loaded from."""
+    """The part of a checkpoint's tensor that a tensor of the network is loaded from."""
 
     source: str  # name in the checkpoint's state dict
     taken: tuple[Tensor, ...]  # places along each axis of the source
@@ -273,7 +273,7 @@ def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) ->
 
 
 def _background_of_layers(weight: Weight, fresh: Tensor) -> Tensor:
-    """For an entity type that had no features: only the bias of the LayerNorm has an effect."""
+    """Initial values for an entity type that had no features: only the bias of the LayerNorm has an effect."""
     return torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
 
 

@@ -107,7 +107,7 @@ class JobProcess:
         self._process.wait()
 
     def reason(self) -> str:
-        """Why the job has ended: the signal that killed it, or the last line that it printed."""
+        """Reason of its end: the signal that killed it, or the last line that it printed."""
         code = self._process.returncode
         if code is not None and code < 0:
             names = {number.value: number.name for number in signal.Signals}

@@ -195,7 +195,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def _refusal(error: Exception) -> str:
-    """Why Ray refused the connection."""
+    """The reason why Ray refused the connection."""
     reason = str(error).strip().split("\n")[0]
     if "token" in str(error).lower():
         return (

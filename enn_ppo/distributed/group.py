@@ -242,7 +242,7 @@ class RunnerGroup:
 
     @property
     def _oldest(self) -> int:
-        """How many updates old the weights of a rollout may be when it is trained on."""
+        """Largest age of a rollout's weights, in updates, at which it is trained on."""
         return self._settings.max_staleness if self._settings.stale == "correct" else 0
 
     def _ready(self) -> list[RunnerHandle]:

@@ -77,24 +77,24 @@ class LearnerActor:
         return self.weights()
 
     def measure_what_is_new(self, lesson: Lesson) -> Weights:
-        """As `Learner.measure_what_is_new`."""
+        """See `Learner.measure_what_is_new`."""
         self._learner.measure_what_is_new(_merged(self._load(lesson), lesson.num_runners))
         return self.weights()
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
-        """As `Learner.restore`."""
+        """See `Learner.restore`."""
         return self._learner.restore(checkpoint, env_name), self.weights()
 
     def adopt(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
-        """As `Learner.adopt`."""
+        """See `Learner.adopt`."""
         return self._learner.adopt(checkpoint, env_name), self.weights()
 
     def begin_episodes(self) -> None:
-        """As `Learner.begin_episodes`."""
+        """See `Learner.begin_episodes`."""
         self._learner.begin_episodes()
 
     def state(self) -> LearnerState:
-        """As `Learner.state`, on the CPU."""
+        """See `Learner.state`; on the CPU."""
         state: LearnerState = _on_cpu(self._learner.state())
         return state
 

@@ -143,7 +143,7 @@ class RemoteLearner:
         return news
 
     def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """As `Learner.adopt`. After it, `measure_rollout` only measures features that the checkpoint did not have."""
+        """See `Learner.adopt`. After it, `measure_rollout` only measures features that the checkpoint did not have."""
         news: LearnerNews = self._publishing("adopt", checkpoint, env_name)
         self._has_adopted = True
         return news

@@ -41,7 +41,7 @@ MOST_FRAMES = 4  # of a traceback that are shown: the last ones, which are in th
 
 
 class Plan(NamedTuple):
-    """What a runner is made from."""
+    """Arguments of a runner."""
 
     number: int  # from 0
     config: TrainConfig  # of the run
@@ -77,7 +77,7 @@ class Spaces(NamedTuple):
 
 
 class NewEpisodes(NamedTuple):
-    """How to reset environments."""
+    """Arguments of a reset of environments."""
 
     seed: int
     parameters: Parameters  # one value for each of the runner's environments

@@ -33,7 +33,7 @@ from enn_ppo.settings.schema import from_dict
 
 @dataclass(frozen=True)
 class Outputs:
-    """What is written of an evaluation's episodes."""
+    """Files that an evaluation writes."""
 
     film: Path | None = None  # of the first `num_filmed`
     num_filmed: int = 0
@@ -94,7 +94,7 @@ def _evaluate_alone(
     outputs: Outputs,
     progress: bool,
 ) -> EvalResult:
-    """As `evaluate_checkpoint`, without the other policies of the run, if it has any."""
+    """Evaluate one policy; see `evaluate_checkpoint`."""
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(contextlib.closing(make_pool(bound, config, checkpoint, device)))
         fitted = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id)

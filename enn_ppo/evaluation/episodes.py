@@ -54,7 +54,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """What was measured, by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
+    """Estimates by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
 
     Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
     """
@@ -159,7 +159,7 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> PlayerMapp
 
 
 def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
-    """How many environments make one world, which can only be played together.
+    """Number of environments that make one world, and are played together.
 
     Raises:
         ValueError: `config` asks for parts of worlds.

@@ -168,7 +168,7 @@ class Evaluator:
         return self._finished.popleft() if self._finished else None
 
     def wait(self, stop: Callable[[], object] = lambda: False) -> EvalRow | None:
-        """As `poll`, but waits for an evaluation that is running, until `stop()` is true."""
+        """Wait for an evaluation that is running, until `stop()` is true."""
         while True:
             row = self.poll()
             if row or not self._waiting or stop():

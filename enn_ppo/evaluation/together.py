@@ -119,7 +119,7 @@ def play_together(
 
 
 def seed_of_policy(seed: int, number: int) -> int:
-    """Of a policy's sampling noise: policies beside each other must not draw the same. The first one's is `seed`."""
+    """Seed of a policy's sampling noise, which differs between policies. That of the first one is `seed`."""
     return (
         int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> np.uint64(1)) if number else seed
     )

@@ -51,7 +51,7 @@ class MinibatchGraph:
         loss: Loss = ppo_loss,
         ranks: Ranks = ALONE,
     ) -> Stats:
-        """As `learn_minibatch`; the result is valid until the next call."""
+        """Replay `learn_minibatch`; the result is valid until the next call."""
         assert ranks.size == 1 and optim.micro_batch_size is None
         coefficients = [float(getattr(settings, name)) for name in COEFFICIENTS]
         if not self._room.fits(samples.obs, net):

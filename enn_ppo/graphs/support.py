@@ -33,7 +33,7 @@ def uses_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> bool
 
 
 def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> str | None:
-    """Why nothing can be recorded; None if it can."""
+    """Reason why CUDA graphs cannot be used; None if they can."""
     if device.type not in GRAPH_DEVICES:
         return f"graphs are of CUDA, and the policy is on {device}"
     if ranks.size > 1:

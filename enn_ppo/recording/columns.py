@@ -225,7 +225,7 @@ def _array(pa: ModuleType, column: RaggedTensor | Tensor | None, kind: Any, num_
 
 
 def _ragged(column: Any) -> RaggedTensor:
-    """Of lists; whole numbers become int64."""
+    """Sequences from lists; whole numbers become int64."""
     offsets = torch.from_numpy(np.array(column.offsets, np.int64))
     items = column.values
     if items.type == "null":

@@ -147,7 +147,7 @@ class RandomOpponent:
         return twin
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`."""
+        """State for `load_state`."""
         return {"random": self._rng.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ class PolicyOpponents:
         return twin
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`."""
+        """State for `load_state`."""
         return {
             "faces": self.faces.copy(),
             "random": self._rng.bit_generator.state,

@@ -56,9 +56,8 @@ class SelfPlay:
         self.ratings = Ratings()
         self.pool: list[int] = []  # steps of the snapshots, ascending
         self._nets: dict[int, RogueNet] = {LATEST: net}  # of the pool, and those that left it but still play
-        self._gone: dict[
-            int, int
-        ] = {}  # snapshot -> the step at which nobody needed it any more; its file may be there
+        #: Snapshot -> the step since which nothing needs it; its file may still exist.
+        self._gone: dict[int, int] = {}
         self._choice: list[int] = []  # snapshots that new episodes draw from
         self._written: set[tuple[Path, int]] = set()
         self._device, self._seed = device, seed
@@ -157,7 +156,7 @@ class SelfPlay:
                 self._written.discard((run_dir, snapshot))
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`. The opponent of each environment is in the state of the environments."""
+        """State for `load_state`. The opponent of each environment is in the state of the environments."""
         return {
             "pool": list(self.pool),
             "snapshots": [step for step in self._nets if step != LATEST],

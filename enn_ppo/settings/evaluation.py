@@ -15,7 +15,7 @@ VIDEO_FORMATS = (".gif", ".mp4")
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodesConfig:
-    """Which episodes are played, how, and against whom."""
+    """Settings of the episodes of an evaluation."""
 
     episodes: int = 100
     """Episodes to play: exactly that many count. At least 1. Default 100."""

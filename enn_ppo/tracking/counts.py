@@ -29,7 +29,7 @@ NOBODY = "__nobody__"
 
 
 class Kind(NamedTuple):
-    """How to combine a statistic of several rollouts."""
+    """The way in which a statistic of several rollouts is combined."""
 
     how: How
     of: str | None  # of a mean: the metric with the number of values; None: one for each frame

@@ -64,7 +64,7 @@ class RunOutput:
         self._progress.write(self._prefix + text)
 
     def say_of_all(self, text: str) -> None:
-        """As `say`, for a line that concerns all policies."""
+        """Print a line that concerns all policies, once."""
         self._progress.write(text)
 
     def __enter__(self) -> RunOutput:

@@ -15,7 +15,7 @@ Pruner = Literal["median", "halving", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """What is searched, by what it is judged, and how much it may cost."""
+    """Settings of a sweep: search space, score, and budget."""
 
     train: list[str] = field(default_factory=list)
     """Arguments of `enn_ppo.train` under every trial; those typed in the command go over them. Default: none."""
@@ -74,13 +74,13 @@ class SweepConfig:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is varied, in the order of the file."""
+        """Parameters of the search space, in the order of the file."""
         return parse_space(self.space)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCommand:
-    """What the command line of a sweep holds beside settings of training."""
+    """Settings of the sweep's command line, beside those of training."""
 
     sweep: SweepConfig
     """The sweep."""

@@ -224,7 +224,7 @@ def test_a_trial_whose_process_dies_has_failed_and_the_sweep_goes_on(
 
 
 def test_a_sweep_that_cannot_begin_a_trial_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crashes(plan: Any) -> None:
+    def crashes(plan: Any, draw: int) -> None:
         raise Crash(9)
 
     monkeypatch.setattr(sweeping, "run_trial", crashes)
@@ -285,6 +285,16 @@ def test_a_trial_of_a_sweep_that_was_killed_goes_on(tmp_path: Path, capsys: pyte
     assert "going on: 1 trials are done, 1 were left unfinished" in capsys.readouterr().out
     assert started[1].optim.lr == pytest.approx(made.params["optim.lr"], rel=1e-5)
     assert str(started[1].run_dir).endswith("0001/seed_5")
+
+
+def test_a_sweep_does_not_work_beside_another_in_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, trials=1)
+    study_of(tmp_path).ask().set_user_attr("process", os.getpid())
+    monkeypatch.setattr(sweeping, "GRACE", 0.0)
+    with pytest.raises(ValueError, match=rf"process {os.getpid()} runs trial 1 of this sweep: wait until"):
+        run(tmp_path, trials=2)
 
 
 def test_seeds_that_are_done_are_not_run_again(tmp_path: Path) -> None:
