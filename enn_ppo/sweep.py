@@ -13,8 +13,8 @@ import shlex
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -95,16 +95,16 @@ def sweep(
     import_optuna()
     _prepare_folder(folder, config, list(arguments), overwrite=overwrite)
     plan = Plan(config, folder, compose, run)
-    study = open_study(plan)
-    done = len(trials_in(study, *ENDED))
-    _wait_for_orphans(study)
-    for trial in trials_in(study, "running"):  # whose processes were killed
-        continue_later(study, trial)
-    unfinished = len(trials_in(study, "waiting"))
-    if done or unfinished:
-        print(f"going on: {done} trials are done, {unfinished} were left unfinished", flush=True)
-    exit_code = _run_trials(plan, study)
-    best = best_of(study)
+    with _study_errors(folder):
+        study = open_study(plan)
+        _wait_for_orphans(study)
+        for trial in trials_in(study, "running"):  # whose processes were killed
+            continue_later(study, trial)
+        done, unfinished = len(trials_in(study, *ENDED)), len(trials_in(study, "waiting"))
+        if done or unfinished:
+            print(f"going on: {done} trials are done, {unfinished} were left unfinished", flush=True)
+        exit_code = _run_trials(plan, study)
+        best = best_of(study)
     if best is not None:
         command = best_command(folder)
         print(f"best: trial {number_of(best)}, {config.metric} {best.value:.4g}; train with it:\n  {command}")
@@ -286,6 +286,18 @@ def import_optuna() -> Any:
     return optuna
 
 
+@contextmanager
+def _study_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the study's database, such as a full disk, into a ValueError."""
+    from sqlalchemy.exc import SQLAlchemyError  # a part of optuna
+
+    try:
+        yield
+    except (SQLAlchemyError, import_optuna().exceptions.StorageInternalError) as error:
+        cause = getattr(error, "orig", None) or error.__cause__ or error
+        raise ValueError(f"{folder / STUDY} cannot be written: {cause}; the same command goes on with it") from error
+
+
 def open_study(plan: Plan, draw: int = 0) -> optuna.Study:
     """Open the study in the folder, or begin it. `draw` seeds the sampler together with `sweep.sampler_seed`."""
     library, config = import_optuna(), plan.config
@@ -295,16 +307,13 @@ def open_study(plan: Plan, draw: int = 0) -> optuna.Study:
         "halving": lambda: library.pruners.SuccessiveHalvingPruner(max(1, warmup), 3),
         "none": library.pruners.NopPruner,
     }
-    try:
-        study: optuna.Study = library.create_study(
-            storage=f"sqlite:///{(plan.folder / STUDY).resolve()}",
-            study_name="sweep",
-            load_if_exists=True,
-            pruner=pruners[config.pruner](),
-            direction=config.direction,
-        )
-    except library.exceptions.StorageInternalError as error:
-        raise ValueError(f"{plan.folder}: the study cannot be written: {error.__cause__ or error}") from error
+    study: optuna.Study = library.create_study(
+        storage=f"sqlite:///{(plan.folder / STUDY).resolve()}",
+        study_name="sweep",
+        load_if_exists=True,
+        pruner=pruners[config.pruner](),
+        direction=config.direction,
+    )
     seed = int(np.random.SeedSequence([config.sampler_seed, draw]).generate_state(1)[0])  # no two trials draw the same
     startup, parallel = config.startup_trials, config.jobs > 1
     study.sampler = (

@@ -356,6 +356,13 @@ def test_another_sweep_in_the_folder_is_not_mixed_with_this_one(tmp_path: Path) 
     assert len(trials(tmp_path)) == 2
 
 
+def test_a_study_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    run(tmp_path, trials=1)
+    (tmp_path / "s/study.db").write_bytes(b"no database")
+    with pytest.raises(ValueError, match=r"s/study\.db cannot be written: file is not a database"):
+        run(tmp_path, trials=2)
+
+
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s/thesis.tex").touch()
