@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
 from enn_ppo.plot import (
     PlotConfig,
-    Points,
     Run,
+    curve,
     group_runs,
     main,
     mean_and_band,
     parse,
     plot,
-    points,
     read_run,
-    smoothed,
+    t_quantile,
 )
 from enn_ppo.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
@@ -44,8 +45,8 @@ def make_run(path: Path, rows: list[Row] = ROWS, **settings: Any) -> Path:
     return path
 
 
-def curve(x: list[float], y: list[float]) -> Points:
-    return Points(np.array(x, np.float64), np.array(y, np.float64))
+def series(x: list[float], y: list[float]) -> pd.Series:
+    return pd.Series(y, x, dtype=float)
 
 
 # --- One curve ---
@@ -53,34 +54,39 @@ def curve(x: list[float], y: list[float]) -> Points:
 
 @pytest.mark.parametrize(("x", "places"), [("step", [100, 300]), ("seconds", [2, 7]), ("updates", [1, 3])])
 def test_updates_without_a_value_are_left_out(x: Any, places: list[float], tmp_path: Path) -> None:
-    found = points(read_run(make_run(tmp_path / "a")), x, "episodic_reward")
-    assert found.x.tolist() == places
-    assert found.y.tolist() == [0.25, 0.75]
+    found = curve(read_run(make_run(tmp_path / "a")), x, "episodic_reward")
+    assert found.index.tolist() == places
+    assert found.tolist() == [0.25, 0.75]
 
 
 @pytest.mark.parametrize(("x", "places"), [("step", [150, 300]), ("seconds", [2.5, 7]), ("updates", [1.5, 3])])
 def test_evaluations_stand_at_the_policy_that_was_evaluated(x: Any, places: list[float], tmp_path: Path) -> None:
-    found = points(read_run(make_run(tmp_path / "a")), x, "eval/wins")
-    assert found.x.tolist() == places
-    assert found.y.tolist() == [0.5, 1.0]
+    found = curve(read_run(make_run(tmp_path / "a")), x, "eval/wins")
+    assert found.index.tolist() == places
+    assert found.tolist() == [0.5, 1.0]
 
 
 def test_of_a_policy_that_was_evaluated_twice_the_last_counts(tmp_path: Path) -> None:
     again: Row = {"step": 300, "eval/step": 150.0, "eval/wins": 0.75}
-    found = points(read_run(make_run(tmp_path / "a", [*ROWS, again])), "step", "eval/wins")
-    assert found.x.tolist() == [150, 300] and found.y.tolist() == [0.75, 1.0]
+    found = curve(read_run(make_run(tmp_path / "a", [*ROWS, again])), "step", "eval/wins")
+    assert found.index.tolist() == [150, 300] and found.tolist() == [0.75, 1.0]
 
 
-def test_smoothing_forgets_and_has_no_bias_at_the_start() -> None:
+def test_smoothing_forgets_and_has_no_bias_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # weights 1, 1/2, 1/4: 4, then (8 + 4/2) / 1.5, then (0 + 8/2 + 4/4) / 1.75
-    assert smoothed(np.array([4.0, 8.0, 0.0]), 0.5) == pytest.approx([4.0, 10 / 1.5, 5 / 1.75])
-    assert smoothed(np.array([4.0, 8.0, 0.0]), 0.0).tolist() == [4.0, 8.0, 0.0]
-    assert smoothed(np.full(9, 3.0), 0.9) == pytest.approx([3.0] * 9)
+    run = make_run(tmp_path / "a", [{"step": i, "reward": r, "flat": 3.0} for i, r in enumerate([4.0, 8.0, 0.0])])
+    for smooth, y, expected in [
+        (0.5, "reward", [4.0, 10 / 1.5, 5 / 1.75]),
+        (0.0, "reward", [4.0, 8.0, 0.0]),
+        (0.9, "flat", [3.0] * 3),
+    ]:
+        (axes,) = drawn(PlotConfig(runs=(str(run),), y=(y,), smooth=smooth), monkeypatch).axes
+        assert axes.lines[0].get_ydata() == pytest.approx(expected)
 
 
 # --- Bands ---
 
-THREE = [curve([1, 2], [0, 1]), curve([1, 2], [1, 1]), curve([1, 2], [5, 1])]
+THREE = [series([1, 2], [0, 1]), series([1, 2], [1, 1]), series([1, 2], [5, 1])]
 
 
 def test_a_band_spans_what_was_asked_for() -> None:
@@ -90,32 +96,38 @@ def test_a_band_spans_what_was_asked_for() -> None:
     spread["ci95"] = (2 - 4.303 * deviation / 3**0.5, 2 + 4.303 * deviation / 3**0.5)
     for band, (low, high) in spread.items():
         found = mean_and_band(THREE, band)  # type: ignore[arg-type]
-        assert found.x.tolist() == [1, 2] and found.mean.tolist() == [2, 1]
-        assert found.low == pytest.approx([low, 1]) and found.high == pytest.approx([high, 1])
+        assert found.index.tolist() == [1, 2] and found["mean"].tolist() == [2, 1]
+        assert found["low"].tolist() == pytest.approx([low, 1], abs=1e-3)
+        assert found["high"].tolist() == pytest.approx([high, 1], abs=1e-3)
+
+
+def test_the_interval_of_the_mean_is_by_students_t() -> None:
+    # of a table, with 1, 4 and 30 degrees of freedom
+    assert [t_quantile(n) for n in (1, 4, 30)] == pytest.approx([12.7062, 2.7764, 2.0423], abs=1e-4)
 
 
 def test_seeds_measured_at_other_places_are_compared_where_both_are() -> None:
-    found = mean_and_band([curve([0, 4], [0, 4]), curve([2, 6], [6, 10])], "minmax")
-    assert (found.x[0], found.x[-1]) == (2, 4)
-    assert found.mean == pytest.approx(found.x + 2)  # between x and x + 4
-    assert found.low == pytest.approx(found.x) and found.high == pytest.approx(found.x + 4)
+    found = mean_and_band([series([0, 4], [0, 4]), series([2, 6], [6, 10])], "minmax")
+    assert found.index.tolist() == [2, 4]
+    assert found["mean"].tolist() == [4, 6]  # between x and x + 4
+    assert found["low"].tolist() == [2, 4] and found["high"].tolist() == [6, 8]
 
 
 def test_seeds_without_a_common_range_are_an_error() -> None:
     with pytest.raises(ValueError, match="no common range of x: one begins at 3, and one ends at 2 before it"):
-        mean_and_band([curve([1, 2], [0, 0]), curve([3, 4], [0, 0])], "minmax")
+        mean_and_band([series([1, 2], [0, 0]), series([3, 4], [0, 0])], "minmax")
 
 
 def test_one_run_has_no_band_of_its_own() -> None:
-    found = mean_and_band([curve([1, 2], [3, 4])], "ci95")
-    assert found.low.tolist() == found.high.tolist() == [3, 4]
+    found = mean_and_band([series([1, 2], [3, 4])], "ci95")
+    assert found["low"].tolist() == found["high"].tolist() == [3, 4]
 
 
 # --- Groups ---
 
 
 def grouped(*settings: dict[str, Any]) -> dict[str, list[str]]:
-    runs = [Run(Path(f"run_{i}"), [], flat) for i, flat in enumerate(settings)]
+    runs = [Run(Path(f"run_{i}"), pd.DataFrame(), flat) for i, flat in enumerate(settings)]
     return {label: [run.path.name for run in members] for label, members in group_runs(runs).items()}
 
 
@@ -175,7 +187,8 @@ def test_seeds_are_one_line_with_a_band_and_every_metric_has_a_panel(
     reward, seconds = drawn(config, monkeypatch).axes
     assert [line.get_label() for line in reward.lines] == ["a=1 (n = 2)", "a=5"]
     assert reward.lines[1].get_xydata().tolist() == [[2.0, 0.25], [7.0, 0.75]]
-    (band,) = reward.collections
+    band, of_one_run = reward.collections
+    assert set(of_one_run.get_paths()[0].vertices[:, 1]) == {0.25, 0.75}  # as its line: no band
     assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (0.25, 1.0)
     assert reward.lines[0].get_ydata()[[0, -1]].tolist() == [0.625, 0.875]
     assert (reward.get_ylabel(), seconds.get_ylabel(), seconds.get_xlabel()) == (
@@ -215,13 +228,23 @@ def test_the_command_writes_a_picture_and_says_where(tmp_path: Path, capsys: pyt
 
 
 def test_a_file_of_metrics_will_do_for_a_run(tmp_path: Path) -> None:
-    assert read_run(make_run(tmp_path / "a") / "metrics.jsonl").rows == ROWS
+    found = read_run(make_run(tmp_path / "a") / "metrics.jsonl")
+    assert found.metrics["step"].tolist() == [row["step"] for row in ROWS]
 
 
 def test_the_folder_of_a_sweep_may_look_like_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("lr=0.1"))
     assert parse(["lr=0.1", "smooth=0.5"]) == PlotConfig(runs=("lr=0.1",), smooth=0.5)
+
+
+def test_without_pandas_the_error_says_how_to_install_it(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['pandas'] = None; from enn_ppo.plot import main; raise SystemExit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, make_run(tmp_path / "a")], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == 'error: a plot needs pandas, which is not installed: pip install "enn-ppo[plot]"\n'
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
