@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EvalConfig
 from enn_ppo.environment import EnvFactory
-from enn_ppo.evaluation.checkpoint import Outputs, evaluate_checkpoint
-from enn_ppo.evaluation.episodes import Estimate, EvalResult
+from enn_ppo.evaluation.checkpoint import EvalResult, evaluate_checkpoint
+from enn_ppo.evaluation.episodes import Estimate
+from enn_ppo.evaluation.video import Video
 
 __all__ = ["Estimate", "EvalResult", "evaluate"]
 
@@ -31,42 +31,31 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     """
     device = select_device(config.device)
     checkpoint = load_checkpoint(Path(config.checkpoint))
-    outputs = Outputs(
-        film=Path(config.render) if config.render else None,
-        num_filmed=max(1, config.video),
-        filmed_by=f"render={config.render}",
-        record=Path(config.record) if config.record else None,
-        record_logits=config.record_logits,
+    video = Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None
+    record = Path(config.record) if config.record else None
+    result = evaluate_checkpoint(
+        checkpoint, config, env, device, video=video, record=record, record_logits=config.record_logits, progress=True
     )
-    result = evaluate_checkpoint(checkpoint, config, env, device, outputs, progress=True)
     print(result)
     for file in (config.render, config.record):
         if file:
             print(f"wrote {file}")
     if config.output:
-        _write(Path(config.output), _report(config, result, checkpoint))
+        world = checkpoint.config["env"]
+        report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
+            "checkpoint": str(checkpoint.path),
+            "env": world["id"],
+            "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
+            "seed": config.seed,
+            "greedy": result.greedy,
+            "opponent": config.opponent,
+        }
+        try:
+            Path(config.output).parent.mkdir(parents=True, exist_ok=True)
+            Path(config.output).write_text(json.dumps(report, indent=2) + "\n")
+        except OSError as error:
+            raise ValueError(f"output {config.output} cannot be written: {error}") from error
     return result
-
-
-def _report(config: EvalConfig, result: EvalResult, checkpoint: Checkpoint) -> dict[str, Any]:
-    world = checkpoint.config["env"]
-    settings = {
-        "checkpoint": str(checkpoint.path),
-        "env": world["id"],
-        "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
-        "seed": config.seed,
-        "greedy": result.greedy,
-        "opponent": config.opponent,
-    }
-    return {name: vars(estimate) for name, estimate in result.estimates.items()} | settings
-
-
-def _write(path: Path, report: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        raise ValueError(f"output {path} cannot be written: {error}") from error
 
 
 if __name__ == "__main__":

@@ -1,45 +1,59 @@
-"""Evaluating a checkpoint: with its policy alone, or with all policies of its run."""
+"""Evaluating a checkpoint: its environment, its opponents, and the files that are asked for."""
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.fit import fit_policy
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.config import EnvConfig
-from enn_ppo.environment import BoundEnvironment, EnvFactory
-from enn_ppo.evaluation.episodes import (
-    EvalResult,
-    Pilot,
-    bind_evaluation,
-    make_pool,
-    own_random_numbers,
-    play_episodes,
-    summarize,
-)
-from enn_ppo.evaluation.together import evaluate_together
-from enn_ppo.evaluation.video import Camera, check_film
+from enn_ppo.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.evaluation.episodes import Estimate, Policy, play_episodes, policy_seed, summarize
+from enn_ppo.evaluation.video import Video
+from enn_ppo.players import Cast, cast_of
 from enn_ppo.recording.recorder import Recorder
 from enn_ppo.return_scale import value_unit
+from enn_ppo.self_play.opponents import load_opponent
+from enn_ppo.settings.distributed import check_policies
 from enn_ppo.settings.evaluation import EpisodesConfig
-from enn_ppo.settings.schema import from_dict
+from entity_gym.agents import TrainEnv
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.episodes import Episode, EpisodeVecEnv
+from entity_gym.pools.players import players_of
+from entity_gym.pools.seats import SeatedEpisodeVecEnv
+from rogue_net import ActResult, ObsBatch
+
+OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """Files that an evaluation writes."""
+class EvalResult:
+    """Estimates by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
 
-    film: Path | None = None  # of the first `num_filmed`
-    num_filmed: int = 0
-    filmed_by: str = ""  # the setting that asked for it, for messages
-    record: Path | None = None  # samples
-    record_logits: bool = False
+    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
+    """
+
+    estimates: dict[str, Estimate]
+    episodes: list[Episode] = field(repr=False)
+    notes: list[str]  # what differs from training, a sentence each
+    greedy: bool = False  # whether the likeliest actions were taken
+
+    def __str__(self) -> str:
+        lines = []
+        for name, estimate in self.estimates.items():
+            interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
+            lines.append(f"{name}: {estimate.mean:.4f}{interval}  (n = {estimate.n})")
+        return "\n".join([*self.notes, *lines])
 
 
 def evaluate_checkpoint(
@@ -47,75 +61,191 @@ def evaluate_checkpoint(
     config: EpisodesConfig,
     env: EnvFactory | None,
     device: torch.device,
-    outputs: Outputs | None = None,
     *,
+    video: Video | None = None,
+    record: Path | None = None,
+    record_logits: bool = False,
     progress: bool = False,
 ) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy.
 
     Args:
-        checkpoint: whose policy, environment and run.
-        config: which episodes.
-        env: the environment where `env.id` of the checkpoint cannot be imported; as in `train`.
-        device: where the policy acts.
-        outputs: what to write; None: nothing.
-        progress: whether a progress bar is shown.
+        checkpoint: the policy, its environment and its run.
+        config: number of episodes, opponent and so on.
+        env: the environment, if `env.id` of the checkpoint cannot be imported; as in `train`.
+        device: of the policy.
+        video: films the first episodes, and is written.
+        record: file of samples to record; None: none.
+        record_logits: whether the logits of all choices are recorded too.
+        progress: whether to show a progress bar.
 
     Raises:
         ValueError: a setting or the environment is not as it must be, an episode does not end, or a file cannot be written.
     """
-    outputs = outputs or Outputs()
-    if outputs.film:
-        check_film(outputs.film)
-    if config.greedy is None:
-        config = replace(config, greedy=bool(saved_config(checkpoint).eval.greedy))
-    bound = bind_evaluation(from_dict(EnvConfig, checkpoint.config["env"], "env"), config, env)
-    camera = Camera(outputs.num_filmed if outputs.film else 0, outputs.filmed_by)
+    run = saved_config(checkpoint)
+    config = replace(config, greedy=bool(run.eval.greedy if config.greedy is None else config.greedy))
+    bound = bind_evaluation(run.env, config, env)
     if config.opponent == "policies":
-        if outputs.record:
-            raise ValueError(f"opponent=policies and record={outputs.record} do not go together; leave one out")
-        evaluate_with = partial(evaluate_together, progress=progress)
+        if record:
+            raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
+        name, checkpoints, cast = _policies_of_run(checkpoint, bound)
     else:
-        evaluate_with = partial(_evaluate_alone, outputs=outputs, progress=progress)
-    with own_random_numbers(config.seed):
-        result = evaluate_with(checkpoint, config, bound, device, camera)
-    if outputs.film:
-        camera.write(outputs.film)
-    return replace(result, greedy=bool(config.greedy))
+        check_players(bound, config)
+        name, checkpoints, cast = "", {"": checkpoint}, None
+    check_whole_worlds(bound, config)
+    with own_random_numbers(config.seed), ExitStack() as stack:
+        whole = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
+        stack.callback(whole.close)
+        pool = whole if cast else _seated(whole, bound, config, checkpoint, device)
+        spaces = pool.obs_space(), pool.action_space()
+        policies = {}
+        for number, (each, its) in enumerate(checkpoints.items()):
+            generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
+            fitted = fit_policy(its, *spaces, device, bound.config.id)
+            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits)
+        own = policies[name].fitted
+        record_step = None
+        if record:
+            recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
+            stack.callback(recorder.close)
+            critic = own
+            if "value_net" in checkpoint.more_weights:
+                critic = fit_policy(checkpoint, *spaces, device, bound.config.id, "value_net")
+            unit = value_unit(run.ppo.normalize, checkpoint.trainer.get("scale"))
+            record_step = partial(_record_step, recorder, own, critic, unit)
+        episodes = play_episodes(policies, pool, config, cast, video=video, record=record_step, progress=progress)[name]
+    if video:
+        video.write()
+    notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
+    return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy))
 
 
-def _evaluate_alone(
-    checkpoint: Checkpoint,
-    config: EpisodesConfig,
-    bound: BoundEnvironment,
-    device: torch.device,
-    camera: Camera,
-    *,
-    outputs: Outputs,
-    progress: bool,
-) -> EvalResult:
-    """Evaluate one policy; see `evaluate_checkpoint`."""
-    with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(contextlib.closing(make_pool(bound, config, checkpoint, device)))
-        fitted = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id)
-        recorder = None
-        if outputs.record:
-            recorder = Recorder(
-                outputs.record, fitted.net.obs_space, fitted.net.action_space, logits=outputs.record_logits
-            )
-            stack.enter_context(contextlib.closing(recorder))
-        critic = fitted
-        if recorder and "value_net" in checkpoint.more_weights:
-            critic = fit_policy(checkpoint, pool.obs_space(), pool.action_space(), device, bound.config.id, "value_net")
-        pilot = Pilot(
-            fitted.net,
-            fitted.adaptor,
-            device,
-            bool(config.greedy),
-            torch.Generator(device).manual_seed(config.seed),
-            critic,
-            value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale")),
+def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:
+    """The name of a checkpoint's policy, and all policies of its run at the same step, with their players.
+
+    Raises:
+        ValueError: the run has one policy, or another policy has no checkpoint of that step.
+    """
+    home = checkpoint.path.parent.parent  # <run>/<policy>
+    cast = cast_of(check_policies(checkpoint.config.get("policies", {})), bound.source, bound.config.id)
+    if home.name not in cast.policies:
+        raise ValueError(
+            f"opponent=policies needs the run directory of one of several policies, and {home} is none (policies="
+            f"{dict(cast.policies)})"
         )
-        episodes = play_episodes(pilot, pool, config, camera, recorder, progress=progress)
-    notes = [f"the environment is not as it was in training; {fitted.news}"] if fitted.news else []
-    return EvalResult(summarize(episodes), episodes, notes)
+    within = checkpoint.path.relative_to(home)
+    checkpoints = {
+        name: checkpoint if name == home.name else load_checkpoint(home.parent / name / within)
+        for name in cast.policies
+    }
+    return home.name, checkpoints, cast
+
+
+def _seated(
+    pool: EpisodeVecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
+) -> EpisodeVecEnv | SeatedEpisodeVecEnv:
+    """The environments as the policy's player sees them, against an opponent. Without an opponent, the environments themselves.
+
+    Raises:
+        ValueError: there is no such opponent, or it does not fit the environments.
+    """
+    mapping, opponent = players_of(bound.source), config.opponent
+    self_play = checkpoint.trainer.get("self_play")
+    if opponent is None and self_play and mapping is not None and mapping.num_players > 1:
+        opponent = str(checkpoint.path)  # it was trained to see as one player: it plays each of them by itself
+    if opponent is None or mapping is None:
+        return pool
+    try:
+        opponents = load_opponent(
+            opponent,
+            checkpoint.path.parent.parent,
+            pool,
+            device,
+            before=checkpoint.step,
+            snapshots=self_play["pool"] if self_play else None,
+            greedy=bool(config.greedy),
+            seed=config.seed,
+        )
+        return SeatedEpisodeVecEnv(pool, mapping, opponents)
+    except Exception as error:
+        error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
+        raise
+
+
+def _record_step(
+    recorder: Recorder,
+    policy: FittedPolicy,
+    critic: FittedPolicy,
+    unit: float,
+    obs: VecObs,
+    batch: ObsBatch,
+    result: ActResult,
+    outcome: VecObs,
+) -> None:
+    """Record a step with the values of the critic, a value of 1 being `unit` in rewards."""
+
+    def values(seen: VecObs) -> Tensor:
+        return critic.net.value(critic.adaptor(ObsBatch.from_vec_obs(seen, batch.device))) * unit
+
+    told = result._replace(values=result.values * unit if critic is policy else values(obs))
+    recorder.add_step(batch, obs, told, outcome, values(outcome) if outcome.truncated.any() else None)
+
+
+def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:
+    """The environment of training with the arguments that `config.env_kwargs` changes.
+
+    Raises:
+        ValueError: there is no such environment, or it does not take these arguments.
+    """
+    return bind_environment(replace(trained_in, kwargs={**trained_in.kwargs, **config.env_kwargs}), env)
+
+
+def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
+    """Check that there are players for `config.opponent`.
+
+    Raises:
+        ValueError: there are none.
+    """
+    mapping = players_of(bound.source)
+    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
+        has = "says nothing of players (see entity_gym.pools.players)" if mapping is None else "has one player"
+        raise ValueError(
+            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
+        )
+
+
+def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
+    """Number of environments that make one world, and are played together.
+
+    Raises:
+        ValueError: `config` asks for parts of worlds.
+    """
+    num_agents = bound.source.num_agents if isinstance(bound.source, TrainEnv) else 1
+    for name in ("episodes", "num_envs"):
+        value = getattr(config, name)
+        if value % num_agents:
+            raise ValueError(
+                f"{config._section}{name} is {value}; it must be a multiple of {num_agents}: each world of {bound.config.id} has "
+                f"{num_agents} agents, and each of them is an environment"
+            )
+    return num_agents
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed the global random generators within this context, and restore them afterwards.
+
+    Policies and environments have generators of their own. Making a network, and what users' environments do, may not.
+    """
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+    devices = range(torch.cuda.device_count()) if initialized else ()
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        try:
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

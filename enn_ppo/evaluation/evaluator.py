@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,17 +26,17 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EnvConfig, TrainEvalConfig
 from enn_ppo.environment import EnvFactory, adapt_spaces
-from enn_ppo.evaluation.checkpoint import Outputs, evaluate_checkpoint
-from enn_ppo.evaluation.episodes import (
+from enn_ppo.evaluation.checkpoint import (
     OPPONENTS,
-    Estimate,
     bind_evaluation,
     check_players,
     check_whole_worlds,
+    evaluate_checkpoint,
     own_random_numbers,
 )
+from enn_ppo.evaluation.episodes import Estimate
 from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
-from enn_ppo.evaluation.video import Camera, check_film
+from enn_ppo.evaluation.video import Video
 from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.tracking.run_dir import METRICS, VIDEOS
 from entity_gym.actions import ActionSpace
@@ -58,29 +58,27 @@ class EvalRow(NamedTuple):
     notes: list[str]  # what differs from training, a sentence each
 
 
-@dataclass(frozen=True)
-class EvalTask:
-    """One evaluation. Calling it gives the same numbers in any process."""
-
-    checkpoint: Path
-    step: int
-    config: TrainEvalConfig
-    env: EnvFactory | None
-    device: str
-    film: Path | None
-    deterministic: bool  # whether torch uses deterministic algorithms only
-
-    def __call__(self) -> EvalRow:
-        """Evaluate, with one thread."""
-        started = time.perf_counter()
-        outputs = Outputs(film=self.film, num_filmed=self.config.video, filmed_by=f"eval.video={self.config.video}")
-        torch.use_deterministic_algorithms(self.deterministic)
-        with _one_thread():
-            checkpoint = load_checkpoint(self.checkpoint)
-            result = evaluate_checkpoint(checkpoint, self.config, self.env, select_device(self.device), outputs)
-        metrics = as_metrics(result.estimates)
-        metrics |= {"eval/step": float(self.step), "eval/seconds": time.perf_counter() - started}
-        return EvalRow(self.step, metrics, result.estimates["episodic_reward"].mean, result.notes)
+def evaluate_step(
+    step: int,
+    checkpoint: Path,
+    config: TrainEvalConfig,
+    env: EnvFactory | None,
+    device: str,
+    run_dir: Path,
+    deterministic: bool,
+) -> EvalRow:
+    """Evaluate the checkpoint of a step, with one thread. The numbers are the same in any process."""
+    started = time.perf_counter()
+    video = None
+    if config.video:
+        file = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
+        video = Video(file, config.video, f"eval.video={config.video}")
+    torch.use_deterministic_algorithms(deterministic)
+    with _one_thread():
+        result = evaluate_checkpoint(load_checkpoint(checkpoint), config, env, select_device(device), video=video)
+    metrics = as_metrics(result.estimates)
+    metrics |= {"eval/step": float(step), "eval/seconds": time.perf_counter() - started}
+    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes)
 
 
 class Evaluator:
@@ -104,7 +102,8 @@ class Evaluator:
     ) -> None:
         self.config = config
         self._env, self._device, self._run_dir, self._say = env, device, run_dir, say
-        self._waiting: deque[EvalTask] = deque()  # unfinished, oldest first; the process runs the first
+        # step and evaluation, of those that are unfinished, oldest first; the process runs the first
+        self._waiting: deque[tuple[int, Callable[[], EvalRow]]] = deque()
         self._finished: deque[EvalRow] = deque()  # not returned by `poll` yet
         self._process: EvaluationProcess | None = None
         self._asked = False  # whether the process is running the first of `_waiting`
@@ -119,15 +118,19 @@ class Evaluator:
 
     def submit(self, checkpoint: Path, step: int) -> None:
         """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""
-        name = f"step_{step:012d}.{self.config.video_format}"
-        film = self._run_dir / VIDEOS / name if self.config.video else None
         deterministic = torch.are_deterministic_algorithms_enabled()
-        self._waiting.append(EvalTask(checkpoint, step, self.config, self._env, self._device, film, deterministic))
+        evaluation = partial(
+            evaluate_step, step, checkpoint, self.config, self._env, self._device, self._run_dir, deterministic
+        )
+        self._waiting.append((step, evaluation))
         if self.config.process:
             self._advance()
             self._say_if_behind(step)
         else:
-            self._run_in_line()
+            try:
+                self._take(evaluation())
+            except Exception as error:
+                self._take(ErrorReport.of(error))
 
     def _say_if_behind(self, step: int) -> None:
         """Warn if evaluations are two or more behind, and again each time that number has doubled."""
@@ -136,7 +139,7 @@ class Evaluator:
             return
         self._said_behind = behind
         self._say(
-            f"evaluations are behind: at step {step:,}, {behind + 1} are under way, the first of step {self._waiting[0].step:,}; "
+            f"evaluations are behind: at step {step:,}, {behind + 1} are under way, the first of step {self._waiting[0][0]:,}; "
             "take fewer eval.episodes, a longer eval.interval, or eval.process=false, with which training waits"
         )
 
@@ -160,7 +163,7 @@ class Evaluator:
     @property
     def pending_steps(self) -> list[int]:
         """Steps of the evaluations that `poll` has not returned yet, in the order in which they were submitted."""
-        return [row.step for row in self._finished] + [task.step for task in self._waiting]
+        return [row.step for row in self._finished] + [step for step, _ in self._waiting]
 
     def poll(self) -> EvalRow | None:
         """The oldest finished evaluation that was not returned yet; one at a time, as each goes into a row of metrics."""
@@ -182,66 +185,50 @@ class Evaluator:
             self._process.close()
             self._process, self._asked = None, False
 
-    def _finish(self, row: EvalRow) -> None:
-        self._finished.append(row)
-        for note in row.notes:
-            if note not in self._told:
-                self._say(f"in evaluations, {note}")
-                self._told.add(note)
-
-    # ---- in line
-
-    def _run_in_line(self) -> None:
-        task = self._waiting[0]
-        try:
-            self._finish(task())
-        except Exception as error:
-            self._say(f"{_name(task)} failed: {type(error).__name__}: {error}")
-        self._waiting.popleft()
-
-    # ---- in a process
-
     def _advance(self) -> None:
-        """Receive a result from the process if there is one, and send the next task. Does not wait."""
+        """Receive a result from the process if there is one, and send the next evaluation. Does not wait."""
         if self._process and self._process.has_answered():
             try:
                 self._take(self._process.answer())
             except ProcessDied as death:
                 self._bury(death)
         if self._waiting and not self._asked:
-            self._ask()
-
-    def _ask(self) -> None:
-        task = self._waiting[0]
-        try:
-            self._process = self._process or EvaluationProcess(self.config.niceness)
-            self._process.ask(task)
-            self._asked = True
-        except (OSError, ValueError) as error:
-            self._say(f"{_name(task)} is given up: {error}")
-            self._next()
+            try:
+                self._process = self._process or EvaluationProcess(self.config.niceness)
+                self._process.ask(self._waiting[0][1])
+                self._asked = True
+            except (OSError, ValueError) as error:
+                self._say(f"{self._first()} is given up: {error}")
+                self._next()
 
     def _take(self, answer: EvalRow | ErrorReport) -> None:
+        """Take in the result of the first evaluation."""
         if isinstance(answer, EvalRow):
-            self._finish(answer)
+            self._finished.append(answer)
+            for note in answer.notes:
+                if note not in self._told:
+                    self._say(f"in evaluations, {note}")
+                    self._told.add(note)
         else:
-            message = " ".join(answer.message.split())
-            self._say(f"{_name(self._waiting[0])} failed: {answer.type_name}: {message}")
+            self._say(f"{self._first()} failed: {answer.type_name}: {' '.join(answer.message.split())}")
         self._next()
 
     def _bury(self, death: ProcessDied) -> None:
+        """Start a process that has ended again, unless it has ended too often."""
         self._process = None
         if not self._asked:
             self._say(f"the evaluation process {death}; the next evaluation starts it again")
             return
         self._asked = False
         self._deaths += 1
-        name = _name(self._waiting[0])
         if self._deaths < TRIES:
-            self._say(f"the evaluation process {death}; it is started again, and with it {name}")
+            self._say(f"the evaluation process {death}; it is started again, and with it {self._first()}")
         else:
-            self._say(f"the evaluation process {death} again; {name} is given up")
+            self._say(f"the evaluation process {death} again; {self._first()} is given up")
             self._next()
+
+    def _first(self) -> str:
+        return f"the evaluation of step {self._waiting[0][0]:,}"
 
     def _next(self) -> None:
         self._waiting.popleft()
@@ -276,8 +263,9 @@ def check_evaluation(
             pickled_for_worker(env)
         except ValueError as error:
             raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
+    video = None
     if config.video:
-        check_film(Path(f"videos/step.{config.video_format}"))
+        video = Video(Path(f"videos/step.{config.video_format}"), 1, f"eval.video={config.video}")
     try:
         bound = bind_evaluation(trained_in, config, env)
         check_players(bound, config)
@@ -290,9 +278,9 @@ def check_evaluation(
             # these opponents do not exist before training
             if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
-            if config.video:
+            if video:
                 _, running = pool.reset()
-                Camera(1, f"eval.video={config.video}").start(pool, running)
+                video.start(pool.render, running)
     except ValueError as error:
         if config.opponent:
             error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")
@@ -317,10 +305,6 @@ def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[s
         if estimate.ci95 is not None:
             metrics[f"{group}/{name}_ci95"] = estimate.ci95
     return metrics
-
-
-def _name(task: EvalTask) -> str:
-    return f"the evaluation of step {task.step:,}"
 
 
 @contextmanager
