@@ -25,7 +25,7 @@ from enn_ppo.environment import EnvFactory, bind_environment
 from enn_ppo.errors import Interrupted
 from enn_ppo.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.state import TrainState
-from enn_ppo.tracking.metrics import Row
+from enn_ppo.tracking.logger import Row
 from rogue_net import RogueNet
 
 

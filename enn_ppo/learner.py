@@ -25,9 +25,8 @@ from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Rollout
 from enn_ppo.teacher import load_teacher
-from enn_ppo.tracking.counts import Played, summarize
+from enn_ppo.tracking.counts import Played, merge_played, summarize
 from enn_ppo.tracking.logger import Row
-from enn_ppo.tracking.merged_counts import merge_played
 from enn_ppo.vtrace import recompute_log_probs, vtrace
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace

@@ -18,7 +18,8 @@ from enn_ppo.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.learner import Learned, Settings
 from enn_ppo.recording.recorder import RecordingError
 from enn_ppo.state import TrainState
-from enn_ppo.tracking.metrics import Row, Timing, metrics_row
+from enn_ppo.tracking.logger import Row
+from enn_ppo.tracking.metrics import metrics_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
 from entity_gym.pools.episodes import Episode
@@ -65,7 +66,8 @@ class Run:
             learned.stats,
             learning_rate=settings.learning_rates[0],
             ent_coef=float(settings.ppo.ent_coef),
-            timing=Timing(state.seconds, elapsed),
+            run_seconds=state.seconds,
+            update_seconds=elapsed,
             extra=state.metrics() | evaluated,
         )
         self.metrics = row

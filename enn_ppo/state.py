@@ -31,7 +31,8 @@ from enn_ppo.settings.distributions import draw_parameters
 from enn_ppo.settings.schedule import Scheduled, parse_schedule
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.counts import Played
-from enn_ppo.tracking.metrics import Row, env_info_row
+from enn_ppo.tracking.logger import Row
+from enn_ppo.tracking.metrics import env_info_row
 from enn_ppo.tracking.progress import announce
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from entity_gym.batch.saving import spaces_to_dict

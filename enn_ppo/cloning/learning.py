@@ -25,7 +25,7 @@ from enn_ppo.ppo import Weighting, clip_gradient, dropout_seed, unit_weights
 from enn_ppo.return_scale import RewardScale
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
-from enn_ppo.tracking.metrics import Row
+from enn_ppo.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 
 #: Frames that are evaluated at a time where nothing is learned from them.

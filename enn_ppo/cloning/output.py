@@ -9,7 +9,7 @@ import yaml
 
 from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.tracking.metrics import Row
+from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.run_dir import CONFIG, prepare_run_dir
 
 SETTINGS, ROWS = "clone.yaml", "clone.jsonl"

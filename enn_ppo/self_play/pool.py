@@ -26,7 +26,7 @@ from enn_ppo.files import replace_file
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, name_of
 from enn_ppo.self_play.ratings import Ratings, prioritized
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
-from enn_ppo.tracking.metrics import Row
+from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.run_dir import CHECKPOINTS, RATINGS
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of

@@ -1,135 +1,85 @@
-"""Loggers of metrics: `metrics.jsonl` always, trackers if they are set. A row holds the metrics of one update."""
+"""The file `metrics.jsonl` of a run, and the trackers that get its rows too. A row holds the metrics of one update."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from enn_ppo.files import replace_file
 
-__all__ = [
-    "CompositeLogger",
-    "Droppable",
-    "JsonlLogger",
-    "MetricsLogger",
-    "Row",
-    "known",
-    "read_metrics",
-]
+__all__ = ["MetricsLogger", "Row", "read_metrics"]
 
-Row = Mapping[str, float | int | None]  # None: no value in this update, such as the mean reward if no episode ended
+Row = dict[str, float | int | None]  # None: no value in this update, such as the mean reward if no episode ended
 
 
-class MetricsLogger(Protocol):
-    """Takes one row per update, and rows of evaluations that end between or after them."""
+class MetricsLogger:
+    """Appends rows to `metrics.jsonl`, one JSON object per line, and passes them to trackers.
 
-    def log(self, row: Row) -> None:
-        """Log a row. It has the key `step`, which never decreases from row to row."""
-
-    def close(self) -> None:
-        """Finish writing. Safe to call twice."""
-
-
-class CompositeLogger:
-    """Passes every row to several loggers, in their order."""
-
-    def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
-        """Log to these loggers, in this order."""
-        self._loggers = list(loggers)
-
-    def log(self, row: Row) -> None:
-        """Pass the row on."""
-        for logger in self._loggers:
-            logger.log(row)
-
-    def close(self) -> None:
-        """Close all of them, even if one fails."""
-        with ExitStack() as stack:
-            for logger in reversed(self._loggers):
-                stack.callback(logger.close)
-
-
-class Droppable:
-    """Passes rows to a logger until it fails; then warns once and drops it, so that a tracker never ends a run.
-
-    Args:
-        name: of the logger, for the warning.
-        logger: gets the rows.
-        warn: prints a line.
+    A row has been written when `log` returns. The file is opened for every row, so that a removed run directory is noticed. A
+    tracker that fails is dropped with one warning: it never ends a run.
     """
 
-    def __init__(self, name: str, logger: MetricsLogger, warn: Callable[[str], None]) -> None:
-        self._name = name
-        self._logger: MetricsLogger | None = logger
-        self._warn = warn
-
-    def log(self, row: Row) -> None:
-        """Pass the row on, if the logger still works."""
-        if self._logger is None:
-            return
-        try:
-            self._logger.log(row)
-        except Exception as error:  # libraries raise many types
-            self._drop(error)
-
-    def close(self) -> None:
-        """Close the logger, if it still works."""
-        if self._logger is None:
-            return
-        try:
-            self._logger.close()
-        except Exception as error:
-            self._drop(error)
-
-    def _drop(self, error: Exception) -> None:
-        logger, self._logger = self._logger, None
-        self._warn(f"{self._name} failed and gets no more metrics, metrics.jsonl does: {_describe(error)}")
-        try:
-            if logger is not None:
-                logger.close()
-        except Exception:
-            pass  # it has failed before, and there was a warning
-
-
-class JsonlLogger:
-    """Appends one JSON object per row to a file. The row has been written when `log` returns.
-
-    The file is opened for every row, so that a removed run directory is noticed.
-    """
-
-    def __init__(self, path: Path, resume_step: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        resume_step: int | None = None,
+        trackers: Mapping[str, Any] | None = None,
+        warn: Callable[[str], None] = print,
+    ) -> None:
         """Create the file, or truncate that of a resumed run.
 
         Args:
             path: the file; its directory exists.
             resume_step: step of the checkpoint that the run resumes from. Later rows, which the run will repeat, and an
                 incomplete last line are removed. None: a new run.
+            trackers: name for the warning -> an object with `log`, which gets the finite numbers of a row, and `close`.
+            warn: prints a line.
 
         Raises:
             ValueError: the existing rows cannot be read.
+            OSError: the file cannot be written.
         """
         self._path = Path(path)
+        self._trackers = dict(trackers or {})
+        self._warn = warn
         if resume_step is not None and self._path.exists():
-            _drop_rows_after(self._path, resume_step)
+            kept = [line + b"\n" for row, line in _rows(self._path) if row["step"] <= resume_step]
+            replace_file(self._path, b"".join(kept))
         self._append(b"")
 
     def log(self, row: Row) -> None:
-        """Append the row; NaN and infinity become null.
+        """Log a row; NaN and infinity become null. It has the key `step`, which never decreases from row to row.
 
         Raises:
             OSError: the file cannot be written.
         """
         values = {name: _json_number(value) for name, value in row.items()}
         self._append(json.dumps(values, allow_nan=False).encode() + b"\n")
+        known = {name: value for name, value in values.items() if value is not None}
+        for name, tracker in list(self._trackers.items()):
+            self._attempt(name, tracker.log, known)
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Finish the trackers. Safe to call twice."""
+        for name, tracker in list(self._trackers.items()):
+            self._attempt(name, tracker.close)
+        self._trackers.clear()
+
+    def _attempt(self, name: str, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:  # libraries raise many types
+            tracker = self._trackers.pop(name)
+            problem = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+            self._warn(f"{name} failed and gets no more metrics, metrics.jsonl does: {problem}")
+            with suppress(Exception):  # it has failed before, and there was a warning
+                tracker.close()
 
     def _append(self, line: bytes) -> None:
         data = memoryview(line)
@@ -150,14 +100,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [row for row, _ in _rows(Path(path))]
 
 
-def known(row: Row) -> dict[str, float | int]:
-    """The finite numbers of a row, which trackers get."""
-    numbers = {name: _json_number(value) for name, value in row.items()}
-    return {name: number for name, number in numbers.items() if number is not None}
-
-
 def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
-    """Return every row with the bytes of its line."""
+    """Every row with the bytes of its line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -176,16 +120,6 @@ def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     return rows
 
 
-def _drop_rows_after(path: Path, step: int) -> None:
-    kept = b"".join(line + b"\n" for row, line in _rows(path) if row["step"] <= step)
-    replace_file(path, kept)
-
-
 def _json_number(value: Any) -> Any:
     number = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(number, float) and not math.isfinite(number) else number
-
-
-def _describe(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
-from types import MappingProxyType
 from typing import Any
 
 from enn_ppo.tracking.counts import Played
+from enn_ppo.tracking.logger import Row
 from entity_gym.batch.vec_obs import Metric
-from entity_gym.pools.episodes import Episode
 
-Row = dict[str, float | int | None]
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one update, and of the whole run up to its end."""
-
-    run: float
-    total: float
+__all__ = ["env_info_row", "metrics_row"]
 
 
 def metrics_row(
@@ -31,8 +20,9 @@ def metrics_row(
     *,
     learning_rate: float,
     ent_coef: float,
-    timing: Timing,
-    extra: Mapping[str, float | int | None] = _NOTHING,
+    run_seconds: float,
+    update_seconds: float,
+    extra: Mapping[str, float | int | None],
 ) -> Row:
     """All metrics of an update.
 
@@ -42,7 +32,8 @@ def metrics_row(
         stats: losses and other statistics of the update.
         learning_rate: of this update.
         ent_coef: of this update.
-        timing: of this update.
+        run_seconds: from the beginning of the run to the end of this update.
+        update_seconds: of this update, its rollout included.
         extra: other metrics, such as `eval/...`; their names differ from those of the row.
 
     Returns:
@@ -51,21 +42,26 @@ def metrics_row(
     env, act = played.env_seconds, played.act_seconds
     row: Row = {
         "step": step,
-        "seconds": timing.run,
+        "seconds": run_seconds,
         "frames": played.num_frames,
-        "steps_per_second": played.num_frames / timing.total,
-        "entities_per_second": played.num_entities / timing.total,
-        **_episodes(played.episodes),
+        "steps_per_second": played.num_frames / update_seconds,
+        "entities_per_second": played.num_entities / update_seconds,
+        **_spread("episodic_reward", _metric(episode.reward for episode in played.episodes)),
+        **_spread("episode_length", _metric(episode.length for episode in played.episodes)),
+        "episodes": len(played.episodes),
+        "episodes_truncated": sum(episode.truncated for episode in played.episodes),
         **stats,
         "learning_rate": learning_rate,
         "entropy_coefficient": ent_coef,
-        "share_env": env / timing.total,
-        "share_act": act / timing.total,
-        "share_update": max(0.0, 1 - (env + act) / timing.total),  # runners of Ray play during the update
-        **played.counts,
-        **_spread("elapsed_steps", played.elapsed_steps),
-        **_reported(played),
+        "share_env": env / update_seconds,
+        "share_act": act / update_seconds,
+        "share_update": max(0.0, 1 - (env + act) / update_seconds),  # runners of Ray play during the update
+        **{f"actors/{name}": number for name, number in played.actors.items()},
+        **{name: share.mean for name, share in played.shares.items()},
     }
+    for name, metric in played.spreads.items():
+        row |= _spread(name, metric)
+    row |= _reported(played)
     assert not row.keys() & extra.keys(), sorted(row.keys() & extra.keys())
     return row | dict(extra)
 
@@ -83,15 +79,6 @@ def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
             texts = [str(value) for value in values]
             row |= {f"env_info/{name}/{text}": texts.count(text) / len(texts) for text in sorted(set(texts))}
     return row
-
-
-def _episodes(episodes: Sequence[Episode]) -> Row:
-    return {
-        **_spread("episodic_reward", _metric(episode.reward for episode in episodes)),
-        **_spread("episode_length", _metric(episode.length for episode in episodes)),
-        "episodes": len(episodes),
-        "episodes_truncated": sum(episode.truncated for episode in episodes),
-    }
 
 
 def _reported(played: Played) -> Row:

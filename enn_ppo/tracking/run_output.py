@@ -14,7 +14,7 @@ from enn_ppo.tracking.curve import plot_learning_curve
 from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.progress import Progress
 from enn_ppo.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
-from enn_ppo.tracking.trackers import make_loggers
+from enn_ppo.tracking.trackers import make_logger
 
 
 class RunOutput:
@@ -34,7 +34,7 @@ class RunOutput:
         self.run_dir = run_dir
         self._prefix = f"{name}: " if name else ""
         try:
-            self._logger = make_loggers(run_dir, config, step, self.say)
+            self._logger = make_logger(run_dir, config, step, self.say)
             (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error

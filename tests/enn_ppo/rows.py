@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_ppo.tracking.logger import JsonlLogger, Row
+from enn_ppo.tracking.logger import MetricsLogger, Row
 
 
 def log_all(path: Path, rows: Sequence[Row], resume_step: int | None = None) -> None:
     """Write rows as a run does."""
-    logger = JsonlLogger(path, resume_step)
+    logger = MetricsLogger(path, resume_step)
     for row in rows:
         logger.log(row)
 

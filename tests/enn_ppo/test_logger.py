@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_ppo.tracking.logger import CompositeLogger, Droppable, JsonlLogger, Row, read_metrics
+from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
 from tests.enn_ppo.rows import log_all
 
 ROWS: list[Row] = [{"step": step, "reward": step / 3, "kl": None} for step in (100, 200, 300)]
@@ -40,7 +40,7 @@ class Recorder:
 
 
 def test_every_row_is_one_line_that_is_there_when_log_returns(tmp_path: Path) -> None:
-    logger = JsonlLogger(tmp_path / "metrics.jsonl", None)
+    logger = MetricsLogger(tmp_path / "metrics.jsonl", None)
     logger.log({"step": 100, "reward": 0.1, "episodes": None})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 100, "reward": 0.1, "episodes": null}\n'
     logger.log({"step": 200})
@@ -90,7 +90,7 @@ def test_dropping_rows_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
-        JsonlLogger(tmp_path / "m", 100)
+        MetricsLogger(tmp_path / "m", 100)
     assert (tmp_path / "m").read_bytes() == before
 
 
@@ -98,13 +98,13 @@ def test_dropping_rows_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "m").write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
     with pytest.raises(ValueError, match=rf"{tmp_path}/m line 2 is not a row of metrics: "):
-        JsonlLogger(tmp_path / "m", 1)
+        MetricsLogger(tmp_path / "m", 1)
 
 
 def test_a_full_disk_names_the_file() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs Linux")
-    logger = JsonlLogger(Path("/dev/full"), None)
+    logger = MetricsLogger(Path("/dev/full"), None)
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         logger.log({"step": 1})
 
@@ -113,9 +113,9 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_row_leaves_the_rows_before_it(t
     program = """
 import resource, signal, sys
 from pathlib import Path
-from enn_ppo.tracking.logger import JsonlLogger, read_metrics
+from enn_ppo.tracking.logger import MetricsLogger, read_metrics
 path = Path(sys.argv[1])
-logger = JsonlLogger(path, None)
+logger = MetricsLogger(path, None)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))  # a row and a half
 logger.log({"step": 1, "reward": 0.125})
@@ -134,7 +134,7 @@ print(path.stat().st_size, read_metrics(path))
 
 def test_a_run_directory_that_has_vanished_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    logger = JsonlLogger(tmp_path / "run" / "m", None)
+    logger = MetricsLogger(tmp_path / "run" / "m", None)
     logger.log({"step": 1})
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError, match="run/m"):
@@ -142,47 +142,64 @@ def test_a_run_directory_that_has_vanished_is_noticed(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "elsewhere" / "m") == [{"step": 1}]
 
 
-# --- Several loggers ---
+# --- Trackers ---
 
 
-def test_a_composite_passes_every_row_to_all_and_closes_all_even_if_one_fails() -> None:
-    first, second = Recorder(fails_to_close=True), Recorder(fails_to_close=True)
-    logger = CompositeLogger([first, second])
-    logger.log({"step": 1})
-    with pytest.raises(RuntimeError, match="cannot close"):
-        logger.close()
-    assert first.rows == second.rows == [{"step": 1}]
+def test_trackers_get_the_finite_numbers_of_every_row_and_are_closed_once(tmp_path: Path) -> None:
+    first, second = Recorder(), Recorder()
+    logger = MetricsLogger(tmp_path / "m", trackers={"first": first, "second": second}, warn=pytest.fail)
+    logger.log({"step": 1, "kl": None, "reward": float("nan"), "entropy": np.float32(0.5)})  # type: ignore[dict-item]
+    logger.close()
+    logger.close()
+    assert first.rows == second.rows == [{"step": 1, "entropy": 0.5}]
     assert first.times_closed == second.times_closed == 1
 
 
 @pytest.mark.parametrize("fails_to_close", [False, True])
-def test_a_logger_that_fails_is_dropped_with_one_warning_and_the_others_go_on(fails_to_close: bool) -> None:
+def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
+    fails_to_close: bool, tmp_path: Path
+) -> None:
     failing, other = Recorder(fails_at=200, fails_to_close=fails_to_close), Recorder()
     warnings: list[str] = []
-    logger = CompositeLogger([Droppable("the tracker", failing, warnings.append), other])
+    logger = MetricsLogger(tmp_path / "m", trackers={"the tracker": failing, "the other": other}, warn=warnings.append)
     for row in ROWS:
         logger.log(row)
     logger.close()
-    assert failing.rows == ROWS[:1] and failing.times_closed == 1
-    assert other.rows == ROWS and other.times_closed == 1
+    known = [{"step": row["step"], "reward": row["reward"]} for row in ROWS]
+    assert failing.rows == known[:1] and failing.times_closed == 1
+    assert other.rows == known and other.times_closed == 1
+    assert read_metrics(tmp_path / "m") == ROWS
     assert warnings == [
         "the tracker failed and gets no more metrics, metrics.jsonl does: ConnectionError: the cable is cut"
     ]
 
 
-def test_a_logger_that_fails_only_at_the_end_is_said_too() -> None:
+def test_trackers_that_fail_only_at_the_end_are_said_too(tmp_path: Path) -> None:
     warnings: list[str] = []
-    logger = Droppable("the tracker", Recorder(fails_to_close=True), warnings.append)
+    trackers = {name: Recorder(fails_to_close=True) for name in ("first", "second")}
+    logger = MetricsLogger(tmp_path / "m", trackers=trackers, warn=warnings.append)
     logger.log(ROWS[0])
     logger.close()
     logger.close()
-    assert warnings == ["the tracker failed and gets no more metrics, metrics.jsonl does: RuntimeError: cannot close"]
+    assert warnings == [
+        f"{name} failed and gets no more metrics, metrics.jsonl does: RuntimeError: cannot close" for name in trackers
+    ]
 
 
-def test_ctrl_c_is_no_failure_of_a_logger() -> None:
+def test_an_error_without_a_text_is_called_by_its_type(tmp_path: Path) -> None:
+    class Silent(Recorder):
+        def log(self, row: Row) -> None:
+            raise TimeoutError
+
+    warnings: list[str] = []
+    MetricsLogger(tmp_path / "m", trackers={"the tracker": Silent()}, warn=warnings.append).log(ROWS[0])
+    assert warnings == ["the tracker failed and gets no more metrics, metrics.jsonl does: TimeoutError"]
+
+
+def test_ctrl_c_is_no_failure_of_a_tracker(tmp_path: Path) -> None:
     class Pressed(Recorder):
         def log(self, row: Row) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Droppable("the tracker", Pressed(), pytest.fail).log(ROWS[0])
+        MetricsLogger(tmp_path / "m", trackers={"the tracker": Pressed()}, warn=pytest.fail).log(ROWS[0])

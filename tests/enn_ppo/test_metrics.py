@@ -13,8 +13,8 @@ import torch
 
 from enn_ppo.frames import Frames
 from enn_ppo.rollout import Rollout, RolloutStats
-from enn_ppo.tracking.counts import count, summarize
-from enn_ppo.tracking.metrics import Timing, env_info_row, metrics_row
+from enn_ppo.tracking.counts import merge_played, summarize
+from enn_ppo.tracking.metrics import env_info_row, metrics_row
 from entity_gym import (
     ActionSpace,
     CategoricalActionSpace,
@@ -28,7 +28,7 @@ from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.masks import CategoricalMask
 
 STATS: dict[str, Any] = {"policy_loss": 1.0, "value_loss": 2.0, "explained_variance": 3.0, "epochs": 4}
-TIMING = Timing(run=60.0, total=2.0)
+TIMING = {"run_seconds": 60.0, "update_seconds": 2.0}
 
 SPACES: dict[str, ActionSpace] = {
     "walk": CategoricalActionSpace(["stay", "go", "fly"]),
@@ -80,7 +80,7 @@ def rollout(**changes: Any) -> Rollout:
 
 
 def row(played: Rollout, action_space: Mapping[str, ActionSpace] = SPACES, **more: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"learning_rate": 0.001, "ent_coef": 0.25, "timing": TIMING}
+    settings: dict[str, Any] = {"learning_rate": 0.001, "ent_coef": 0.25, "extra": {}, **TIMING}
     return dict(metrics_row(64, summarize(played, action_space), STATS, **(settings | more)))
 
 
@@ -132,10 +132,13 @@ def test_entities_are_counted_by_frame_and_type() -> None:
 def test_a_world_without_entities_has_none_in_its_frames() -> None:
     played = rollout()
     obs = dataclasses.replace(played.frames.obs, features={})
-    counted = count(
-        dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs)), {"walk": SPACES["walk"]}
-    )
-    assert part(counted, "entities") == {"entities": 0.0, "entities_min": 0.0, "entities_max": 0.0}
+    empty = dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs))
+    assert part(row(empty, {"walk": SPACES["walk"]}), "entities") == {
+        "entities_per_second": 0.0,
+        "entities": 0.0,
+        "entities_min": 0.0,
+        "entities_max": 0.0,
+    }
 
 
 def test_every_choice_has_its_share_of_the_actors() -> None:
@@ -236,6 +239,32 @@ def test_what_environments_report_has_mean_extremes_and_count() -> None:
     }
 
 
+def test_parts_of_a_rollout_merge_to_the_whole() -> None:
+    episodes = [Episode(i, reward=float(i), length=4, truncated=False, info={}) for i in range(2)]
+    played = summarize(rollout(episodes=episodes, metrics={"gold": Metric(4, 6.0, 0.0, 3.0)}), SPACES)
+    nobody = {name: Metric() for name in played.spreads} | {"reward": Metric(1, 9.0, 9.0, 9.0)}
+    other = played._replace(
+        num_frames=1,
+        num_entities=5,
+        episodes=episodes[:1],
+        spreads=nobody,
+        shares={name: Metric(0) for name in played.shares}
+        | {"actions/walk/stay": Metric(4), "actions/walk/go": Metric(4), "actions/walk/fly": Metric(4, 4.0)},
+        actors=dict.fromkeys(played.actors, 0) | {"walk": 4},
+        metrics={"gold": Metric(1, 9.0, 9.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)},
+        env_seconds=1.5,
+        act_seconds=0.0,
+    )
+    merged = merge_played([played, other])
+    assert (merged.num_frames, merged.num_entities, merged.episodes) == (5, 17, [*episodes, episodes[0]])
+    assert (merged.env_seconds, merged.act_seconds) == (1.0, 0.5)
+    assert merged.spreads["reward"] == Metric(5, 11.0, -2.0, 9.0)
+    assert merged.spreads["entities/Cat"] == played.spreads["entities/Cat"]
+    assert merged.shares["actions/walk/fly"].mean == 0.5 and merged.shares["actions/walk/go"].mean == 3 / 8
+    assert merged.actors == {**played.actors, "walk": 8}
+    assert merged.metrics == {"gold": Metric(5, 15.0, 0.0, 9.0), "silver": Metric(1, 2.0, 2.0, 2.0)}
+
+
 def test_metrics_of_others_join_the_row_but_may_not_change_it() -> None:
     assert row(rollout(), extra={"eval/episodic_reward": 0.5})["eval/episodic_reward"] == 0.5
     with pytest.raises(AssertionError, match="frames"):
@@ -269,10 +298,8 @@ def on(device: str) -> Rollout:
     features = {name: move(each) for name, each in played.frames.obs.features.items()}
     actions = {name: move(each) for name, each in played.frames.actions.items()}
     obs = ObsBatch(4, features, {name: CategoricalMask(each, None) for name, each in actions.items()})
-    rewards = played.frames.rewards.to(device)
-    return dataclasses.replace(
-        played, frames=dataclasses.replace(played.frames, obs=obs, actions=actions, rewards=rewards)
-    )
+    numbers = {name: getattr(played.frames, name).to(device) for name in ("rewards", "step")}
+    return dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs, actions=actions, **numbers))
 
 
 def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,18 +311,18 @@ def test_numbers_leave_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return [0.0] * len(tensor)
 
     monkeypatch.setattr(torch.Tensor, "tolist", tolist)
-    assert count(on("meta"), SPACES).keys() == count(rollout(), SPACES).keys()
+    assert row(on("meta")).keys() == row(rollout()).keys()
     assert [tensor.device.type for tensor in asked] == ["meta", "cpu"]
 
 
 @pytest.mark.gpu
 def test_counting_on_a_gpu_gives_the_same_and_synchronises_once() -> None:
     played = on("cuda")
-    assert count(played, SPACES) == pytest.approx(count(rollout(), SPACES))
+    assert row(played) == pytest.approx(row(rollout()))
     with pytest.warns(UserWarning) as warned:
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            count(played, SPACES)
+            summarize(played, SPACES)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert sum("synchroniz" in str(warning.message) for warning in warned) == 1

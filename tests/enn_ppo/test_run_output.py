@@ -15,7 +15,7 @@ import pytest
 from enn_ppo import EnvConfig, LoggerConfig, TrainConfig, train
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.tracking.logger import JsonlLogger, Row, read_metrics
+from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
 from enn_ppo.tracking.run_output import RunOutput
 from enn_ppo.tracking.trackers import TensorBoardLogger
 from tests.enn_ppo.worlds import Copycat, tiny_config
@@ -72,14 +72,14 @@ def test_an_evaluation_that_ended_after_the_last_update_is_a_row_of_its_own(
 def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = JsonlLogger.log
+    write = MetricsLogger.log
 
-    def full_after_two_updates(logger: JsonlLogger, row: Row) -> None:
+    def full_after_two_updates(logger: MetricsLogger, row: Row) -> None:
         if int(row["step"] or 0) > 64:
             raise OSError(28, "No space left on device", "metrics.jsonl")
         write(logger, row)
 
-    monkeypatch.setattr(JsonlLogger, "log", full_after_two_updates)
+    monkeypatch.setattr(MetricsLogger, "log", full_after_two_updates)
     run_dir = tmp_path / "a"
     with pytest.raises(ValueError) as raised:
         train(config(run_dir, checkpoint_interval=2), env=Copycat)
@@ -89,7 +89,7 @@ def test_metrics_on_a_full_disk_end_the_run_and_name_what_is_saved(
         str(raised.value),
     )
     assert load_checkpoint(run_dir).step == 64
-    monkeypatch.setattr(JsonlLogger, "log", write)
+    monkeypatch.setattr(MetricsLogger, "log", write)
     train(config(None, resume=str(run_dir)), env=Copycat)
     assert [row["step"] for row in read_metrics(run_dir / "metrics.jsonl")] == [32, 64, 96, 128, 160]
 

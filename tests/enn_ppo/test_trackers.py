@@ -15,7 +15,7 @@ import pytest
 
 from enn_ppo.config import LoggerConfig, TrainConfig
 from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
-from enn_ppo.tracking.trackers import WandbLogger, make_loggers
+from enn_ppo.tracking.trackers import WandbLogger, make_logger
 
 CONFIG = TrainConfig(total_timesteps=1000, logger=LoggerConfig(project="mines"))
 ROWS: list[Row] = [{"step": step, "reward": step / 4, "kl": None} for step in (100, 200, 300)]
@@ -27,7 +27,7 @@ def make(
     warn: Callable[[str], None] = pytest.fail,
     **chosen: Any,
 ) -> MetricsLogger:
-    return make_loggers(run_dir, replace(CONFIG, logger=replace(CONFIG.logger, **chosen)), resume_step, warn)
+    return make_logger(run_dir, replace(CONFIG, logger=replace(CONFIG.logger, **chosen)), resume_step, warn)
 
 
 def log_all(logger: MetricsLogger, rows: list[Row]) -> None:
@@ -332,4 +332,4 @@ def test_a_folder_of_wandb_that_is_none_is_an_error_before_anything_starts(tmp_p
     pytest.importorskip("wandb")
     (tmp_path / "wandb").write_text("a file")
     with pytest.raises(OSError, match="File exists: .*wandb"):
-        WandbLogger(tmp_path, {}, None, mode="offline", project="p", entity=None)
+        WandbLogger(tmp_path, replace(CONFIG, logger=LoggerConfig(wandb="offline")), None)
