@@ -55,7 +55,7 @@ print([name for name in ("wandb", "tensorboard", "matplotlib") if name in sys.mo
         ({"wandb": "offline"}, ["wandb"], r'logger.wandb=offline needs wandb.*: pip install "enn-ppo\[wandb\]"'),
         (
             {"tensorboard": True},
-            ["tensorboard", "tensorboard.summary.writer.record_writer"],
+            ["tensorboard", "torch.utils.tensorboard"],
             r'logger.tensorboard=true needs tensorboard.*: pip install "enn-ppo\[tensorboard\]"',
         ),
     ],
