@@ -20,6 +20,7 @@ from enn_ppo.config import EnvConfig
 from enn_ppo.environment import BoundEnvironment, EnvFactory, bind_environment
 from enn_ppo.evaluation.episodes import Estimate, Policy, play_episodes, policy_seed, summarize
 from enn_ppo.evaluation.video import Video
+from enn_ppo.frames import Frames
 from enn_ppo.players import Cast, cast_of
 from enn_ppo.recording.recorder import Recorder
 from enn_ppo.return_scale import value_unit
@@ -150,22 +151,12 @@ def _seated(
         ValueError: there is no such opponent, or it does not fit the environments.
     """
     mapping, opponent = players_of(bound.source), config.opponent
-    self_play = checkpoint.trainer.get("self_play")
-    if opponent is None and self_play and mapping is not None and mapping.num_players > 1:
+    if opponent is None and checkpoint.trainer.get("self_play") and mapping is not None and mapping.num_players > 1:
         opponent = str(checkpoint.path)  # it was trained to see as one player: it plays each of them by itself
     if opponent is None or mapping is None:
         return pool
     try:
-        opponents = load_opponent(
-            opponent,
-            checkpoint.path.parent.parent,
-            pool,
-            device,
-            before=checkpoint.step,
-            snapshots=self_play["pool"] if self_play else None,
-            greedy=bool(config.greedy),
-            seed=config.seed,
-        )
+        opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
         return SeatedEpisodeVecEnv(pool, mapping, opponents)
     except Exception as error:
         error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
@@ -185,10 +176,24 @@ def _record_step(
     """Record a step with the values of the critic, a value of 1 being `unit` in rewards."""
 
     def values(seen: VecObs) -> Tensor:
-        return critic.net.value(critic.adaptor(ObsBatch.from_vec_obs(seen, batch.device))) * unit
+        return critic.net.value(critic.adaptor(ObsBatch.from_vec_obs(seen, batch.device))).cpu() * unit
 
-    told = result._replace(values=result.values * unit if critic is policy else values(obs))
-    recorder.add_step(batch, obs, told, outcome, values(outcome) if outcome.truncated.any() else None)
+    done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
+    recorder.add(
+        Frames(
+            obs=batch,
+            env_id=torch.from_numpy(obs.env_id),
+            step=torch.from_numpy(obs.elapsed_step),
+            actions=result.actions,
+            log_probs={name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()},
+            logits=result.logits,
+            values=result.values * unit if critic is policy else values(obs),
+            rewards=torch.from_numpy(outcome.reward),
+            terminated=done & ~truncated,
+            truncated=truncated,
+            final_values=torch.where(truncated, values(outcome), 0.0) if truncated.any() else torch.zeros(len(obs)),
+        )
+    )
 
 
 def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:

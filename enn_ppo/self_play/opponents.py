@@ -1,31 +1,29 @@
 """Opponents: random actions, one policy, or several past policies of a run (players: see `entity_gym.pools.players`).
 
-opponents = load_opponent("random", run_dir, pool, device)   # or "past", a run directory, a checkpoint
+opponents = load_opponent("random", None, pool, device)   # or a run directory, a checkpoint, or "past" of a checkpoint
 seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.layout import step_folders
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
-from enn_ppo.tracking.run_dir import CHECKPOINTS
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
-from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 
 #: Number of the current policy; the number of a past policy is its step.
@@ -35,37 +33,17 @@ LATEST = -1
 Draw = Callable[[int, np.random.Generator], NDArray[np.int64]]
 
 
-class Pool(Protocol):
-    """The spaces of a pool of environments."""
-
-    def obs_space(self) -> ObsSpace:
-        """Observation space."""
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        """Action name -> its space."""
-
-
 def load_opponent(
-    spec: str,
-    run_dir: Path | None,
-    pool: Pool,
-    device: torch.device,
-    *,
-    before: int | None = None,
-    snapshots: Collection[int] | None = None,
-    greedy: bool = False,
-    seed: int = 0,
+    spec: str, checkpoint: Checkpoint | None, pool: Any, device: torch.device, *, greedy: bool = False, seed: int = 0
 ) -> Opponents:
     """Make the opponent that a setting names.
 
     Args:
-        spec: `random`; `past`, the earlier policies of the run, of which one is drawn for each episode; or a run directory or
-            checkpoint.
-        run_dir: the run of `past`; None: there is none.
-        pool: the environments.
+        spec: `random`; `past`, the policies of the run before `checkpoint`, of which one is drawn for each episode; or a run
+            directory or checkpoint.
+        checkpoint: of `past`; None: there is none.
+        pool: of environments.
         device: of the policies.
-        before: `past` means policies of earlier steps than this, if there are any. None: all.
-        snapshots: `past` means the snapshots of these steps; others in the folder belong to other checkpoints. None: all.
         greedy: whether policies take the most likely action instead of a sampled one.
         seed: of the random numbers.
 
@@ -75,38 +53,30 @@ def load_opponent(
     if spec == "random":
         return RandomOpponent(pool.action_space(), seed)
     if spec == "past":
-        nets = _past(run_dir, before, snapshots, device)
-        steps = np.array(list(nets))
-        return PolicyOpponents(
-            nets, lambda n, rng: steps[rng.integers(len(steps), size=n)], pool, device, greedy=greedy, seed=seed
-        )
-    checkpoint = load_checkpoint(Path(spec))
-    net = load_policy(checkpoint, device)
-    return PolicyOpponents(
-        {checkpoint.step: net},
-        lambda n, rng: np.full(n, checkpoint.step),
-        pool,
-        device,
-        greedy=greedy,
-        seed=seed,
-        where=f"the opponent {checkpoint.path}",
-    )
+        nets, where = _past(checkpoint, device), "a past policy"
+    else:
+        opponent = load_checkpoint(Path(spec))
+        nets, where = {opponent.step: load_policy(opponent, device)}, f"the opponent {opponent.path}"
+    steps = np.array(list(nets))
+
+    def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return steps[rng.integers(len(steps), size=n)]
+
+    return PolicyOpponents(nets, draw, pool, device, greedy=greedy, seed=seed, where=where)
 
 
-def _past(
-    run_dir: Path | None, before: int | None, snapshots: Collection[int] | None, device: torch.device
-) -> dict[int, RogueNet]:
-    """Step -> policy: the run's snapshots, or its checkpoints where it has none."""
-    if run_dir is None:
+def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, RogueNet]:
+    """Step -> policy: the snapshots of a checkpoint's pool, or the run's checkpoints; the earlier ones, if there are any."""
+    if checkpoint is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
-    run_dir = Path(run_dir)
-    steps = [step for step in snapshots_of(run_dir) if snapshots is None or step in snapshots]
-    files = {step: snapshot_path(run_dir, step) for step in steps}
+    run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
+    # other snapshots in the folder belong to other checkpoints
+    files = {
+        step: snapshot_path(run_dir, step) for step in snapshots_of(run_dir) if self_play and step in self_play["pool"]
+    }
     is_pool = bool(files)
-    if not is_pool:
-        files = {step: folder for step, folder in reversed(step_folders(run_dir / CHECKPOINTS))}
-    if before is not None and any(step < before for step in files):
-        files = {step: file for step, file in files.items() if step < before}
+    files = files or dict(reversed(step_folders(checkpoint.path.parent)))
+    files = {step: file for step, file in files.items() if step < checkpoint.step} or files
     nets = {}
     for step, file in files.items():
         try:
@@ -161,7 +131,7 @@ class PolicyOpponents:
     Args:
         nets: number -> policy; not changed. The caller may add policies, and remove those that no environment faces.
         draw: draws the policies of new episodes.
-        pool: the environments.
+        pool: of environments.
         device: of the policies.
         greedy: whether they take the most likely action instead of a sampled one.
         seed: of the random numbers.
@@ -175,7 +145,7 @@ class PolicyOpponents:
         self,
         nets: Mapping[int, RogueNet],
         draw: Draw,
-        pool: Pool,
+        pool: Any,
         device: torch.device,
         *,
         greedy: bool = False,
@@ -189,9 +159,9 @@ class PolicyOpponents:
         self._rng = _generator(seed)
         self._generator = torch.Generator(device)
         self._num_acts = 0
-        self._fits: dict[int, tuple[RogueNet, FittedPolicy]] = {}
+        self._fitted: dict[int, FittedPolicy] = {}  # to entity types, features and actions gained since training
         for number in nets:
-            self._fitted(number)
+            self._fit(number)
 
     def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
         """Choose actions; see `Opponents`."""
@@ -225,7 +195,7 @@ class PolicyOpponents:
         """Copy them; the policies themselves, which never change, are shared."""
         twin = copy.copy(self)
         twin._rng, twin._generator = copy.deepcopy(self._rng), torch.Generator(self._device)
-        twin.faces, twin._fits = self.faces.copy(), self._fits.copy()
+        twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
         return twin
 
     def state(self) -> dict[str, Any]:
@@ -261,18 +231,13 @@ class PolicyOpponents:
         self.faces[env_id] = self._draw(len(env_id), self._rng)
 
     def _chosen(self, number: int, batch: ObsBatch) -> dict[str, VecAction]:
-        fitted = self._fitted(number)
+        fitted = self._fitted.get(number) or self._fit(number)
         return fitted.net.act(fitted.adaptor(batch), greedy=self._greedy, generator=self._generator).to_buffers()
 
-    def _fitted(self, number: int) -> FittedPolicy:
-        """The policy, adapted to entity types, features and actions that the environments have gained since it was trained."""
-        net = self.nets[number]
-        known = self._fits.get(number)
-        if known is None or known[0] is not net:
-            fitted = fit_net(net, self._obs_space, self._action_space, self._device, self._where, "this one")
-            self._fits = {n: those for n, those in self._fits.items() if n in self.nets}
-            self._fits[number] = known = net, fitted
-        return known[1]
+    def _fit(self, number: int) -> FittedPolicy:
+        fitted = fit_net(self.nets[number], self._obs_space, self._action_space, self._device, self._where, "this one")
+        self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: fitted}
+        return fitted
 
 
 def _generator(seed: int) -> np.random.Generator:

@@ -72,11 +72,8 @@ class SelfPlay:
         """
         mapping = players_of(source)
         if mapping is None or mapping.num_players < 2:
-            has = (
-                "does not say which player owns what (see entity_gym.pools.players)"
-                if mapping is None
-                else "has one player"
-            )
+            tells_nothing = "does not say which player owns what (see entity_gym.pools.players)"
+            has = tells_nothing if mapping is None else "has one player"
             raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
         self._opponents = PolicyOpponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
@@ -109,7 +106,8 @@ class SelfPlay:
         self.ratings.drift()
         if not self.pool or step >= self.pool[-1] + self.config.snapshot_interval:
             self.add(step)
-        self._choose(step)
+        else:
+            self._choose(step)
         self._forget(step)
         self._metrics = {
             "self_play/rating": self.ratings.current.mu,
@@ -202,8 +200,8 @@ class SelfPlay:
 
     def _forget(self, step: int) -> None:
         """Drop the snapshots that have left the pool and are no environment's opponent."""
-        faced = set() if self._opponents is None else set(self._opponents.faces.tolist())
-        for snapshot in [s for s in self._nets if s != LATEST and s not in self.pool and s not in faced]:
+        needed = {LATEST, *self.pool, *(self._opponents.faces.tolist() if self._opponents else [])}
+        for snapshot in sorted(self._nets.keys() - needed):
             del self._nets[snapshot]
             self._gone[snapshot] = step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
+from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
 from entity_gym.actions.choices import random_actions
@@ -153,36 +155,36 @@ def faced_over_time(who: Any) -> set[str]:
     return set(names) | {name for _ in range(20) for name in (who.act(obs, obs.env_id), who.faced(obs.env_id))[1]}
 
 
-def test_the_past_of_a_run_are_its_checkpoints(run: Path) -> None:
-    who = load_opponent("past", run, SNAKES, CPU)
-    assert faced_over_time(who) == {f"step_{step:012d}" for step in (0, 32, 64)}
-    who = load_opponent("past", run, SNAKES, CPU, before=64)
+def test_the_past_of_a_checkpoint_are_the_checkpoints_before_it(run: Path) -> None:
+    who = load_opponent("past", load_checkpoint(run), SNAKES, CPU)
     assert faced_over_time(who) == {f"step_{step:012d}" for step in (0, 32)}
-    who = load_opponent("past", run, SNAKES, CPU, before=0)
+    who = load_opponent("past", load_checkpoint(run / "checkpoints/step_000000000000"), SNAKES, CPU)
     assert "step_000000000064" in faced_over_time(who)  # nothing is earlier than the first
 
 
-def test_the_past_of_a_self_play_run_are_its_snapshots(run: Path, tmp_path: Path) -> None:
-    for step in (0, 7):
+def test_the_past_of_a_self_play_run_are_the_snapshots_of_its_pool(run: Path, tmp_path: Path) -> None:
+    for step in (0, 7, 21):
         write_snapshot(tmp_path, step, snake_net())
+    saved = load_checkpoint(run)
     (tmp_path / "checkpoints").symlink_to(run / "checkpoints")
-    assert faced_over_time(load_opponent("past", tmp_path, SNAKES, CPU)) == {
-        "step_000000000000",
-        "step_000000000007",
-    }
-    of_a_checkpoint = load_opponent("past", tmp_path, SNAKES, CPU, snapshots=[7, 14])
-    assert faced_over_time(of_a_checkpoint) == {"step_000000000007"}  # what other checkpoints need is not its past
+    here = tmp_path / "checkpoints" / saved.path.name
+
+    def faced(pool: list[int]) -> set[str]:
+        checkpoint = replace(saved, path=here, trainer={**saved.trainer, "self_play": {"pool": pool}})
+        return faced_over_time(load_opponent("past", checkpoint, SNAKES, CPU))
+
+    assert faced([0, 7]) == {"step_000000000000", "step_000000000007"}
+    assert faced([7, 14]) == {"step_000000000007"}  # what other checkpoints need is not its past
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [("past", "has neither snapshots nor checkpoints"), ("rendom", "no checkpoint rendom")],
-)
-def test_an_opponent_that_is_not_there_is_named(spec: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_opponent(spec, tmp_path, SNAKES, CPU)
+def test_an_opponent_that_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
+    gone = replace(load_checkpoint(run), path=tmp_path / "checkpoints/step_000000000064")
+    with pytest.raises(ValueError, match="has neither snapshots nor checkpoints"):
+        load_opponent("past", gone, SNAKES, CPU)
     with pytest.raises(ValueError, match="opponent=past needs a run directory"):
         load_opponent("past", None, SNAKES, CPU)
+    with pytest.raises(ValueError, match="no checkpoint rendom"):
+        load_opponent("rendom", None, SNAKES, CPU)
 
 
 def test_a_checkpoint_of_another_world_is_named(run: Path) -> None:
