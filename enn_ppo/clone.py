@@ -5,6 +5,7 @@ python -m enn_ppo.clone data=expert.arrow env=MineSweeper
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,20 +14,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import yaml
 
 from enn_ppo.callbacks import Callbacks
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.cloning.config import CloneConfig
 from enn_ppo.cloning.examples import hold_out, load_examples
 from enn_ppo.cloning.learning import learn, match_scales
-from enn_ppo.cloning.output import CloneOutput
 from enn_ppo.config import default_run_dir
 from enn_ppo.environment import EnvFactory, bind_environment
 from enn_ppo.errors import Interrupted
 from enn_ppo.interrupt import EXIT_CODES, finish_on_interrupt
+from enn_ppo.settings.schema import to_dict
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.logger import Row
+from enn_ppo.tracking.run_dir import CONFIG, prepare_run_dir
 from rogue_net import RogueNet
+
+SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
 
 
 class CloneResult(NamedTuple):
@@ -60,35 +65,73 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     with closing(state):
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         examples = load_examples(config, *spaces, bound.config.id)
-        split = match_scales(state, hold_out(examples, config.clone.holdout, config.seed))
+        learned, held_out = match_scales(state, *hold_out(examples, config.clone.holdout, config.seed))
         state.reset()
-        output = CloneOutput(config)
-        output.say(
-            f"cloning {len(split.learned):,} frames of {split.learned.num_episodes:,} episodes into {run_dir}; "
-            f"{split.held_out.num_episodes:,} episodes are held out"
+        _prepare(config, Path(run_dir))
+        _say(
+            f"cloning {len(learned):,} frames of {learned.num_episodes:,} episodes into {run_dir}; "
+            f"{held_out.num_episodes:,} episodes are held out"
         )
-        with finish_on_interrupt(output.say) as interrupted:
-            rows: list[Row] = []
+        rows: list[Row] = []
 
-            def log(row: Row) -> None:
-                output.log(row)
-                rows.append(row)
+        def log(row: Row) -> None:
+            _log(row, config, Path(run_dir) / ROWS)
+            rows.append(row)
 
-            row = learn(state.model, split, config, log, lambda: bool(interrupted()))
+        with finish_on_interrupt(_say) as interrupted:
+            row = learn(state.model, learned, held_out, config, log, lambda: bool(interrupted()))
             saved = state.save(Path(run_dir))
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
         if _still_falls(rows):
-            output.say(
+            _say(
                 "the held-out loss was still falling at the last pass: more passes (clone.epochs) or more recorded episodes may "
                 "make a better clone"
             )
-        output.say(
+        _say(
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
         )
     return CloneResult(Path(run_dir), row, state.net)
+
+
+def _prepare(config: CloneConfig, run_dir: Path) -> None:
+    """Create the run directory, with `config.yaml` (as training does), `clone.yaml` and an empty `clone.jsonl`.
+
+    Raises:
+        ValueError: the directory holds a run, and `overwrite` is not set, or it cannot be written.
+    """
+    prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
+    cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
+    try:
+        (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config.training), sort_keys=False))
+        (run_dir / SETTINGS).write_text(yaml.safe_dump(cloning, sort_keys=False))
+        (run_dir / ROWS).write_text("")
+    except OSError as error:
+        raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
+
+
+def _log(row: Row, config: CloneConfig, path: Path) -> None:
+    """Print and store the metrics of a pass.
+
+    Raises:
+        ValueError: they cannot be stored.
+    """
+    try:
+        with open(path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error}; nothing was saved") from error
+    shown = ["loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss"]
+    if config.clone.loss == "cross_entropy":  # the loss is -log_prob: it is not shown twice
+        shown = [name for name in shown if "log_prob" not in name]
+    numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
+    _say(f"pass {row['epoch']}: {numbers}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _still_falls(rows: Sequence[Row]) -> bool:

@@ -4,55 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.ppo import count_actors
-from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.recording.columns import RecordedFrames
 from enn_ppo.recording.reading import read_all, read_header
-from enn_ppo.settings.schedule import parse_schedule
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
 
 
-@dataclass(frozen=True)
-class Examples:
-    """B frames, on the CPU."""
+@dataclass(frozen=True, kw_only=True)
+class Examples(RecordedFrames):
+    """B recorded frames, and the targets of their values."""
 
-    frames: RecordedFrames
-    returns: Tensor  # (B,) float32, NaN where unknown; see `RecordedFrames.returns`
+    value_targets: Tensor  # (B,) float32, NaN where unknown; see `RecordedFrames.returns`
 
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    def gather(self, frames: Tensor) -> Examples:
-        """The frames numbered `frames` (int64), in that order."""
-        return Examples(self.frames.gather(frames), self.returns[frames])
-
-    def to(self, device: torch.device) -> Examples:
-        """The examples on another device."""
-        return self if device.type == "cpu" else Examples(self.frames.to(device), self.returns.to(device))
-
-    @property
-    def num_actors(self) -> Tensor:
-        """(B,) int64, number of actors of all actions in each frame."""
-        return count_actors(self.frames.actions)
+    @staticmethod
+    def of(frames: RecordedFrames, gamma: float) -> Examples:
+        """Frames with their returns."""
+        return Examples(**vars(frames), value_targets=frames.returns(gamma))
 
     @property
     def num_episodes(self) -> int:
         """Number of episodes."""
-        return len(torch.unique(self.frames.episode))
-
-
-class Split(NamedTuple):
-    """Training and held-out examples; no episode is in both."""
-
-    learned: Examples
-    held_out: Examples
+        return len(torch.unique(self.episode))
 
 
 def load_examples(
@@ -77,16 +55,19 @@ def load_examples(
     frames = read_all(config.files)
     if config.clone.loss != "kl":
         frames = replace(frames, logits=None)
-    return Examples(frames, frames.returns(parse_schedule("ppo.gamma", config.ppo.gamma)(0.0)))
+    return Examples.of(frames, config.ppo.schedules["gamma"](0.0))
 
 
-def hold_out(examples: Examples, share: float, seed: int) -> Split:
+def hold_out(examples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
     """Hold out a share of the episodes, drawn with the seed; at least one unless the share is 0.
+
+    Returns:
+        The examples to learn from, and those that are held out.
 
     Raises:
         ValueError: there is only one episode.
     """
-    episodes = torch.unique(examples.frames.episode)
+    episodes = torch.unique(examples.episode)
     number = min(max(1, round(share * len(episodes))), len(episodes) - 1) if share else 0
     if share and not number:
         raise ValueError(
@@ -94,5 +75,5 @@ def hold_out(examples: Examples, share: float, seed: int) -> Split:
             "hold none out with clone.holdout=0"
         )
     chosen = torch.randperm(len(episodes), generator=torch.Generator().manual_seed(seed))[:number]
-    is_held_out = torch.isin(examples.frames.episode, episodes[chosen])
-    return Split(*(examples.gather(flags.nonzero()[:, 0]) for flags in (~is_held_out, is_held_out)))
+    is_held_out = torch.isin(examples.episode, episodes[chosen])
+    return examples.gather((~is_held_out).nonzero()[:, 0]), examples.gather(is_held_out.nonzero()[:, 0])

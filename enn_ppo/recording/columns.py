@@ -1,4 +1,4 @@
-"""The columns of a recording. Frames are converted to Arrow record batches, one row each, and back.
+"""Frames of a recording, and their columns: Arrow record batches with a row for each frame.
 
     episode, env, step                  numbers; the step counts within the episode, from 0
     reward, done, truncated             result of the actions *of this frame*
@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.frames import Frames
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
@@ -40,6 +41,37 @@ FORMAT = 1  # raised when an old reader would misread a new file
 #: Key of a chunk's own metadata.
 CHECKSUM = b"enn_ppo.crc32"
 _FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.recording.format", "enn_ppo.spaces", "enn_ppo.logits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedFrames(Frames):
+    """B frames; those of each environment are in the order in which they were played. Values are in the unit of rewards."""
+
+    episode: Tensor  # (B,) int64, a number that no other episode of the recording has
+
+    def returns(self, gamma: float) -> Tensor:
+        """Discounted sums of rewards up to the end of each frame's own episode.
+
+            G_t = r_t + γ G_{t+1}
+
+        where G after the last step is 0 if the episode terminated, and the value estimate if it was truncated.
+
+        Args:
+            gamma: γ in [0, 1].
+
+        Returns:
+            (B,) float32; NaN if the end of the episode is not among these frames, or if it was truncated without a value
+            estimate.
+        """
+        bootstrap = torch.where(self.truncated, self.final_values.double(), torch.nan)
+        bootstrap = torch.where(self.terminated, 0.0, bootstrap).tolist()
+        rewards, episodes = self.rewards.tolist(), self.episode.tolist()
+        returns = [0.0] * len(rewards)
+        following: dict[int, float] = {}  # episode -> the return of its next frame
+        for i in reversed(torch.argsort(self.step, stable=True).tolist()):
+            returns[i] = rewards[i] + gamma * following.get(episodes[i], bootstrap[i])
+            following[episodes[i]] = returns[i]
+        return torch.tensor(returns, dtype=torch.float32)
 
 
 class Header(NamedTuple):
@@ -73,13 +105,8 @@ def schema_of(header: Header) -> Any:
     def rows(item: Any, width: int) -> Any:
         return pa.list_(pa.list_(item, width) if width else pa.null())
 
-    numbers = {"episode": pa.int64(), "env": pa.int32(), "step": pa.int32(), "reward": pa.float32()}
-    columns = numbers | {
-        "done": pa.bool_(),
-        "truncated": pa.bool_(),
-        "value": pa.float32(),
-        "final_value": pa.float32(),
-    }
+    columns = {"episode": pa.int64(), "env": pa.int32(), "step": pa.int32(), "reward": pa.float32()}
+    columns |= {"done": pa.bool_(), "truncated": pa.bool_(), "value": pa.float32(), "final_value": pa.float32()}
     for name, width in _widths(obs_space, action_space).items():
         columns[f"features/{name}"] = rows(pa.float32(), width)
         columns[f"visible/{name}"] = pa.list_(pa.bool_())
@@ -144,10 +171,8 @@ def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:
         if isinstance(mask, SelectEntityMask):
             columns |= {f"actees/{name}": mask.actees, f"pairs/{name}": mask.pairs}
         elif f"mask/{name}" in schema.names:
-            rows = None if mask.mask is None else RaggedTensor(mask.mask, mask.actors.offsets)
-            columns[f"mask/{name}"] = rows
-    for name, ragged in (frames.logits or {}).items():
-        columns[f"logits/{name}"] = ragged
+            columns[f"mask/{name}"] = None if mask.mask is None else RaggedTensor(mask.mask, mask.actors.offsets)
+    columns |= {f"logits/{name}": ragged for name, ragged in (frames.logits or {}).items()}
     arrays = [_array(pa, columns[field.name], field.type, len(frames)) for field in schema]
     return pa.record_batch(arrays, schema=schema)
 
@@ -158,30 +183,36 @@ def from_record_batch(batch: Any, header: Header) -> RecordedFrames:
     def flat(name: str) -> Tensor:
         return torch.from_numpy(np.array(batch.column(name)))
 
-    def ragged(name: str) -> RaggedTensor:
-        found = optional(name)
-        assert found is not None
-        return found
-
     def optional(name: str) -> RaggedTensor | None:
         column = batch.column(name)
         return None if len(column) and column.null_count == len(column) else _ragged(column)
+
+    def ragged(name: str) -> RaggedTensor:
+        return _ragged(batch.column(name))
+
+    def mask(name: str, space: ActionSpace) -> ActionMask:
+        actors = ragged(f"actors/{name}")
+        if space.selects:
+            return SelectEntityMask(actors, ragged(f"actees/{name}"), optional(f"pairs/{name}"))
+        allowed = None if space.num_choices is None else optional(f"mask/{name}")
+        return CategoricalMask(actors, None if allowed is None else allowed.values)
 
     obs_space, action_space, logits = header
     visible = {name: optional(f"visible/{name}") for name in _widths(obs_space, action_space)}
     obs = ObsBatch(
         num_frames=len(batch),
         features={name: ragged(f"features/{name}") for name in visible},
-        action_masks={name: _mask(name, space, ragged, optional) for name, space in action_space.items()},
+        action_masks={name: mask(name, space) for name, space in action_space.items()},
         visible={name: flags for name, flags in visible.items() if flags is not None},
     )
+    log_probs = {name: ragged(f"log_prob/{name}") for name in action_space}
     done, truncated = flat("done"), flat("truncated")
     return RecordedFrames(
         obs=obs,
         env_id=flat("env").long(),
         step=flat("step").long(),
         actions={name: ragged(f"action/{name}") for name in action_space},
-        log_probs={name: _flattened(ragged(f"log_prob/{name}")) for name in action_space},
+        log_probs={name: each._replace(values=each.values[:, 0]) for name, each in log_probs.items()},
         logits={name: ragged(f"logits/{name}") for name in action_space} if logits else None,
         values=flat("value"),
         rewards=flat("reward"),
@@ -195,17 +226,9 @@ def from_record_batch(batch: Any, header: Header) -> RecordedFrames:
 def _widths(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, int]:
     """Entity type -> features in a row, in the order of `ObsBatch.features`."""
     widths = {name: len(entity.features) for name, entity in obs_space.entities.items()}
-    return widths | (
-        {GLOBAL_ENTITY: len(obs_space.global_features)} if has_global_entity(obs_space, action_space) else {}
-    )
-
-
-def _mask(name: str, space: ActionSpace, ragged: Any, optional: Any) -> ActionMask:
-    actors = ragged(f"actors/{name}")
-    if space.selects:
-        return SelectEntityMask(actors, ragged(f"actees/{name}"), optional(f"pairs/{name}"))
-    mask = None if space.num_choices is None else optional(f"mask/{name}")
-    return CategoricalMask(actors, None if mask is None else mask.values)
+    if has_global_entity(obs_space, action_space):
+        widths[GLOBAL_ENTITY] = len(obs_space.global_features)
+    return widths
 
 
 def _array(pa: ModuleType, column: RaggedTensor | Tensor | None, kind: Any, num_frames: int) -> Any:
@@ -235,7 +258,3 @@ def _ragged(column: Any) -> RaggedTensor:
         width, items = items.type.list_size, items.values
     values = torch.from_numpy(np.array(items.to_numpy(zero_copy_only=False))).view(-1, width)
     return RaggedTensor(values.long() if values.dtype == torch.int32 else values, offsets)
-
-
-def _flattened(ragged: RaggedTensor) -> RaggedTensor:
-    return RaggedTensor(ragged.values[:, 0], ragged.offsets)

@@ -6,24 +6,23 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from enn_ppo.recording.columns import CHECKSUM, Header, checksum, from_record_batch, header_of, import_pyarrow
-from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.recording.columns import (
+    CHECKSUM,
+    Header,
+    RecordedFrames,
+    checksum,
+    from_record_batch,
+    header_of,
+    import_pyarrow,
+)
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 
 Paths = Path | str | Sequence[Path | str]
-
-
-class Extent(NamedTuple):
-    """The readable part of a recording."""
-
-    end: int  # bytes, up to the end of the last whole chunk
-    num_frames: int
-    num_episodes: int  # episode numbers are below this
 
 
 @dataclass(frozen=True)
@@ -128,20 +127,22 @@ def read_all(paths: Paths) -> RecordedFrames:
     return RecordedFrames.cat(chunks)
 
 
-def read_extent(path: Path, header: Header, *, full: bool) -> Extent:
+def read_extent(path: Path, header: Header, *, full: bool) -> tuple[int, int, int]:
     """The readable part of the recording `path`; if not `full`, only its header is checked.
+
+    Returns:
+        Its end in bytes, the number of frames, and a number that is larger than those of all episodes.
 
     Raises:
         ValueError: it is no recording, or its header is not `header`.
     """
-    end = num_frames = num_episodes = 0
+    num_frames = num_episodes = 0
     with _Stream(path, only="episode") as stream:
         _check_same(stream.header, header, path, "what would be recorded", logits=True)
-        end = stream.end
         for batch in stream.batches() if full else ():
-            end, num_frames = stream.end, num_frames + len(batch)
+            num_frames += len(batch)
             num_episodes = max(num_episodes, int(np.max(batch.column("episode"))) + 1)
-    return Extent(end, num_frames, num_episodes)
+        return stream.end, num_frames, num_episodes
 
 
 class _Stream:

@@ -14,23 +14,25 @@ import fcntl
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.frames import Frames
-from enn_ppo.recording.columns import CHECKSUM, Header, checksum, import_pyarrow, schema_of, to_record_batch
-from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.recording.columns import (
+    CHECKSUM,
+    Header,
+    RecordedFrames,
+    checksum,
+    import_pyarrow,
+    schema_of,
+    to_record_batch,
+)
 from enn_ppo.recording.reading import read_extent
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.vec_obs import VecObs
 from entity_gym.spaces import ObsSpace
-from rogue_net import ActResult, ObsBatch
 
 #: Frames that are held back at most, where nobody asks for a chunk earlier.
 CHUNK_FRAMES = 4096
@@ -53,7 +55,8 @@ class Recorder:
         obs_space: what the frames hold.
         action_space: actions by name.
         logits: whether the logits of all choices are recorded too.
-        state: of a resumed run: what `state` returned when it was saved; later frames are removed.
+        state: of a resumed run: what `state` returned when it was saved; later frames are removed. If it belongs to another
+            file, this one is appended to.
 
     Raises:
         ValueError: the file cannot be written, is no recording, has other spaces, or is shorter than `state` says.
@@ -73,12 +76,11 @@ class Recorder:
         self._header = Header(obs_space, dict(action_space), logits)
         self._schema = schema_of(self._header)
         self._head: bytes = self._schema.serialize().to_pybytes()  # beginning of every file
-        self._options = _write_options()
         self._pending: list[RecordedFrames] = []
         self._num_pending = 0
         self._file = _open(self.path)
         try:
-            self._begin(state)
+            self._begin(state if state and state["path"] == self._given else None)
         except BaseException:
             self._release()
             raise
@@ -91,47 +93,10 @@ class Recorder:
         """
         assert self._file >= 0, "closed"
         assert (frames.logits is not None) == self.logits
-        episode = self._number(frames.env_id.cpu().numpy(), frames.step.cpu().numpy())
-        given = {each.name: getattr(frames, each.name) for each in fields(Frames)}
-        self._pending.append(RecordedFrames(**given, episode=torch.from_numpy(episode)))
+        self._pending.append(RecordedFrames(**vars(frames), episode=self._episode_of(frames)))
         self._num_pending += len(frames)
         if self._num_pending >= CHUNK_FRAMES:
             self.flush()
-
-    def add_step(
-        self, obs: ObsBatch, seen: VecObs, result: ActResult, outcome: VecObs, final_values: Tensor | None = None
-    ) -> None:
-        """Add one step of N environments.
-
-        Args:
-            obs: (N frames) input of the policy.
-            seen: (N frames) the observations that `obs` was made from.
-            result: actions, log-probs and values of the policy.
-            outcome: (N frames) the next observations, with the rewards.
-            final_values: (N,) value estimates of `outcome`, used where an episode is truncated; None: unknown.
-
-        Raises:
-            RecordingError: as `flush`.
-        """
-        truncated = torch.from_numpy(outcome.truncated)
-        final = torch.full((len(obs),), torch.nan) if final_values is None else final_values.cpu()
-        self.add(
-            Frames(
-                obs=obs,
-                env_id=torch.from_numpy(seen.env_id),
-                step=torch.from_numpy(seen.elapsed_step),
-                actions=result.actions,
-                log_probs={
-                    name: result.actions[name]._replace(values=values) for name, values in result.log_probs.items()
-                },
-                logits=result.logits if self.logits else None,
-                values=result.values,
-                rewards=torch.from_numpy(outcome.reward),
-                terminated=torch.from_numpy(outcome.done) & ~truncated,
-                truncated=truncated,
-                final_values=torch.where(truncated, final, 0.0),
-            )
-        )
 
     def flush(self) -> None:
         """Write the added frames as a chunk.
@@ -163,7 +128,7 @@ class Recorder:
             "position": self._position,
             "num_frames": self.num_frames,
             "next_episode": self._next_episode,
-            "episodes": self._episodes.copy(),
+            "episodes": list(self._episodes.items()),
         }
 
     def close(self) -> None:
@@ -180,19 +145,19 @@ class Recorder:
 
     def _begin(self, state: Mapping[str, Any] | None) -> None:
         """Find the end of the last whole chunk, from where the recording continues."""
-        self._position, self.num_frames, self._next_episode = 0, 0, 0
-        self._episodes: NDArray[np.int64] = np.zeros(
-            0, np.int64
-        )  # last episode number of each environment; -1: none yet
+        self._position = self.num_frames = self._next_episode = 0
+        self._episodes: dict[int, int] = {}  # environment -> its last episode
         size = os.fstat(self._file).st_size
         if state is not None:
-            self._check_reaches(size, state)
-            self._position, self.num_frames = int(state["position"]), int(state["num_frames"])
-            self._next_episode = int(state["next_episode"])
-            self._episodes = np.array(state["episodes"], np.int64)
-        if (
-            size > len(self._head) or os.pread(self._file, size, 0) != self._head[:size]
-        ):  # else even the schema is incomplete
+            if size < state["position"]:
+                raise RecordingError(
+                    f"recording {self.path} has {size} bytes, and had {state['position']} when the run was saved: it was "
+                    "removed or replaced; put it back, or record into another file (record=...)"
+                )
+            self._position, self.num_frames = state["position"], state["num_frames"]
+            self._next_episode, self._episodes = state["next_episode"], dict(state["episodes"])
+        is_new = size <= len(self._head) and os.pread(self._file, size, 0) == self._head[:size]  # has no whole schema
+        if not is_new:
             extent = read_extent(self.path, self._header, full=state is None)
             if state is None:
                 self._position, self.num_frames, self._next_episode = extent
@@ -200,40 +165,22 @@ class Recorder:
         if self._position == 0:
             self._write(self._head)
 
-    def _check_reaches(self, size: int, state: Mapping[str, Any]) -> None:
-        if size < state["position"]:
-            raise RecordingError(
-                f"recording {self.path} has {size} bytes, and had {state['position']} when the run was saved: it was removed "
-                "or replaced; put it back, or record into another file (record=...)"
-            )
-
-    def _number(self, env_id: NDArray[np.int64], step: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _episode_of(self, frames: Frames) -> Tensor:
         """The episode number of each frame: a new number at the first recorded frame of an episode."""
-        missing = int(env_id.max(initial=-1)) + 1 - len(self._episodes)
-        if missing > 0:
-            self._episodes = np.concatenate([self._episodes, np.full(missing, -1)])
-        order = np.argsort(env_id, kind="stable")  # environment by environment, in time
-        env, rows = env_id[order], np.arange(len(order))
-        is_first = np.concatenate([np.ones(1, np.bool_), env[1:] != env[:-1]])[: len(env)]
-        begins = (step[order] == 0) | (is_first & (self._episodes[env] < 0))
-
-        in_time = np.empty(len(order), np.bool_)
-        in_time[order] = begins
-        fresh = (self._next_episode - 1 + np.cumsum(in_time))[order]
-        anchor = np.maximum.accumulate(np.where(begins | is_first, rows, 0))  # first frame of the same episode
-        numbered = np.where(begins[anchor], fresh[anchor], self._episodes[env])
-
-        self._next_episode += int(begins.sum())
-        self._episodes[env] = numbered  # of several frames of an environment the last one counts
-        episode = np.empty(len(order), np.int64)
-        episode[order] = numbered
-        return episode
+        numbers = []
+        for env, step in zip(frames.env_id.tolist(), frames.step.tolist(), strict=True):
+            if step == 0 or env not in self._episodes:
+                self._episodes[env] = self._next_episode
+                self._next_episode += 1
+            numbers.append(self._episodes[env])
+        return torch.tensor(numbers, dtype=torch.int64)
 
     def _chunk(self, frames: RecordedFrames) -> memoryview:
         """The bytes of a record batch, without the schema."""
         pa = import_pyarrow()
+        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL))
         sink = pa.BufferOutputStream()
-        writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
+        writer = pa.ipc.new_stream(sink, self._schema, options=options)
         batch = to_record_batch(frames, self._schema)
         writer.write_batch(batch, custom_metadata={CHECKSUM: checksum(batch)})
         return memoryview(sink.getvalue())[len(self._head) :]
@@ -267,33 +214,6 @@ class Recorder:
         self._file = -1
 
 
-def open_recorder(
-    path: str | None,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    *,
-    logits: bool,
-    saved: Mapping[str, Any] | None = None,
-) -> Recorder | None:
-    """The recorder of a run's settings.
-
-    Args:
-        path: the file; None: nothing is recorded.
-        obs_space: what the frames hold.
-        action_space: actions by name.
-        logits: whether the logits of all choices are recorded too.
-        saved: the recorder's `state` in the checkpoint of a resumed run; if it belongs to another file, this one is appended
-            to.
-
-    Raises:
-        ValueError: as `Recorder`.
-    """
-    if path is None:
-        return None
-    state = saved if saved is not None and saved["path"] == path else None
-    return Recorder(path, obs_space, action_space, logits=logits, state=state)
-
-
 def _open(path: Path) -> int:
     """Open the file for reading and writing, create it if missing, and lock it."""
     try:
@@ -309,8 +229,3 @@ def _open(path: Path) -> int:
     except OSError:  # a file system without locks
         pass
     return file
-
-
-def _write_options() -> Any:
-    pa = import_pyarrow()
-    return pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL))

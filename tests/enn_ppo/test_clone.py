@@ -29,8 +29,8 @@ from enn_ppo import (
 from enn_ppo.callbacks import Callbacks
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.cloning.examples import Examples, Split, hold_out
-from enn_ppo.cloning.learning import Weights, learn, match_scales, measure
+from enn_ppo.cloning.examples import Examples, hold_out
+from enn_ppo.cloning.learning import frame_weights, learn, match_scales, measure
 from enn_ppo.command_line.cli import run_clone
 from enn_ppo.environment import bind_environment
 from enn_ppo.recording.reading import read_all
@@ -114,7 +114,7 @@ def test_every_loss_falls_and_the_clone_does_what_it_saw(loss: str, lessons: Pat
 def test_the_losses_of_a_tiny_recording_by_hand(lessons: Path, tmp_path: Path) -> None:
     """A fresh policy that knows nothing gives every colour a third, and every frame the value 0."""
     frames = read_all(lessons).gather(torch.arange(5))
-    examples = Examples(frames, frames.returns(0.99))
+    examples = Examples.of(frames, 0.99)
     model = state_of(clone_config(tmp_path, lessons), Copycat).model
     with torch.no_grad():
         for parameter in model.policy.heads.parameters():
@@ -156,7 +156,7 @@ def test_a_policy_has_no_distance_from_itself(tmp_path: Path) -> None:
     collector.collect(10)
     collector.recorder.close()
     frames = read_all(tmp_path / "zoo.arrow")
-    examples = Examples(frames, frames.returns(0.99))
+    examples = Examples.of(frames, 0.99)
     for loss in ("kl", "log_prob"):
         measured = measure(state.model, examples, CloningConfig(loss=loss), "actor")  # type: ignore[arg-type]
         assert measured["loss"] == pytest.approx(0, abs=1e-6)
@@ -181,10 +181,11 @@ def test_crowded_frames_weigh_more_where_actors_count_and_not_where_frames_do(le
     lamps = frames.actions["Switch"].lengths
     one, three = (int((lamps == count).nonzero()[0]) for count in (1, 3))
     pair = frames.gather(torch.tensor([one, three]))
-    examples = Examples(pair, torch.tensor([1.0, torch.nan]))
-    assert Weights.of(examples, "actor").actors.tolist() == pytest.approx([1 / 4, 1 / 4])  # of each of four actors
-    assert Weights.of(examples, "frame").actors.tolist() == pytest.approx([1 / 2, 1 / 6])
-    assert Weights.of(examples, "actor").values.tolist() == [1, 0]  # only what is known
+    examples = replace(Examples.of(pair, 0.99), value_targets=torch.tensor([1.0, torch.nan]))
+    actors, values = frame_weights(examples, "actor")
+    assert actors.tolist() == pytest.approx([1 / 4, 1 / 4])  # of each of four actors
+    assert values.tolist() == [1, 0]  # only what is known
+    assert frame_weights(examples, "frame")[0].tolist() == pytest.approx([1 / 2, 1 / 6])
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -208,8 +209,8 @@ def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) 
     collector.recorder = recorder_for(tmp_path / "a.arrow", Scripted(moments))
     collector.collect(20)  # 10 episodes of two steps in each environment
     frames = read_all(tmp_path / "a.arrow")
-    learned, held_out = hold_out(Examples(frames, frames.returns(1.0)), share, seed=1)
-    episodes = [set(part.frames.episode.tolist()) for part in (learned, held_out)]
+    learned, held_out = hold_out(Examples.of(frames, 1.0), share, seed=1)
+    episodes = [set(part.episode.tolist()) for part in (learned, held_out)]
     assert len(episodes[1]) == number and len(held_out) == 2 * number
     assert not episodes[0] & episodes[1]
     assert len(learned) + len(held_out) == 80
@@ -219,12 +220,12 @@ def test_nothing_is_learned_from_what_is_held_out(lessons: Path, tmp_path: Path)
     """Neither by the weights nor by the statistics of the inputs: what is held out may be anything."""
     config = clone_config(tmp_path, lessons, epochs=2)
     frames = read_all(lessons)
-    learned, held_out = hold_out(Examples(frames, frames.returns(0.99)), 0.5, seed=1)
-    nonsense = Examples(held_out.frames.gather(torch.arange(7)), torch.full((7,), 1e6))
+    learned, held_out = hold_out(Examples.of(frames, 0.99), 0.5, seed=1)
+    nonsense = replace(held_out.gather(torch.arange(7)), value_targets=torch.full((7,), 1e6))
     weights = []
-    for split in (Split(learned, held_out), Split(learned, nonsense)):
+    for measured in (held_out, nonsense):
         state = state_of(config, Copycat)
-        learn(state.model, match_scales(state, split), config, log=lambda row: None)
+        learn(state.model, *match_scales(state, learned, measured), config, log=lambda row: None)
         weights.append(state.model.state_dict())
     assert_same(weights[0], weights[1], "weights")
 
@@ -253,12 +254,10 @@ def test_cloning_ends_early_and_keeps_the_best_pass(lessons: Path, tmp_path: Pat
     assert result.metrics == rows[best]
 
     state = state_of(config, Copycat)
-    state.restore(load_checkpoint(tmp_path / "run"))
+    state.restore({"": load_checkpoint(tmp_path / "run")})
     frames = read_all(lessons)
-    split = hold_out(Examples(frames, frames.returns(0.99)), 0.1, config.seed)
-    assert measure(state.model, split.held_out, config.clone, "actor")["loss"] == pytest.approx(
-        rows[best]["holdout_loss"]
-    )
+    _, held_out = hold_out(Examples.of(frames, 0.99), 0.1, config.seed)
+    assert measure(state.model, held_out, config.clone, "actor")["loss"] == pytest.approx(rows[best]["holdout_loss"])
 
 
 # --- The checkpoint ---
@@ -321,18 +320,18 @@ def test_values_are_learned_in_the_unit_that_training_goes_on_with(
     config = clone_config(tmp_path / "run", lessons, ppo=PPOConfig(normalize=normalize))
     state = state_of(config, Copycat)
     frames = read_all(lessons)
-    examples = Examples(replace(frames, rewards=100 * frames.rewards), 100 * frames.returns(0.99))
-    split = match_scales(state, Split(examples, examples))
+    examples = Examples.of(replace(frames, rewards=100 * frames.rewards), 0.99)
+    learned, _ = match_scales(state, examples, examples)
     deviation = (100 * frames.rewards).std(correction=0).item()  # episodes of one step: their returns are their rewards
     if normalize == "rewards":
-        assert split.learned.returns.std(correction=0).item() == pytest.approx(1)
+        assert learned.value_targets.std(correction=0).item() == pytest.approx(1)
         assert state.learner.reward_scale is not None and state.learner.reward_scale.deviation == pytest.approx(
             deviation
         )
     else:
-        assert torch.equal(split.learned.returns, examples.returns)
+        assert torch.equal(learned.value_targets, examples.value_targets)
         assert state.model.value_head.deviation.item() == pytest.approx(deviation, rel=1e-4)
-        assert state.model.value_head.mean.item() == pytest.approx(examples.returns.mean().item(), rel=1e-4)
+        assert state.model.value_head.mean.item() == pytest.approx(examples.value_targets.mean().item(), rel=1e-4)
 
 
 def test_ctrl_c_saves_the_clone_after_the_pass_under_way(

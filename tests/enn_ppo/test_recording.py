@@ -24,14 +24,12 @@ from hypothesis import strategies as st
 from enn_ppo import Callback, EnvConfig, Interrupted, PPOConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.environment import bind_environment
-from enn_ppo.recording.frames import RecordedFrames
+from enn_ppo.recording.columns import RecordedFrames
 from enn_ppo.recording.reading import RecordedEpisode, read_all, read_episodes, read_frames, read_header
-from enn_ppo.recording.recorder import Recorder, RecordingError, open_recorder
+from enn_ppo.recording.recorder import Recorder, RecordingError
 from enn_ppo.state import TrainState
 from entity_gym import Environment
 from entity_gym.pools.episodes import Episode
-from entity_gym.pools.pool import ListEnv
-from rogue_net import ObsBatch
 from tests.enn_ppo.recordings import (
     Menagerie,
     RecordedCollector,
@@ -219,28 +217,14 @@ def test_returns_by_hand(tmp_path: Path) -> None:
     assert returns[2:].isnan().all()  # these episodes go on
 
 
-def test_the_return_of_a_truncated_episode_is_unknown_where_nobody_said_what_would_have_followed(
-    tmp_path: Path,
-) -> None:
-    record_steps(tmp_path / "a.arrow", "truncated")
-    assert read_all(tmp_path / "a.arrow").returns(0.5).isnan().all()
-    record_steps(tmp_path / "b.arrow", "terminated")
-    assert read_all(tmp_path / "b.arrow").returns(0.5).tolist() == [1 + 2 / 2, 2]
-
-
-def record_steps(path: Path, end: str) -> None:
-    """Step by step, as evaluation does: an episode with rewards 1 and 2."""
-    moments = [Moment([1], actors=1), Moment([2], actors=1, reward=1), Moment([3], actors=1, reward=2, end=end)]
-    vec_env = ListEnv(lambda: Scripted(moments), 1)
-    recorder = recorder_for(path, Scripted(moments))
-    seen = vec_env.reset()
-    for _ in range(2):
-        batch = ObsBatch.from_vec_obs(seen)
-        result = SumOfItems().act(batch, torch.Generator())
-        outcome = vec_env.act(result.to_buffers())
-        recorder.add_step(batch, seen, result, outcome)
-        seen = outcome
-    recorder.close()
+def test_the_return_of_a_truncated_episode_is_unknown_without_the_value_of_its_last_observation(tmp_path: Path) -> None:
+    moments = [Moment([1], actors=1), Moment([2], actors=1, reward=1), Moment([3], actors=1, reward=2, end="truncated")]
+    scripted(tmp_path / "a.arrow", moments, steps=2)
+    frames = read_all(tmp_path / "a.arrow")
+    unknown = replace(frames, final_values=torch.full((2,), torch.nan))
+    assert unknown.returns(0.5).isnan().all() and not frames.returns(0.5).isnan().any()
+    ended = replace(unknown, terminated=frames.truncated, truncated=frames.terminated)
+    assert ended.returns(0.5).tolist() == [1 + 2 / 2, 2]
 
 
 def test_an_episode_whose_beginning_was_not_recorded_is_not_whole(tmp_path: Path) -> None:
@@ -329,13 +313,11 @@ def test_a_run_whose_environments_start_anew_records_new_episodes(tmp_path: Path
 
 def test_what_was_saved_of_another_file_is_no_matter(tmp_path: Path) -> None:
     spaces = Copycat().obs_space(), Copycat().action_space()
-    first = open_recorder(str(tmp_path / "a.arrow"), *spaces, logits=False)
-    assert first is not None
+    first = Recorder(tmp_path / "a.arrow", *spaces)
     saved = first.state() | {"position": 10**9}
     first.close()
-    second = open_recorder(str(tmp_path / "b.arrow"), *spaces, logits=False, saved=saved)
-    assert second is not None and second.num_frames == 0
-    assert open_recorder(None, *spaces, logits=False, saved=saved) is None
+    second = Recorder(tmp_path / "b.arrow", *spaces, state=saved)
+    assert second.num_frames == 0
 
 
 @pytest.mark.parametrize("left", [0, 100])
@@ -571,10 +553,10 @@ def test_values_are_recorded_in_rewards_also_where_training_scales_them(tmp_path
     )
     with closing(state):
         state.start()
-        state.learner.learn(state.collect(8), state.begin_update())  # from here on a value is not 1 reward
+        state.learn(state.collect(8), state.begin_update())  # from here on a value is not 1 reward
         state.record(None)
         unit = state.learner.value_unit
-        rollout = state.collect(8)
+        rollout = state.collect(8)[""]
     frames = read_all(tmp_path / "a.arrow")
     assert unit != 1.0
     torch.testing.assert_close(frames.values, rollout.frames.values * unit)
