@@ -8,15 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from enn_ppo.settings.distributed import DistributedConfig, check_policies
 from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
-from enn_ppo.settings.schema import section_of
+from enn_ppo.settings.schedule import Schedule, parse_schedule
 from enn_ppo.settings.world import EnvConfig, RolloutConfig, SelfPlayConfig
-from rogue_net.checks import check_bool, check_choice, check_float, check_int, check_text
+from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, check_fields
 from rogue_net.config import RogueNetConfig
 
 __all__ = [
@@ -44,20 +45,16 @@ class LoggerConfig:
     """Trackers that get the metrics beside `metrics.jsonl`."""
 
     wandb: WandbMode = "disabled"
-    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`. Default
-    `disabled`."""
+    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`."""
     project: str = "enn-ppo"
-    """Project name in Weights & Biases. Default `enn-ppo`."""
+    """Project name in Weights & Biases."""
     entity: str | None = None
-    """Team or user in Weights & Biases; null: your default one. Default null."""
+    """Team or user in Weights & Biases; null: your default one."""
     tensorboard: bool = False
-    """Whether TensorBoard's files are written into the run directory. Default false."""
+    """Whether TensorBoard's files are written into the run directory."""
 
     def __post_init__(self) -> None:
-        check_choice("logger.wandb", self.wandb, get_args(WandbMode))
-        check_text("logger.project", self.project)
-        check_text("logger.entity", self.entity, optional=True)
-        check_bool("logger.tensorboard", self.tensorboard)
+        check_fields(self, "logger.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +68,7 @@ class TrainConfig:
     net: RogueNetConfig = field(default_factory=RogueNetConfig)
     """The network."""
     value_net: RogueNetConfig | None = None
-    """A network of its own for the value, with settings as `net` has; null: the policy's network tells the value, too.
-    Default null."""
+    """A network of its own for the value, with settings as `net` has; null: the policy's network tells the value, too."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The optimizer."""
     value_optim: ValueOptimConfig = field(default_factory=ValueOptimConfig)
@@ -88,77 +84,60 @@ class TrainConfig:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     """Tracking."""
     policies: dict[str, list[int]] = field(default_factory=dict)
-    """With `distributed=ray`, in worlds with several players: policy -> the players that it plays and learns as, such as
-    `{red: [0], blue: [1]}`. Each has a learner, and a run directory of its own in `run_dir`. Without, one policy for all.
-    Default: none."""
-    seed: int = 1
-    """Seeds the environments, the network and the sampling. At least 0. Default 1."""
-    total_timesteps: int = 500_000
-    """Environment steps in all, counted over all environments. At least `rollout.num_envs`. Default 500,000."""
-    max_train_seconds: float | None = None
+    """In worlds with several players: policy -> the players that it plays and learns as, such as `{red: [0], blue: [1]}`. Each
+    has a learner, and a run directory of its own in `run_dir`; on Ray, learners train at the same time. Without, one policy for
+    all."""
+    seed: NonNegativeInt = 1
+    """Seeds the environments, the network and the sampling."""
+    total_timesteps: PositiveInt = 500_000
+    """Environment steps in all, counted over all environments; at least `rollout.num_envs`."""
+    max_train_seconds: PositiveFloat | None = None
     """Seconds of rollouts and updates in all (saving, interruptions and evaluation in line not counted): training ends, and
-    schedules reach their end, when they are used up or `total_timesteps` are met. Greater than 0; null: no limit. Default
-    null."""
+    schedules reach their end, when they are used up or `total_timesteps` are met. null: no limit."""
     device: Device = "auto"
-    """`cpu`, `cuda`, or `auto`: cuda where there is one. Default `auto`."""
+    """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     compile: Compile = "auto"
     """Whether acting and learning are recorded as CUDA graphs, which are launched at once whatever they do: `graphs`, `off`, or
-    `auto`: where they can be. Batches are then filled up to a fixed size, which grows when one is larger. Default `auto`."""
-    num_threads: int | None = None
-    """Threads that torch computes with. At least 1; null leaves torch's choice. Default null."""
+    `auto`: where they can be. Batches are then filled up to a fixed size, which grows when one is larger."""
+    num_threads: PositiveInt | None = None
+    """Threads that torch computes with. null leaves torch's choice."""
     torch_deterministic: bool = False
     """Whether torch may only use algorithms that give the same result every time; CUDA is slower then, and the CPU always
-    does. Default false."""
+    does."""
     run_dir: str | None = None
-    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`. Default null."""
+    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`."""
     resume: str | None = None
-    """A run directory, or one of its checkpoints, to continue from. Default null: start anew."""
+    """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     overwrite: bool = False
-    """Whether an existing run directory may be emptied first. Default false."""
-    checkpoint_interval: int = 20
-    """Updates between two checkpoints. At least 1. Default 20."""
-    keep_last: int = 3
-    """Newest checkpoints kept. At least 1. Default 3."""
-    keep_best: int = 1
-    """Best checkpoints kept besides, by evaluation where there is one, and else by the mean reward of the last 100
-    training episodes. At least 0. Default 1."""
-    keep_every_minutes: float | None = None
-    """A checkpoint of every so many minutes of training is kept besides. Greater than 0; null: none. Default null."""
+    """Whether an existing run directory may be emptied first."""
+    checkpoint_interval: PositiveInt = 20
+    """Updates between two checkpoints."""
+    keep_last: PositiveInt = 3
+    """Newest checkpoints kept."""
+    keep_best: NonNegativeInt = 1
+    """Best checkpoints kept besides, by evaluation where there is one, and else by the mean reward of the last 100 training
+    episodes."""
+    keep_every_minutes: PositiveFloat | None = None
+    """A checkpoint of every so many minutes of training is kept besides. null: none."""
     record: str | None = None
-    """File of samples to record while training, for behavioural cloning; null: none. Default null."""
+    """File of samples to record while training, for behavioural cloning; null: none."""
     record_logits: bool = False
-    """Whether the logits of all choices are recorded too. Default false."""
+    """Whether the logits of all choices are recorded too."""
     debug: bool = False
-    """Whether a mistake shows its traceback beside the message. Default false."""
+    """Whether a mistake shows its traceback beside the message."""
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(TrainConfig).items():
-            section = section_of(hint)
-            if section is not None and not (hint != section and getattr(self, name) is None):
-                if not isinstance(getattr(self, name), section):
-                    raise ValueError(f"{name} must be a {section.__name__}, got {getattr(self, name)!r}")
+        check_fields(self)
         object.__setattr__(self, "policies", check_policies(self.policies))
-        check_int("seed", self.seed, 0)
-        check_int("total_timesteps", self.total_timesteps, 1)
-        if self.max_train_seconds is not None:
-            check_float("max_train_seconds", self.max_train_seconds, 0, open_low=True)
-        check_choice("device", self.device, get_args(Device))
-        check_choice("compile", self.compile, get_args(Compile))
-        check_int("num_threads", self.num_threads, 1, optional=True)
-        check_text("run_dir", self.run_dir, optional=True)
-        check_text("resume", self.resume, optional=True)
-        check_bool("overwrite", self.overwrite)
-        check_int("checkpoint_interval", self.checkpoint_interval, 1)
-        check_bool("torch_deterministic", self.torch_deterministic)
-        check_int("keep_last", self.keep_last, 1)
-        check_int("keep_best", self.keep_best, 0)
-        if self.keep_every_minutes is not None:
-            check_float("keep_every_minutes", self.keep_every_minutes, 0, open_low=True)
-        check_text("record", self.record, optional=True)
-        check_bool("record_logits", self.record_logits)
-        check_bool("debug", self.debug)
         self._check_sizes()
         self._check_needs()
+
+    @cached_property
+    def learning_rates(self) -> tuple[Schedule, Schedule]:
+        """The learning rate of the policy's network, and of a separate value network, before the warm-up."""
+        rates = self.optim.lr, self.value_optim.lr or self.optim.lr
+        policy, value = (parse_schedule("optim.lr", rate, decays=self.optim.anneal_lr) for rate in rates)
+        return policy, value
 
     def _check_needs(self) -> None:
         """Refuse settings that would do nothing without others."""
@@ -197,8 +176,10 @@ class TrainConfig:
         if self.self_play.enabled or self.record:
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
             raise ValueError(f"policies={self.policies} and {what} do not go together; leave one out")
-        if self.distributed.mode != "ray":
-            raise ValueError(f"policies={self.policies} needs distributed=ray")
+        if self.distributed.mode == "ddp":
+            raise ValueError(
+                f"policies={self.policies} and distributed=ddp do not go together; leave one out, or take distributed=ray"
+            )
         if self.keep_last < 2:
             raise ValueError(
                 f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -31,7 +31,7 @@ from enn_ppo.settings.schema import flatten, from_dict
 from enn_ppo.tracking.curve import new_figure, save_figure
 from enn_ppo.tracking.logger import read_metrics
 from enn_ppo.tracking.run_dir import CONFIG, METRICS
-from rogue_net.checks import check_choice, check_float
+from rogue_net.checks import HalfOpenUnitInterval, check_fields
 
 try:
     import pandas as pd
@@ -53,25 +53,23 @@ class PlotConfig:
     """Settings of a plot."""
 
     runs: tuple[str, ...]
-    """Run directories, or files of metrics; at least one. Required."""
+    """Run directories, or files of metrics; at least one."""
     x: XAxis = "step"
-    """What runs to the right: environment steps, seconds of training, or updates. Default `step`."""
+    """What runs to the right: environment steps, seconds of training, or updates."""
     y: tuple[str, ...] = ("episodic_reward",)
-    """Metrics, a panel each. Default `episodic_reward`."""
-    smooth: float = 0.0
-    """Weight of the past in a moving average. At least 0, below 1; 0: as measured. Default 0."""
+    """Metrics, a panel each."""
+    smooth: HalfOpenUnitInterval = 0.0
+    """Weight of the past in a moving average. 0: as measured."""
     band: Band = "minmax"
     """What the band about the mean of several seeds spans: from the least to the greatest, the 95 % interval of the mean
-    (Student's t), or a standard deviation to each side. Default `minmax`."""
+    (Student's t), or a standard deviation to each side."""
     output: str = "plot.png"
-    """The picture. Default `plot.png`."""
+    """The picture."""
 
     def __post_init__(self) -> None:
         if not self.runs:
             raise ValueError("give at least one run directory: python -m enn_ppo.plot outputs/my_run")
-        check_choice("x", self.x, get_args(XAxis))
-        check_choice("band", self.band, get_args(Band))
-        check_float("smooth", self.smooth, 0, 1, open_high=True)
+        check_fields(self)
         if not self.y or not all(self.y):
             raise ValueError(f"y must name metrics, with commas between them, got {','.join(self.y)!r}")
         if not self.output.lower().endswith(".png"):

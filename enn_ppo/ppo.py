@@ -31,7 +31,6 @@ from enn_ppo.frames import Frames
 from enn_ppo.moments import Moments, moments_of_all, moments_of_some
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.rollout import Rollout
-from enn_ppo.settings.schedule import parse_schedule
 from rogue_net import Evaluation, RaggedTensor, RogueNet
 from rogue_net.crossing import moved
 from rogue_net.ragged import segment_sum
@@ -67,20 +66,13 @@ class PPOSettings:
     @staticmethod
     def at(ppo: PPOConfig, progress: float = 0.0) -> PPOSettings:
         """The settings at a progress of 0 (the beginning of the training) to 1 (its end)."""
-
-        def now(name: str, *, decays: bool = False) -> float:
-            return parse_schedule(f"ppo.{name}", getattr(ppo, name), decays=decays)(progress)
-
+        scheduled = {name: schedule(progress) for name, schedule in ppo.schedules.items()}
+        if not ppo.teacher:
+            scheduled["teacher_kl"] = 0.0
         return PPOSettings(
-            gamma=now("gamma"),
-            gae_lambda=now("gae_lambda"),
+            **scheduled,
             n_steps=None if ppo.advantages == "gae" else ppo.n_steps or 2**62,
-            clip=now("clip"),
             clip_value=ppo.clip_value,
-            ent_coef=now("ent_coef", decays=ppo.anneal_entropy),
-            vf_coef=now("vf_coef"),
-            teacher_kl=now("teacher_kl") if ppo.teacher else 0.0,
-            target_coef=now("target_coef"),
             target_kl=ppo.target_kl,
             normalize_advantages=ppo.normalize_advantages,
             ratio=ppo.ratio,

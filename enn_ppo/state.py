@@ -27,8 +27,6 @@ from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.recording.recorder import Recorder, open_recorder
 from enn_ppo.sampling import LocalSampler, Sampler
 from enn_ppo.self_play.pool import SelfPlay
-from enn_ppo.settings.distributions import draw_parameters
-from enn_ppo.settings.schedule import Scheduled, parse_schedule
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.counts import Played
 from enn_ppo.tracking.logger import Row
@@ -173,9 +171,9 @@ class TrainState:
         if info := self._draw_env_info():
             with _naming_the_setting():
                 self.sampler.configure(info)
-        config = self.config
-        rates = self._learning_rate(config.optim.lr), self._learning_rate(config.value_optim.lr or config.optim.lr)
-        return Settings(self.step, PPOSettings.at(config.ppo, self.progress()), rates)
+        progress, (policy, value) = self.progress(), self.config.learning_rates
+        rates = self._warmed_up(policy(progress)), self._warmed_up(value(progress))
+        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), rates)
 
     def collect(self, steps: int) -> Any:
         """Play `steps` steps in every environment, and record them if `config.record` is set; see `Sampler.collect`.
@@ -191,10 +189,9 @@ class TrainState:
             self.recorder.flush()
         return rollout
 
-    def _learning_rate(self, lr: Scheduled) -> float:
-        """The learning rate of the next update, from the schedule `lr`, annealing and warm-up."""
+    def _warmed_up(self, rate: float) -> float:
+        """The learning rate of the next update, lowered during the warm-up."""
         optim = self.config.optim
-        rate = parse_schedule("optim.lr", lr, decays=optim.anneal_lr)(self.progress())
         if not optim.warmup_steps:
             return rate
         after = self.step + self.next_steps() * self.config.rollout.num_envs
@@ -204,7 +201,9 @@ class TrainState:
         """Draw the parameters of episodes that begin from now on; empty if none are set."""
         rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, self.step, Purpose.PARAMETERS)))
         num_envs, progress = self.config.rollout.num_envs, self.progress()
-        drawn: dict[str, Sequence[Any]] = dict(draw_parameters(self.config.env.info, progress, num_envs, rng))
+        drawn: dict[str, Sequence[Any]] = {
+            name: each.draw(progress, num_envs, rng) for name, each in self.config.env.distributions.items()
+        }
         asked = self.ranks.lead(lambda: self.callback.env_info(progress, num_envs, rng))
         self.env_info = drawn | dict(asked or {})
         return self.env_info

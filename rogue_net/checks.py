@@ -1,30 +1,119 @@
-"""Checks of single settings: each raises a ValueError with the field, what was given, and what is allowed."""
+"""Checks of settings: each raises a ValueError with the field, the value, and the values that are allowed.
+
+A class of settings states the range of a number in its type, and `check_fields` checks all of its fields by their types:
+
+    @dataclass(frozen=True, kw_only=True)
+    class OptimConfig:
+        epochs: PositiveInt = 3
+        max_grad_norm: PositiveFloat | None = None
+
+        def __post_init__(self) -> None:
+            check_fields(self, "optim.")
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from entity_gym.errors import nearest
 
 
-def check_int(field: str, value: object, minimum: int, *, optional: bool = False) -> None:
-    """Check a whole number.
+@dataclass(frozen=True)
+class Range:
+    """The range of a number in a field's type: `Annotated[int, Range(1)]`. An open end is itself not allowed."""
+
+    low: float
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __str__(self) -> str:
+        if math.isinf(self.high):
+            return f"{'greater than' if self.open_low else 'at least'} {self.low:,g}"
+        return f"in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
+
+    def check(self, field: str, value: object, kind: object, *, optional: bool) -> None:
+        """Check a number. `kind` is `int` or `float`."""
+        if kind is int:
+            check_int(field, value, int(self.low), self.high, optional=optional)
+        else:
+            check_float(field, value, self.low, self.high, open_low=self.open_low, open_high=self.open_high)
+
+
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
+PositiveFloat = Annotated[float, Range(0, open_low=True)]
+NonNegativeFloat = Annotated[float, Range(0)]
+UnitInterval = Annotated[float, Range(0, 1)]
+HalfOpenUnitInterval = Annotated[float, Range(0, 1, open_high=True)]
+
+
+def check_fields(settings: Any, section: str = "") -> None:
+    """Check every field of a dataclass by its type: a number with a `Range`, a text, a truth value, a choice, or a section.
 
     Args:
-        field: the dotted name of the setting, for the message.
-        value: what was given.
-        minimum: the smallest value allowed.
-        optional: whether None is allowed too.
+        settings: the dataclass; fields of other types are left to it.
+        section: its dotted name, with a dot at its end, for messages.
+    """
+    for name, hint in field_types(type(settings)).items():
+        _check(section + name, getattr(settings, name), hint)
+
+
+@functools.cache
+def field_types(cls: Any) -> dict[str, Any]:
+    """The type of every field, with its `Range`."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def alternatives(hint: object) -> list[Any]:
+    """The types of a union, or the type itself."""
+    return list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+
+
+def split_range(kind: object) -> tuple[Any, Range | None]:
+    """A type and its range, which is None where it has none."""
+    return get_args(kind)[:2] if get_origin(kind) is Annotated else (kind, None)
+
+
+def _check(field: str, value: object, hint: object) -> None:
+    kinds = alternatives(hint)
+    optional = NoneType in kinds
+    kinds = [kind for kind in kinds if kind is not NoneType]
+    if len(kinds) > 1:  # a number or a word: `PositiveInt | Literal["auto"]`
+        kinds = [kind for kind in kinds if (get_origin(kind) is Literal) == isinstance(value, str)]
+    if len(kinds) != 1 or (optional and value is None):
+        return
+    kind, range_ = split_range(kinds[0])
+    if range_ is not None:
+        range_.check(field, value, kind, optional=optional)
+    elif get_origin(kind) is Literal:
+        check_choice(field, value, get_args(kind))
+    elif kind is bool:
+        check_bool(field, value)
+    elif kind is str:
+        check_text(field, value, optional=optional)
+    elif dataclasses.is_dataclass(kind) and isinstance(kind, type) and not isinstance(value, kind):
+        raise ValueError(f"{field} must be a {kind.__name__}, got {value!r}")
+
+
+def check_int(field: str, value: object, low: int, high: float = math.inf, *, optional: bool = False) -> None:
+    """Check a whole number between `low` and `high`, or None if it is optional.
 
     Raises:
-        ValueError: with the field, the value and what is allowed.
+        ValueError: with the field, the value and the range.
     """
     if optional and value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        allowed = f"an integer of at least {minimum}" + (" or null" if optional else "")
-        raise ValueError(f"{field} must be {allowed}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        allowed = f"an integer of at least {low}" + ("" if math.isinf(high) else f" and at most {high:g}")
+        raise ValueError(f"{field} must be {allowed}{' or null' if optional else ''}, got {value!r}")
 
 
 def check_float(

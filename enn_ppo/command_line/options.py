@@ -1,8 +1,4 @@
-"""The options of `--help` and docs/options.md, from the docstrings of the settings.
-
-A field's docstring is sentences. One may say the range (`At least 1, at most 8; null: no limit.`), and the last one says
-the default (`Default 3.`, `Default null: no limit.`) or that there is none (`Required.`); the rest is the meaning.
-"""
+"""The options of `--help` and docs/options.md, from the types, defaults and docstrings of the settings' fields."""
 
 from __future__ import annotations
 
@@ -14,13 +10,21 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+from enn_ppo.settings.schedule import Scheduled
 from enn_ppo.settings.schema import section_of
+from rogue_net.checks import alternatives, field_types, split_range
 
-_RANGE = re.compile(r"(At least|Each at least|Greater than|In) [^;]*")
 _WIDTH, _COLUMN = 120, 44  # of what --help prints, and where its second column begins
-_DEFAULT = re.compile(r"Default:? ([^:]+)(?:: (.*))?")
+_TYPES = {
+    NoneType: "null",
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    Scheduled: "number or schedule",
+}
 
 
 class Option(NamedTuple):
@@ -29,7 +33,7 @@ class Option(NamedTuple):
     name: str  # dotted
     type: str
     default: str  # as YAML writes it; empty where there is none
-    range: str  # numbers: from where to where; choices: which; else empty
+    range: str  # of a number; or the choices; else empty
     meaning: str
 
 
@@ -44,19 +48,19 @@ class Section(NamedTuple):
 
 def sections_of(cls: type[Any], path: str = "", summary: str = "", *, optional: bool = False) -> list[Section]:
     """The sections of a settings class in the order of their fields, each before those nested in it; the top one is last."""
-    docs, hints = field_docstrings(cls), get_type_hints(cls)
+    docs, hints = field_docstrings(cls), field_types(cls)
     own = Section(path, summary or _first_sentence(inspect.getdoc(cls) or ""), [], optional)
     inner: list[Section] = []
     for field in dataclasses.fields(cls):
         hint, name = hints[field.name], f"{path}.{field.name}" if path else field.name
-        option = _option(name, field, hint, docs[field.name])
         section = section_of(hint)
         if section is None:
-            own.options.append(option)
+            kind, range_ = _type_and_range(hint)
+            own.options.append(Option(name, kind, _default(field), range_, docs[field.name]))
         elif hint == section:
             inner += sections_of(section, name, optional=optional)
         else:  # may be null: what that means stands with the field
-            inner += sections_of(section, name, option.meaning, optional=True)
+            inner += sections_of(section, name, docs[field.name], optional=True)
     return [own, *inner] if path else [*inner, own]
 
 
@@ -67,28 +71,20 @@ def field_docstrings(cls: type[Any]) -> dict[str, str]:
         ValueError: a field has none.
     """
     docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        (body,) = (node.body for node in ast.parse(inspect.getsource(base)).body if isinstance(node, ast.ClassDef))
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined]
         for node, following in zip(body, [*body[1:], None], strict=True):
-            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-                continue
-            if not (
-                isinstance(following, ast.Expr)
-                and isinstance(following.value, ast.Constant)
-                and isinstance(following.value.value, str)
-            ):
-                raise ValueError(f"{base.__name__}.{node.target.id} has no docstring below it")
-            docs[node.target.id] = " ".join(following.value.value.split())
+            match node, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+                case ast.AnnAssign(target=ast.Name(id=name)), _:
+                    raise ValueError(f"{base.__name__}.{name} has no docstring below it")
     return docs
 
 
 def written(value: object) -> str:
     """A value in the syntax of YAML and of the command line."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, default=list)
+    return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
 def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:
@@ -112,69 +108,30 @@ def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Se
     return "\n".join(lines).strip("\n")
 
 
-def _option(name: str, field: dataclasses.Field[Any], hint: object, doc: str) -> Option:
-    default, bounds, meaning = "", "", []
-    for sentence in re.split(r"\.\s+", doc.removesuffix(".")):
-        said = _DEFAULT.fullmatch(sentence)
-        limits = _RANGE.match(sentence)
-        if said:
-            default = written(_default(field))
-            meaning += [f"{default}: {said[2]}"] if said[2] else []
-        elif limits:
-            bounds = limits[0][0].lower() + limits[0][1:]
-            meaning += [_capitalized(sentence[limits.end() + 1 :].strip())] if limits.end() < len(sentence) else []
-        elif sentence != "Required":
-            meaning.append(sentence)
-    return Option(name, _type_in_words(hint), default, bounds or _choices(hint), ". ".join(meaning) + ".")
-
-
-def _capitalized(clause: str) -> str:
-    """A clause as a sentence; `null: no limit` stays as it is."""
-    return clause if re.match(r"\S+: |[`\d]|null ", clause) else clause[:1].upper() + clause[1:]
-
-
-def _default(field: dataclasses.Field[Any]) -> object:
+def _default(field: dataclasses.Field[Any]) -> str:
     if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+        return written(field.default_factory())
+    return "" if field.default is dataclasses.MISSING else written(field.default)
 
 
-def _type_in_words(hint: object) -> str:
-    """`int | None` -> `integer or null`."""
-    kinds = get_args(hint) if get_origin(hint) not in (Literal, dict) and not _is_list(hint) else (hint,)
-    kinds = kinds or (hint,)
-    if {float, str} <= set(kinds):
-        words = ["number or schedule"]
-    else:
-        words = [_kind_in_words(kind) for kind in kinds if kind is not NoneType]
-    return " or ".join(words + ["null"] * (NoneType in kinds))
-
-
-def _kind_in_words(kind: object) -> str:
-    if get_origin(kind) is Literal:
-        choices = get_args(kind)
-        return "choice" if len(choices) > 1 else f"`{choices[0]}`"
-    if get_origin(kind) is dict:
-        return "mapping"
-    if _is_list(kind):
-        return "list of integers" if get_args(kind) == (int,) else "list of texts"
-    if dataclasses.is_dataclass(kind):
-        return "section"
-    names: dict[object, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
-    return names[kind]
-
-
-def _is_list(hint: object) -> bool:
-    origin = get_origin(hint)
-    return isinstance(origin, type) and issubclass(origin, Sequence)
-
-
-def _choices(hint: object) -> str:
-    """`a`, `b` of a Literal; else empty."""
-    for kind in (hint, *get_args(hint)):
-        if get_origin(kind) is Literal and len(get_args(kind)) > 1:
-            return ", ".join(f"`{choice}`" for choice in get_args(kind))
-    return ""
+def _type_and_range(hint: object) -> tuple[str, str]:
+    """`PositiveInt | None` -> ("integer or null", "at least 1")."""
+    types, ranges = [], []
+    for kind, range_ in map(split_range, alternatives(hint)):
+        origin, arguments = get_origin(kind), get_args(kind)
+        if range_ is not None:
+            ranges.append(str(range_))
+        if origin is Literal:
+            choices = [f"`{choice}`" for choice in arguments]
+            types.append("choice" if len(choices) > 1 else choices[0])
+            ranges += [", ".join(choices)] * (len(choices) > 1)
+        elif origin is dict:
+            types.append("mapping")
+        elif isinstance(origin, type) and issubclass(origin, Sequence):
+            types.append("list of integers" if arguments == (int,) else "list of texts")
+        else:
+            types.append(_TYPES[kind])
+    return " or ".join(types), ", ".join(ranges)
 
 
 def _look_up(values: Any, name: str) -> Any:
@@ -194,17 +151,14 @@ def _entries(option: Option, value: object) -> list[str]:
     told = all(choice in text for choice in option.range.split(", "))  # also where there is no range
     text = (text if told else f"{text} ({option.range})").replace("`", "")
     if isinstance(value, Mapping) and value:
-        return [
-            _entry(option.name, "", text),
-            *(_entry(f"  {option.name}.{key}", written(value[key])) for key in value),
-        ]
+        names = [_entry(f"  {option.name}.{key}", written(value[key])) for key in value]
+        return [_entry(option.name, "", text), *names]
     return [_entry(option.name, written(value), text)]
 
 
 def _entry(name: str, value: str, text: str = "") -> str:
     """`  name=value    text`, the text in a column of its own."""
     head = f"  {name}={value}" if value else f"  {name}"
-    body = textwrap.wrap(text, _WIDTH - _COLUMN)
-    if len(head) > _COLUMN - 2:
-        return "\n".join([head, *(" " * _COLUMN + line for line in body)])
-    return "\n".join([head.ljust(_COLUMN) + (body or [""])[0], *(" " * _COLUMN + line for line in body[1:])]).rstrip()
+    body = textwrap.wrap(text, _WIDTH - _COLUMN) or [""]
+    lines = [head, *body] if len(head) > _COLUMN - 2 else [head.ljust(_COLUMN) + body[0], *body[1:]]
+    return "\n".join([lines[0].rstrip(), *(" " * _COLUMN + line for line in lines[1:] if line)])

@@ -8,73 +8,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from enn_ppo.settings.schedule import Schedule, parse_schedule
-from enn_ppo.settings.schema import plain
-
-Distribution = float | str | list[Any] | dict[str, float | str]
 
 
-def check_distributions(where: str, distributions: object) -> dict[str, Distribution]:
-    """A plain copy of what `env.info` says.
+@dataclass(frozen=True)
+class Distribution:
+    """The distribution of one parameter.
 
-    Raises:
-        ValueError: naming the parameter, what was given and what is allowed.
+    Attributes:
+        choices: values of which one is drawn; or empty.
+        low: the smallest value.
+        high: the largest value; None: the value is that of `low`.
     """
-    if not isinstance(distributions, Mapping):
-        raise ValueError(f"{where} must be a mapping of parameters to distributions, got {distributions!r}")
-    checked: dict[str, Distribution] = plain(distributions, where)
-    for name, given in checked.items():
-        field = f"{where}.{name}"
-        if isinstance(given, list):
-            if not given:
-                raise ValueError(f"{field} must list at least one value to draw from, got []")
-        elif isinstance(given, dict):
-            if set(given) != {"low", "high"}:
-                raise ValueError(f"{field} must be a mapping of low and high, got {given!r}")
-            low, high = (parse_schedule(f"{field}.{end}", given[end]) for end in ("low", "high"))
-            if any(low(time) > high(time) for time in _times(low, high)):
-                raise ValueError(f"{field} must have low at most high at all times, got {given!r}")
-        else:
-            parse_schedule(field, given)
-    return checked
 
+    choices: Sequence[Any] = ()
+    low: Schedule = Schedule(())
+    high: Schedule | None = None
 
-def draw_parameters(
-    distributions: Mapping[str, Distribution], progress: float, num_envs: int, rng: np.random.Generator
-) -> dict[str, list[Any]]:
-    """Draw each environment's parameters.
-
-    Args:
-        distributions: as `check_distributions` returned them.
-        progress: of the training, 0 to 1.
-        num_envs: N.
-        rng: source of the draws.
-
-    Returns:
-        Parameter -> N values, as `VecEnv.configure` takes them.
-    """
-    return {name: _draw(given, progress, num_envs, rng) for name, given in distributions.items()}
-
-
-def _draw(given: Distribution, progress: float, num_envs: int, rng: np.random.Generator) -> list[Any]:
-    if isinstance(given, list):
-        return [given[i] for i in rng.integers(len(given), size=num_envs)]
-    if isinstance(given, dict):
-        low, high = (parse_schedule(end, given[end]) for end in ("low", "high"))
-        smallest, largest = low(progress), max(low(progress), high(progress))
-        if _is_whole(low) and _is_whole(high):
+    def draw(self, progress: float, num_envs: int, rng: np.random.Generator) -> list[Any]:
+        """Draw a value for each of `num_envs` environments, at a progress of the training of 0 to 1."""
+        if self.choices:
+            return [self.choices[i] for i in rng.integers(len(self.choices), size=num_envs)]
+        smallest, whole = self.low(progress), _is_whole(self.low)
+        if self.high is None:
+            return [round(smallest) if whole else smallest] * num_envs
+        largest = max(smallest, self.high(progress))
+        if whole and _is_whole(self.high):
             values: list[Any] = rng.integers(round(smallest), round(largest) + 1, size=num_envs).tolist()
         else:
             values = rng.uniform(smallest, largest, size=num_envs).tolist()
         return values
-    schedule = parse_schedule("value", given)
-    value = schedule(progress)
-    return [round(value) if _is_whole(schedule) else value] * num_envs
+
+
+def parse_distributions(where: str, given: Mapping[str, Any]) -> dict[str, Distribution]:
+    """Parse a mapping of parameters to distributions.
+
+    Raises:
+        ValueError: naming the parameter, what was given and what is allowed.
+    """
+    return {name: _parse(f"{where}.{name}", value) for name, value in given.items()}
+
+
+def _parse(field: str, given: Any) -> Distribution:
+    if isinstance(given, list):
+        if not given:
+            raise ValueError(f"{field} must list at least one value to draw from, got []")
+        return Distribution(choices=given)
+    if not isinstance(given, dict):
+        return Distribution(low=parse_schedule(field, given))
+    if set(given) != {"low", "high"}:
+        raise ValueError(f"{field} must be a mapping of low and high, got {given!r}")
+    low, high = (parse_schedule(f"{field}.{end}", given[end]) for end in ("low", "high"))
+    if any(low(time) > high(time) for time in _times(low, high)):
+        raise ValueError(f"{field} must have low at most high at all times, got {given!r}")
+    return Distribution(low=low, high=high)
 
 
 def _times(*schedules: Schedule) -> list[float]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rogue_net.checks import check_float
+from rogue_net.checks import Range
 
 Shape = Literal["->", "cos", "step"]
 #: A number that stays, or a schedule's text.
@@ -91,14 +91,28 @@ def _read_point(text: str) -> tuple[float, float] | None:
     return (progress, value) if math.isfinite(value) and math.isfinite(progress) else None
 
 
-def check_scheduled(field: str, value: object, low: float, high: float = math.inf, **open_ends: bool) -> None:
-    """Check a number or a schedule, all of whose values must be between `low` and `high`; see `check_float`.
+@dataclass(frozen=True)
+class ScheduleRange(Range):
+    """The range of a number or of all values of a schedule: `Annotated[Scheduled, ScheduleRange(0, 1)]`."""
 
-    Raises:
-        ValueError: with the field, the value and what is allowed.
-    """
-    for _, point in parse_schedule(field, value).points:
-        try:
-            check_float(field, point, low, high, **open_ends)
-        except ValueError as error:
-            raise ValueError(f"{error} (in {value!r})" if isinstance(value, str) else str(error)) from None
+    closed: bool = False  # whether a schedule may have the values of open ends
+
+    def check(self, field: str, value: object, kind: object = float, *, optional: bool = False) -> None:
+        """Check a number or a schedule.
+
+        Raises:
+            ValueError: with the field, the value and the range.
+        """
+        points = parse_schedule(field, value).points
+        if not isinstance(value, str):
+            return super().check(field, value, float, optional=optional)
+        range_ = Range(self.low, self.high) if self.closed else self
+        for _, point in points:
+            try:
+                Range.check(range_, field, point, float, optional=optional)
+            except ValueError as error:
+                raise ValueError(f"{error} (in {value!r})") from None
+
+
+#: Greater than 0; a schedule may reach 0.
+LearningRate = Annotated[Scheduled, ScheduleRange(0, open_low=True, closed=True)]

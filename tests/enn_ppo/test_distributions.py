@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.settings.distributions import check_distributions, draw_parameters
+from enn_ppo.config import EnvConfig
+from enn_ppo.settings.distributions import parse_distributions
 
 
 def draw(distribution: object, progress: float = 0.0, num_envs: int = 400, seed: int = 1) -> list[Any]:
-    checked = check_distributions("env.info", {"x": distribution})
-    return draw_parameters(checked, progress, num_envs, np.random.default_rng(seed))["x"]
+    parsed = parse_distributions("env.info", {"x": distribution})
+    return parsed["x"].draw(progress, num_envs, np.random.default_rng(seed))
 
 
 # --- What is drawn ---
@@ -65,9 +66,10 @@ def test_the_ends_may_be_schedules() -> None:
 
 
 def test_the_same_generator_draws_the_same() -> None:
-    distributions = check_distributions("env.info", {"a": [1, 2, 3], "b": {"low": 0.0, "high": 1.0}})
-    first, second = (draw_parameters(distributions, 0.3, 20, np.random.default_rng(5)) for _ in range(2))
-    assert first == second
+    distributions = parse_distributions("env.info", {"a": [1, 2, 3], "b": {"low": 0.0, "high": 1.0}})
+    for distribution in distributions.values():
+        first, second = (distribution.draw(0.3, 20, np.random.default_rng(5)) for _ in range(2))
+        assert first == second
     assert draw([1, 2, 3], seed=5) != draw([1, 2, 3], seed=6)
 
 
@@ -88,14 +90,14 @@ def test_what_is_drawn_lies_between_the_ends_of_its_moment(
 
 
 def test_nothing_says_nothing() -> None:
-    assert draw_parameters(check_distributions("env.info", {}), 0.0, 4, np.random.default_rng(0)) == {}
+    assert EnvConfig().distributions == {}
 
 
 def test_what_was_checked_is_a_copy() -> None:
     given_ = {"x": [1, 2]}
-    checked = check_distributions("env.info", given_)
+    config = EnvConfig(info=given_)
     given_["x"].append(3)
-    assert checked == {"x": [1, 2]}
+    assert config.info == {"x": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -121,11 +123,11 @@ def test_what_was_checked_is_a_copy() -> None:
 )
 def test_what_cannot_be_drawn_from_is_refused_with_the_parameter(distribution: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_distributions("env.info", {"x": distribution})
+        EnvConfig(info={"x": distribution})
 
 
 def test_parameters_are_a_mapping_with_texts_as_names() -> None:
     with pytest.raises(ValueError, match=r"env\.info must be a mapping of parameters to distributions, got \[3\]"):
-        check_distributions("env.info", [3])
+        EnvConfig(info=[3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"env\.info must have texts as names, got 1"):
-        check_distributions("env.info", {1: 2})
+        EnvConfig(info={1: 2})  # type: ignore[dict-item]

@@ -234,8 +234,8 @@ def test_a_run_without_blocks_that_is_resumed_in_halves_starts_new_episodes_and_
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RolloutConfig(pipeline=3), r"rollout\.pipeline must be an integer, 1 or 2, got 3"),
-        (lambda: RolloutConfig(pipeline=True), r"rollout\.pipeline must be an integer, 1 or 2, got True"),
+        (lambda: RolloutConfig(pipeline=3), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got 3"),
+        (lambda: RolloutConfig(pipeline=True), r"rollout\.pipeline must be an integer of at least 1 and at most 2, got True"),
         (
             lambda: RolloutConfig(num_envs=5, pipeline=2),
             r"rollout\.num_envs=5 must be even with rollout\.pipeline=2, whose blocks are its halves",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from enn_ppo.config import PPOConfig
 from enn_ppo.ppo import PPOSettings
-from enn_ppo.settings.schedule import Schedule, check_scheduled, parse_schedule
+from enn_ppo.settings.schedule import Schedule, parse_schedule
 
 VALUES = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 PROGRESS = st.floats(0, 1)
@@ -150,9 +150,9 @@ def test_what_is_neither_a_number_nor_a_text_is_refused(given_: object) -> None:
 
 
 def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole_text() -> None:
-    check_scheduled("ppo.gamma", "0@0 -> 1@1", 0, 1)
+    assert PPOConfig(gamma="0@0 -> 1@1").schedules["gamma"](0.5) == 0.5
     with pytest.raises(ValueError, match=r"ppo\.gamma must be .* at most 1, got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"):
-        check_scheduled("ppo.gamma", "0.9@0 -> 1.1@1", 0, 1)
+        PPOConfig(gamma="0.9@0 -> 1.1@1")
     with pytest.raises(
         ValueError, match=r"ppo\.clip must be a number greater than 0.*, got 0\.0 \(in '0\.2@0 -> 0@1'\)"
     ):

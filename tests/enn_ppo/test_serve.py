@@ -259,7 +259,7 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_user(
     [
         ({"checkpoint": " "}, "checkpoint must name a run directory"),
         ({"host": ""}, "host must name an address"),
-        ({"port": 70_000}, "port must be at most 65535, got 70000"),
+        ({"port": 70_000}, "port must be an integer of at least 0 and at most 65535, got 70000"),
         ({"port": -1}, "port must be"),
         ({"temperature": 0}, "temperature must be"),
         ({"max_clients": 0}, "max_clients must be"),
