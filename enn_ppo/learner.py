@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -61,7 +61,7 @@ class LearnerState(NamedTuple):
 class Learns(Protocol):
     """A learner, as `TrainState` uses it: a `Learner` in this process, or a proxy of one in another process.
 
-    `rollout` is what the sampler of the same run collects: a `Rollout`, or with Ray a reference to one.
+    `rollout` is what the sampler of the same run collects for its policy: a `Rollout`, or with Ray a reference to one.
     """
 
     device: torch.device
@@ -70,8 +70,8 @@ class Learns(Protocol):
     def model(self) -> ActorCritic:
         """The current policy and value function."""
 
-    def learn(self, rollout: Any, settings: Settings) -> Learned:
-        """Train on a rollout once: one update."""
+    def learning(self, rollout: Any, settings: Settings) -> Callable[[], Learned]:
+        """Begin an update, which trains on a rollout. The returned function ends it: learners elsewhere train meanwhile."""
 
     def measure_rollout(self, rollout: Any) -> None:
         """Initialise the input statistics from a rollout, without training on it."""
@@ -130,6 +130,7 @@ class Learner:
         self._learn_minibatch = MinibatchGraph() if self.uses_graphs else None
         self.model = make_model(config, obs_space, action_space).to(device)
         self.optimizer = make_optimizer(self.model, config, device if self.uses_graphs else None)
+        self._num_players = num_players
         num_columns = config.rollout.num_envs // ranks.size * num_players
         self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
@@ -166,8 +167,13 @@ class Learner:
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
             self.measure(rollout.frames.obs)
-        played = self.ranks.gather_objects(summarize(rollout, self._action_space))
-        return Learned(stats, merge_played(played))
+        played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
+        # several frames of a policy with several players are one step of an environment
+        return Learned(stats, played._replace(num_frames=played.num_frames // self._num_players))
+
+    def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
+        """See `Learns`: the update takes place when it is asked for."""
+        return partial(self.learn, rollout, settings)
 
     def begin(self, settings: Settings) -> None:
         """Set the learning rates of an update, and seed its shuffling."""

@@ -6,10 +6,9 @@ Shapes: T steps, N environments, B = T * N frames ordered by step and then envir
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +18,15 @@ from torch import Tensor
 from enn_ppo.actor_critic import Actor
 from enn_ppo.frames import Frames, cat_columns
 from enn_ppo.graphs.acting import ActGraph
+from enn_ppo.players import Cast
 from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
-from entity_gym.pools.episodes import Episode, EpisodeTracker, RunningEpisodes
+from entity_gym.pools.episodes import Episode, EpisodeTracker
+from entity_gym.pools.players import Seating
+from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
 from rogue_net.crossing import moved, to_device
 from rogue_net.ragged import Cat
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -93,39 +93,108 @@ class Rollout:
         )
 
 
-class EnvBlock(ABC, Generic[T]):
+class EnvBlock:
     """Environments that are played together, and carried from one rollout to the next.
+
+    A policy that plays several players of a world has a column of its rollout for each environment and player, those of the
+    first player first. A column holds the observations of that player (`Seating.show`), its actors, its actions and its
+    reward. `env_id` of a column is environment * (number of the policy's players) + (index of the player among them).
 
     Args:
         vec_env: N environments.
-        device: where policies are.
+        nets: name -> policy and value function; not changed.
+        device: of the policies.
         seed: of the sampling noise.
-        tracker: of their episodes; it knows the number of environment 0 among all of the run.
+        first_env: number of environment 0 among all of the run.
+        cast: the players that each policy plays; None: the one policy plays everything.
+        graphs: whether acting uses CUDA graphs.
+        logits: whether rollouts keep the logits of all choices, for recordings. They are computed without a graph.
     """
 
-    def __init__(self, vec_env: VecEnv, device: torch.device, seed: int, tracker: RunningEpisodes) -> None:
-        self.vec_env = vec_env
-        self.device = device
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        nets: Mapping[str, Actor],
+        device: torch.device,
+        seed: int,
+        first_env: int = 0,
+        *,
+        cast: Cast | None = None,
+        graphs: bool = False,
+        logits: bool = False,
+    ) -> None:
+        self.vec_env, self.device = vec_env, device
+        self._nets, self._cast, self._logits = nets, cast, logits
+        self._graphs = {name: ActGraph(net, device) for name, net in nets.items()} if graphs and not logits else {}
         self.seed_noise(seed)
-        self.env_id: NDArray[np.int64] = tracker.first_env + np.arange(len(vec_env))  # among all of the run
-        self.tracker = tracker
-        self.obs: VecObs | None = None  # what the environments show now; None before `reset`
+        self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # among all of the run
+        self.tracker = (
+            PlayersTracker(len(vec_env), cast.policies, first_env) if cast else EpisodeTracker(len(vec_env), first_env)
+        )
+        self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
 
-    @abstractmethod
     def begin(self, steps: int) -> None:
-        """Begin a rollout of so many steps where the last one has ended."""
+        """Begin a rollout of `steps` steps where the last one has ended."""
+        assert self.obs is not None, "reset first"
+        keys = self.noise_keys(steps)
+        views = self._show(self.obs)
+        self._stats = {name: RolloutStats() for name in self._nets}
+        if self._cast is None:
+            seats = [(name, keys, self.env_id) for name in self._nets]
+        else:
+            seats = [
+                (name, keyed(keys, torch.tensor(player, device=self.device)), self.env_id * len(players) + place)
+                for name, players in self._cast.policies.items()
+                for place, player in enumerate(players)
+            ]
+        self._trajectories: dict[str, list[Trajectory]] = {name: [] for name in self._nets}
+        for (name, own_keys, env_id), view in zip(seats, views, strict=True):
+            graph = self._graphs.get(name)
+            trajectory = Trajectory(
+                self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, graph=graph
+            )
+            self._trajectories[name].append(trajectory)
 
-    @abstractmethod
     def act(self) -> Mapping[str, VecAction]:
-        """Choose an action for every actor of the current observation."""
+        """Choose an action for every actor of the current observations."""
+        started = time.perf_counter()
+        actions = [trajectory.act() for played in self._trajectories.values() for trajectory in played]
+        joined = self._seating.join(list(zip(self._parts, actions, strict=True))) if self._cast else actions[0]
+        for stats in self._stats.values():
+            stats.act_seconds += time.perf_counter() - started
+        return joined
 
-    @abstractmethod
     def observe(self, obs: VecObs, waited: float) -> None:
-        """Take in the observation that the actions have led to, which was waited for so many seconds."""
+        """Take in the observations that the actions have led to, after waiting `waited` seconds for them."""
+        self.obs = obs
+        trajectories = [trajectory for played in self._trajectories.values() for trajectory in played]
+        for trajectory, view in zip(trajectories, self._show(obs), strict=True):
+            trajectory.observe(view)
+        if isinstance(self.tracker, PlayersTracker):
+            ended = self.tracker.step(obs, self._seating.rewards)
+        else:
+            ended = [dict.fromkeys(self._nets, episode) for episode in self.tracker.step(obs)]
+        for name, stats in self._stats.items():
+            stats.add([each[name] for each in ended], obs.metrics)
+            stats.env_seconds += waited
 
-    @abstractmethod
-    def finish(self) -> T:
-        """Everything that was played since `begin`."""
+    def finish(self) -> dict[str, Rollout]:
+        """Name of the policy -> what it has played since `begin`."""
+
+        def played(trajectories: Sequence[Trajectory], stats: RolloutStats) -> Rollout:
+            # statistics count all players of a policy together
+            of_each = [stats, *(RolloutStats() for _ in trajectories[1:])]
+            return Rollout.merged([each.rollout(own) for each, own in zip(trajectories, of_each, strict=True)])
+
+        return {name: played(self._trajectories[name], stats) for name, stats in self._stats.items()}
+
+    def _show(self, obs: VecObs) -> list[VecObs]:
+        """The view of each player, in the order of the policies; of a policy that plays everything, all of `obs`."""
+        if self._cast is None:
+            return [obs]
+        self._seating = Seating(obs, self._cast.mapping)
+        self._parts = [self._seating.part(player) for players in self._cast.policies.values() for player in players]
+        return [self._seating.show(part) for part in self._parts]
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> None:
         """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
@@ -172,63 +241,6 @@ class EnvBlock(ABC, Generic[T]):
     def close(self) -> None:
         """Release everything. May be called twice."""
         self.vec_env.close()
-
-
-class Collector(EnvBlock[Rollout]):
-    """Environments in which one policy plays.
-
-    Args:
-        vec_env: N environments.
-        net: the policy, and its values; evaluated, never changed.
-        device: where the policy is.
-        seed: of the sampling noise.
-        first_env: the number of environment 0, where these are a part of more.
-        graphs: whether acting is recorded as a CUDA graph.
-        logits: whether rollouts keep the logits of all choices, for recordings. They are computed without a graph.
-    """
-
-    def __init__(
-        self,
-        vec_env: VecEnv,
-        net: Actor,
-        device: torch.device,
-        seed: int,
-        first_env: int = 0,
-        *,
-        graphs: bool = False,
-        logits: bool = False,
-    ) -> None:
-        self._episodes = EpisodeTracker(len(vec_env), first_env)
-        super().__init__(vec_env, device, seed, self._episodes)
-        self.net, self._logits = net, logits
-        self._graph = ActGraph(net, device) if graphs and not logits else None
-
-    def collect(self, steps: int) -> Rollout:
-        """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
-        return play([self], steps)[0]
-
-    def begin(self, steps: int) -> None:
-        assert self.obs is not None, "reset first"
-        keys = self.noise_keys(steps)
-        self._stats = RolloutStats()
-        self._trajectory = Trajectory(
-            self.net, self.device, keys, self.obs, self.env_id, logits=self._logits, graph=self._graph
-        )
-
-    def act(self) -> Mapping[str, VecAction]:
-        started = time.perf_counter()
-        actions = self._trajectory.act()
-        self._stats.act_seconds += time.perf_counter() - started
-        return actions
-
-    def observe(self, obs: VecObs, waited: float) -> None:
-        self.obs = obs
-        self._trajectory.observe(obs)
-        self._stats.add(self._episodes.step(obs), obs.metrics)
-        self._stats.env_seconds += waited
-
-    def finish(self) -> Rollout:
-        return self._trajectory.rollout(self._stats)
 
 
 class Trajectory:
@@ -333,14 +345,14 @@ class Trajectory:
 
 
 @torch.no_grad()
-def play(blocks: Sequence[EnvBlock[T]], steps: int) -> list[T]:
+def play(blocks: Sequence[EnvBlock], steps: int) -> list[dict[str, Rollout]]:
     """Play `steps` steps in every block; one block is a plain loop.
 
     Several blocks are played in turns: the policy acts in one while the others are stepped, by the threads or processes of
     their pools. The calling thread does everything else, so what is played does not depend on which was ready first.
 
     Returns:
-        What was played in each.
+        For each block, name of the policy -> its rollout.
 
     Raises:
         BaseException: what environments or policies raise; of several blocks the one whose turn came first.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
@@ -22,15 +21,6 @@ from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.metrics import metrics_row
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from enn_ppo.tracking.run_output import RunOutput
-from entity_gym.pools.episodes import Episode
-
-
-class Due(NamedTuple):
-    """Tasks that are due after an update."""
-
-    evaluation: bool
-    checkpoint: bool
-    end: bool  # the update was the last
 
 
 class Run:
@@ -38,52 +28,73 @@ class Run:
 
     Args:
         state: of the training.
-        output: terminal, metrics.jsonl and trackers.
-        evaluator: of checkpoints.
+        run_dir: what `resume` takes.
+        outputs: policy -> terminal, metrics.jsonl and trackers; empty on all ranks but the first, which show and write nothing.
+        evaluators: policy -> evaluator of its checkpoints; empty likewise.
         callback: of the user.
+
+    Attributes:
+        metrics: policy -> row of its last update; empty before the first.
+        stopped: whether a callback has stopped the training.
     """
 
-    def __init__(self, state: TrainState, output: RunOutput, evaluator: Evaluator, callback: Callback) -> None:
-        self.state = state
-        self.output = output
-        self.evaluator = evaluator
-        self.callback = callback
-        self.metrics: Row | None = None  # of the last update
-        self.stopped = False  # whether a callback has stopped the training
-        self.together: Sequence[Run] = (self,)  # the runs of all policies that play in the same environments
-        self.home = output.run_dir  # what `resume` takes
+    def __init__(
+        self,
+        state: TrainState,
+        run_dir: Path,
+        outputs: Mapping[str, RunOutput],
+        evaluators: Mapping[str, Evaluator],
+        callback: Callback,
+    ) -> None:
+        self.state, self.run_dir, self.callback = state, run_dir, callback
+        self._outputs, self._evaluators = outputs, evaluators
+        self.metrics: dict[str, Row] = {}
+        self.stopped = False
         self._evaluated_until = state.step
 
-    def report(self, learned: Learned, settings: Settings, seconds: float) -> None:
-        """Count an update, log it, and call the user's callback. `seconds` is how long it took; rank 0's value counts."""
-        state, played = self.state, learned.played
-        elapsed = state.ranks.lead(lambda: seconds)
-        evaluated = state.ranks.lead(lambda: self._evaluated(self.evaluator.poll()))
-        state.advance(played, elapsed)
-        row = metrics_row(
-            state.step,
-            played,
-            learned.stats,
-            learning_rate=settings.learning_rates[0],
-            ent_coef=float(settings.ppo.ent_coef),
-            run_seconds=state.seconds,
-            update_seconds=elapsed,
-            extra=state.metrics() | evaluated,
-        )
-        self.metrics = row
-        self.stopped = state.ranks.lead(lambda: self._tell(row, played.episodes))
+    def say(self, text: str) -> None:
+        """Print a line, once for all policies."""
+        for output in list(self._outputs.values())[:1]:
+            output.say_of_all(text)
 
-    def _tell(self, row: Row, episodes: Sequence[Episode]) -> bool:
-        """Log a row and call the user's callback; returns whether that stops the training."""
-        self._log(row)
-        for episode in episodes:
+    def report(self, learned: Mapping[str, Learned], settings: Settings, seconds: float) -> None:
+        """Count an update of all policies, log it, and call the user's callback.
+
+        Args:
+            learned: policy -> result of its update.
+            settings: of the update.
+            seconds: that it took; those of rank 0 count.
+        """
+        state = self.state
+        elapsed = state.ranks.lead(lambda: seconds)
+        evaluated = {name: self._evaluated(name, evaluator.poll()) for name, evaluator in self._evaluators.items()}
+        state.advance(learned, elapsed)
+        shared = state.metrics()
+        for name, each in learned.items():
+            self.metrics[name] = metrics_row(
+                state.step,
+                each.played,
+                each.stats,
+                learning_rate=settings.learning_rates[0],
+                ent_coef=float(settings.ppo.ent_coef),
+                run_seconds=state.seconds,
+                update_seconds=elapsed,
+                extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
+            )
+        self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
+
+    def _tell(self, name: str, learned: Learned) -> bool:
+        """Log a policy's row and call the user's callback; returns whether that stops the training."""
+        self._log(name, self.metrics[name])
+        for episode in learned.played.episodes:
             self.callback.on_episode(episode)
-        update = Update(self.state.step, row, lambda: self.state.net)
+        learner = self.state.learners[name]
+        update = Update(self.state.step, self.metrics[name], lambda: learner.model.policy, policy_name=name or None)
         self.callback.on_update(update)
         return update.stopped
 
     def save_if_due(self, interrupted: str | None) -> None:
-        """Write a checkpoint if one is due, and submit it for evaluation if that is due.
+        """Write checkpoints if they are due, and submit them for evaluation if that is due.
 
         Args:
             interrupted: "interrupted" after Ctrl-C, "terminated" after SIGTERM, else None.
@@ -91,49 +102,35 @@ class Run:
         Raises:
             Interrupted: after Ctrl-C or SIGTERM, unless this was the last update; the checkpoint is saved.
         """
-        interrupted = next((how for how in self.state.ranks.gather_objects(interrupted) if how), None)
-        due = self._due()
-        if not (interrupted or due.evaluation or due.checkpoint):
+        state, config = self.state, self.state.config
+        interrupted = next((how for how in state.ranks.gather_objects(interrupted) if how), None)
+        last = self.stopped or state.next_steps() == 0
+        interval = config.eval.interval
+        evaluate = interval is not None and (last or state.step // interval > self._evaluated_until // interval)
+        due = last or state.num_updates % config.checkpoint_interval == 0
+        if not (interrupted or evaluate or due):
             return
         # an evaluation needs the checkpoints of all policies
-        pending = list(dict.fromkeys(step for run in self.together for step in run.evaluator.pending_steps))
-        pending += [self.state.step] if due.evaluation else []
-        saved = [run.save(due, pending) for run in self.together]
-        if interrupted and not due.end:
-            raise self._interrupted(interrupted, saved)
-        for run, checkpoint in zip(self.together, saved, strict=True):
-            if due.evaluation:
-                run.evaluate(checkpoint)
-
-    def _due(self) -> Due:
-        state = self.state
-        last = self.stopped or state.next_steps() == 0
-        return Due(
-            evaluation=self.evaluator.is_due(self._evaluated_until, state.step, last),
-            checkpoint=last or state.num_updates % state.config.checkpoint_interval == 0,
-            end=last,
-        )
-
-    def save(self, due: Due, evaluations: Sequence[int]) -> Path:
-        """Write a checkpoint, and call the user's callback.
-
-        Args:
-            due: what is due after this update.
-            evaluations: steps whose evaluation is unfinished; a resumed run does it.
-        """
-        state, step = self.state, self.state.step
+        pending = self._pending_evaluations() + ([state.step] if evaluate else [])
         # a checkpoint saved only because of Ctrl-C gets no score: the uninterrupted run would not have it
-        scored = self.evaluator.config.interval is None and due.checkpoint
-        saved = state.save(
-            self.output.run_dir, evaluations=evaluations, score=state.recent_reward() if scored else None
-        )
-        state.ranks.lead(lambda: self.callback.on_checkpoint(saved, step))
-        return saved
+        scores = {name: state.recent_reward(name) for name in state.learners} if interval is None and due else {}
+        saved = state.save(self.run_dir, evaluations=pending, scores=scores)
+        state.ranks.lead(lambda: self._tell_checkpoints(saved.values()))
+        if interrupted and not last:
+            raise self._interrupted(interrupted, saved.values())
+        if evaluate:
+            for name, evaluator in self._evaluators.items():
+                evaluator.submit(saved[name], state.step)
+            self._evaluated_until = state.step
 
-    def evaluate(self, checkpoint: Path) -> None:
-        """Submit the checkpoint of the last update for evaluation."""
-        self.state.ranks.lead(lambda: self.evaluator.submit(checkpoint, self.state.step))
-        self._evaluated_until = self.state.step
+    def _tell_checkpoints(self, saved: Collection[Path]) -> None:
+        for checkpoint in saved:
+            self.callback.on_checkpoint(checkpoint, self.state.step)
+
+    def _pending_evaluations(self) -> list[int]:
+        """Steps whose evaluation is unfinished."""
+        steps = [step for evaluator in self._evaluators.values() for step in evaluator.pending_steps]
+        return list(dict.fromkeys(steps))
 
     def finish(self, interrupted: Callable[[], str | None]) -> None:
         """Wait for unfinished evaluations, and log them.
@@ -141,68 +138,65 @@ class Run:
         Raises:
             Interrupted: after Ctrl-C or SIGTERM; a resumed run does the evaluations that are left.
         """
-        if pending := self.evaluator.pending_steps:
+        if pending := self._pending_evaluations():
             steps = ", ".join(f"{step:,}" for step in pending)
-            self.output.say(
-                f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates"
-            )
-        if self.metrics is not None and (episodes := self.state.sampler.final_episodes()):
-            final: Row = {"step": self.state.step, "final/episodes": len(episodes)}
-            final |= as_metrics(summarize(episodes), "final")
-            self._log(final)
-            self.metrics |= final
-        while done := self.evaluator.wait(interrupted):
-            row = {"step": self.state.step, **self._evaluated(done)}
-            self._log(row)
-            self.metrics = (self.metrics or {}) | row
-        if (how := interrupted()) and self.evaluator.pending_steps:
+            self.say(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
+        if self.metrics:
+            for name, episodes in self.state.sampler.final_episodes().items():
+                if episodes:
+                    estimates = as_metrics(summarize(episodes), "final")
+                    self._log_after(name, {"step": self.state.step, "final/episodes": len(episodes), **estimates})
+        for name, evaluator in self._evaluators.items():
+            while done := evaluator.wait(interrupted):
+                self._log_after(name, {"step": self.state.step, **self._evaluated(name, done)})
+        if (how := interrupted()) and self._pending_evaluations():
             raise self._interrupted(how, self._saved())
 
-    def _interrupted(self, how: str, saved: Sequence[Path]) -> Interrupted | RankFailed:
+    def _interrupted(self, how: str, saved: Collection[Path]) -> Interrupted | RankFailed:
         if self.state.ranks.rank:
             return RankFailed(EXIT_CODES[how])  # rank 0 says how to resume
-        resume = f"go on with resume={self.home}"
+        resume = f"go on with resume={self.run_dir}"
         return Interrupted(f"{how} after {self.state.step:,} steps; saved {_listed(saved)}; {resume}", EXIT_CODES[how])
 
     def _saved(self) -> Sequence[Path]:
         """The checkpoint that a resumed run starts from, or one for each policy."""
-        if len(self.together) == 1:
-            return [resolve_checkpoint(self.output.run_dir)]
-        return [checkpoint.path for checkpoint in load_common([run.output.run_dir for run in self.together])]
+        if not self.state.config.policies:
+            return [resolve_checkpoint(self.run_dir)]
+        return [checkpoint.path for checkpoint in load_common([self.run_dir / name for name in self.state.learners])]
 
-    def _log(self, row: Row) -> None:
+    def _log(self, name: str, row: Row) -> None:
         try:
-            self.output.log(row)
+            self._outputs[name].log(row)
         except ValueError as error:
             raise ValueError(f"{error}; {self._rescued()}") from error
+
+    def _log_after(self, name: str, row: Row) -> None:
+        """Log a row that comes after that of the last update, and add it to that."""
+        self._log(name, row)
+        self.metrics[name] = self.metrics.get(name, {}) | row
 
     def _rescued(self) -> str:
         """Advice on resuming: from the last checkpoint, or if there is none, from one that is saved now."""
         try:
-            return f"saved is {_listed(self._saved())}: go on with resume={self.home}"
+            return f"saved is {_listed(self._saved())}: go on with resume={self.run_dir}"
         except CheckpointError as error:
             return self._saved_now() or f"nothing is saved: {error}"
 
     def _saved_now(self) -> str | None:
         try:
-            if (
-                len(self.together) > 1
-            ):  # raises if a learner is gone; then none is saved, as others may be an update ahead
-                for run in self.together:
-                    run.state.learner.state()
-            saved = [run.state.save(run.output.run_dir) for run in self.together]
-            return f"saved is {_listed(saved)}, written just now: go on with resume={self.home}"
+            saved = self.state.save(self.run_dir)
+            return f"saved is {_listed(saved.values())}, written just now: go on with resume={self.run_dir}"
         except (ValueError, PartLost):
             return None
 
-    def _evaluated(self, done: EvalRow | None) -> Row:
+    def _evaluated(self, name: str, done: EvalRow | None) -> Row:
         """Metrics of a finished evaluation, whose score is written into its checkpoint."""
         if done is None:
             return {}
         try:
-            record_score(self.output.run_dir / CHECKPOINTS, done.step, done.score)
+            record_score(self.run_dir / name / CHECKPOINTS, done.step, done.score)
         except CheckpointError as error:  # not the end of the run: the next save may succeed
-            self.output.say(str(error))
+            self._outputs[name].say(str(error))
         return dict(done.metrics)
 
     def __enter__(self) -> Run:
@@ -213,9 +207,13 @@ class Run:
     ) -> None:
         if error is not None:
             self._explain(error)
-        with ExitStack() as stack:  # all are closed, even if one fails; the first run last, as it owns Ray
-            for run in self.together:
-                stack.callback(run.close, kind, error, trace)
+        with ExitStack() as stack:  # all are closed, even if one fails
+            stack.callback(self.state.ranks.leave, error)
+            for output in self._outputs.values():
+                stack.callback(output.__exit__, kind, error, trace)
+            stack.callback(self.state.close)
+            for evaluator in self._evaluators.values():
+                stack.callback(evaluator.close)
 
     def _explain(self, error: BaseException) -> None:
         """Add to an error that has ended the run how to resume."""
@@ -226,16 +224,8 @@ class Run:
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):
             ignore_sigterm()  # torchrun sends it to the other ranks when one has ended; this one prints the reason first
-            error.add_note(f"go on from the last checkpoint with resume={self.home}")
-
-    def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Release everything; arguments as of `__exit__`."""
-        with ExitStack() as stack:  # all are closed, even if one fails
-            stack.callback(self.state.ranks.leave, error)
-            stack.callback(self.output.__exit__, kind, error, trace)
-            stack.callback(self.state.close)
-            stack.callback(self.evaluator.close)
+            error.add_note(f"go on from the last checkpoint with resume={self.run_dir}")
 
 
-def _listed(paths: Sequence[Path]) -> str:
+def _listed(paths: Collection[Path]) -> str:
     return ", ".join(map(str, paths))

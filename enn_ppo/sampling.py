@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
 from enn_ppo.actor_critic import Actor
 from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
+from enn_ppo.players import Cast
 from enn_ppo.random_keys import Purpose, random_key
-from enn_ppo.rollout import Collector, EnvBlock, Rollout, play
+from enn_ppo.ranks import ALONE, Ranks
+from enn_ppo.rollout import EnvBlock, Rollout, play
 from enn_ppo.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
@@ -29,7 +31,6 @@ from entity_gym.spaces import ObsSpace
 
 #: Parameters of environments: name -> one value for each.
 Parameters = Mapping[str, Sequence[Any]]
-T = TypeVar("T")
 
 
 class Sampler(Protocol):
@@ -50,8 +51,8 @@ class Sampler(Protocol):
     def reset(self, seed: int, parameters: Parameters | None) -> None:
         """Reset all environments."""
 
-    def collect(self, steps: int) -> Any:
-        """Play `steps` steps in every environment. Returns a `Rollout`, or with Ray a reference to one."""
+    def collect(self, steps: int) -> Mapping[str, Any]:
+        """Play `steps` steps in every environment. Returns name of the policy -> `Rollout`, or with Ray references to it."""
 
     def state(self) -> dict[str, Any]:
         """State of the environments, for `load_state`."""
@@ -59,8 +60,8 @@ class Sampler(Protocol):
     def load_state(self, state: Mapping[str, Any]) -> str | None:
         """Continue from what `state` returned. Returns why that is not possible, or None. See `EnvBlock.load_state`."""
 
-    def final_episodes(self) -> list[Episode]:
-        """Play `distributed.final_episodes` episodes after training, if that is set."""
+    def final_episodes(self) -> Mapping[str, list[Episode]]:
+        """Play `distributed.final_episodes` episodes after training, if that is set. Returns name of the policy -> episodes."""
 
     def metrics(self) -> Row:
         """Metrics beside those of the rollouts, since the last call."""
@@ -75,18 +76,47 @@ class Sampler(Protocol):
         """Release everything. May be called twice."""
 
 
-class BlockSampler(Generic[T]):
-    """Environments in this process, in blocks. Subclasses decide what a block returns.
+class LocalSampler:
+    """Plays in environments of this process, in one or several blocks.
+
+    With ranks, parameters, seeds and states are those of all ranks, and each rank plays an equal share of the environments. One
+    process with blocks of the same size gives the same rollouts.
 
     Args:
-        blocks: in the order of their environments.
+        pools: of the environments of this rank, in the order of their numbers; each pool is a block.
+        nets: name -> policy and value function; not changed.
+        device: of the policies.
         seed: of the run.
+        first_env: number of the first environment among all of the run.
+        cast: the players that each policy plays; None: the one policy plays everything.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
+        graphs: whether acting uses CUDA graphs.
+        logits: whether rollouts keep all logits.
+        ranks: the processes that train together.
     """
 
-    def __init__(self, blocks: Sequence[EnvBlock[T]], seed: int, pipeline: int = 1) -> None:
-        assert len(blocks) % pipeline == 0
-        self.blocks, self._seed, self._pipeline = blocks, seed, pipeline
+    def __init__(
+        self,
+        pools: Sequence[VecEnv],
+        nets: Mapping[str, Actor],
+        device: torch.device,
+        seed: int,
+        first_env: int = 0,
+        *,
+        cast: Cast | None = None,
+        pipeline: int = 1,
+        graphs: bool = False,
+        logits: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        assert len(pools) % pipeline == 0
+        self.blocks: list[EnvBlock] = []
+        for pool in pools:
+            block = EnvBlock(pool, nets, device, seed, first_env, cast=cast, graphs=graphs, logits=logits)
+            self.blocks.append(block)
+            first_env += len(pool)
+        self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
+        self._share = sum(len(pool) for pool in pools)
 
     def obs_space(self) -> ObsSpace:
         return self.blocks[0].vec_env.obs_space()
@@ -99,32 +129,52 @@ class BlockSampler(Generic[T]):
             block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
 
     def configure(self, parameters: Parameters) -> None:
-        for block, part in zip(self.blocks, self._split(parameters), strict=True):
-            block.vec_env.configure(part)
+        def configure() -> None:
+            for block, part in zip(self.blocks, self._split(parameters), strict=True):
+                block.vec_env.configure(part)
+
+        self._ranks.each(configure)
 
     def reset(self, seed: int, parameters: Parameters | None) -> None:
-        parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
-        for block, part in zip(self.blocks, parts, strict=True):
-            block.reset(seed, part)
+        def reset() -> None:
+            parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
+            for block, part in zip(self.blocks, parts, strict=True):
+                block.reset(seed, part)
+
+        self._ranks.each(reset)
+
+    def collect(self, steps: int) -> dict[str, Rollout]:
+        """Play `steps` steps in every environment. Returns name of the policy -> its rollout."""
+
+        def collect() -> dict[str, Rollout]:
+            played: list[dict[str, Rollout]] = []
+            for first in range(0, len(self.blocks), self._pipeline):
+                played += play(self.blocks[first : first + self._pipeline], steps)
+            return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
+
+        return self._ranks.each(collect)
 
     def state(self) -> dict[str, Any]:
-        states = self.block_states()
+        own = self._ranks.each(lambda: [block.state() for block in self.blocks])
+        states = [state for blocks in self._ranks.gather_objects(own) for state in blocks]
         return states[0] if len(states) == 1 else {"blocks": states}
 
-    def block_states(self) -> list[dict[str, Any]]:
-        """State of each block's environments."""
-        return [block.state() for block in self.blocks]
-
     def load_state(self, state: Mapping[str, Any]) -> str | None:
-        saved = state.get("blocks", [state])
+        saved, own, ranks = state.get("blocks", [state]), len(self.blocks), self._ranks
         because = "rollout.block makes" if self._pipeline == 1 else "rollout.pipeline makes"
-        if problem := blocks_problem(saved, len(self.blocks), because):
+        if problem := blocks_problem(
+            saved, own * ranks.size, because if ranks.size == 1 else f"{ranks.size} ranks make"
+        ):
             return problem
-        problems = [block.load_state(each) for block, each in zip(self.blocks, saved, strict=True)]
-        return next((problem for problem in problems if problem), None)
 
-    def final_episodes(self) -> list[Episode]:
-        return []
+        def load() -> list[str | None]:
+            part = saved[own * ranks.rank :][:own]
+            return [block.load_state(each) for block, each in zip(self.blocks, part, strict=True)]
+
+        return next((each for problems in ranks.gather_objects(ranks.each(load)) for each in problems if each), None)
+
+    def final_episodes(self) -> dict[str, list[Episode]]:
+        return {}
 
     def metrics(self) -> Row:
         return {}
@@ -136,62 +186,28 @@ class BlockSampler(Generic[T]):
         pool = self.blocks[0].vec_env
         return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
 
-    def collect_blocks(self, steps: int) -> list[T]:
-        """Play `steps` steps in every environment; one result for each block."""
-        played: list[T] = []
-        for first in range(0, len(self.blocks), self._pipeline):
-            played += play(self.blocks[first : first + self._pipeline], steps)
-        return played
-
     def close(self) -> None:
         with ExitStack() as stack:
             for block in self.blocks:
                 stack.callback(block.close)
 
     def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
-        """Each block's part of the parameters."""
-        parts, begin = [], 0
+        """The parameters of each block of this rank.
+
+        Raises:
+            ValueError: they change which player owns which entity, while several policies play.
+        """
+        if self._cast and (name := next((name for name in self._cast.mapping.fixed if name in parameters), None)):
+            raise ValueError(
+                f"env.info has {name!r}, on which it depends what belongs to which player: with policies={self._cast.policies} "
+                "it cannot change between episodes"
+            )
+        parts, begin = [], self._ranks.rank * self._share
         for block in self.blocks:
             end = begin + len(block.vec_env)
             parts.append({name: values[begin:end] for name, values in parameters.items()})
             begin = end
         return parts
-
-
-class LocalSampler(BlockSampler[Rollout]):
-    """One policy that plays in environments of this process.
-
-    Args:
-        pools: of environments, in the order of their numbers; each pool is a block.
-        net: policy and value function; not changed.
-        device: of the policy.
-        seed: of the run.
-        first_env: number of the first environment, if these are a part of all environments.
-        pipeline: number of blocks that are played in turns.
-        graphs: whether acting uses CUDA graphs.
-        logits: whether rollouts keep all logits.
-    """
-
-    def __init__(
-        self,
-        pools: Sequence[VecEnv],
-        net: Actor,
-        device: torch.device,
-        seed: int,
-        first_env: int = 0,
-        pipeline: int = 1,
-        *,
-        graphs: bool = False,
-        logits: bool = False,
-    ) -> None:
-        blocks = []
-        for pool in pools:
-            blocks.append(Collector(pool, net, device, seed, first_env, graphs=graphs, logits=logits))
-            first_env += len(pool)
-        super().__init__(blocks, seed, pipeline)
-
-    def collect(self, steps: int) -> Rollout:
-        return Rollout.merged(self.collect_blocks(steps))
 
 
 def blocks_problem(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,22 +15,16 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.common import load_common, runs_in
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.config import TrainConfig, TrainEvalConfig, default_run_dir
-from enn_ppo.ddp.followers import NoEvaluator, NoOutput
 from enn_ppo.ddp.joining import join_ranks
-from enn_ppo.distributed.sharing import PolicyCallback, Shared, SharedRunners
 from enn_ppo.environment import BoundEnvironment, EnvFactory, bind_environment
-from enn_ppo.evaluation.episodes import bind_evaluation
+from enn_ppo.evaluation.checkpoint import bind_evaluation
 from enn_ppo.evaluation.evaluator import Evaluator, check_evaluation
 from enn_ppo.players import cast_of
-from enn_ppo.policy_runs import PolicyRuns
 from enn_ppo.ranks import Ranks
 from enn_ppo.run import Run
-from enn_ppo.state import Parts, Restored, TrainState
+from enn_ppo.state import Restored, TrainState
 from enn_ppo.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.tracking.run_output import RunOutput
-
-if TYPE_CHECKING:
-    from enn_ppo.distributed.remote_learner import RemoteLearner
 
 
 def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> Run:
@@ -49,62 +42,52 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
 
 
 def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, ranks: Ranks) -> Run:
-    device = select_device("cpu" if config.distributed.mode == "ray" else config.device)  # Ray's learner has its own
+    device = select_device(
+        "cpu" if config.distributed.mode == "ray" else config.device
+    )  # Ray's learners have their own
     bound = ranks.each(lambda: bind_environment(config.env, env))
-    checkpoint = ranks.each(lambda: load_checkpoint(Path(config.resume)) if config.resume else None)
-    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id, checkpoint))
+    if config.policies:
+        _check_policies(config, bound, env)
+    checkpoints = ranks.each(lambda: _load(config))
+    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id, checkpoints))
+    if config.policies:
+        _check_home(config, run_dir)
     config = replace(config, env=bound.config, run_dir=str(run_dir))
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-
     set_determinism(config.torch_deterministic)
+
     state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))
     with ExitStack() as stack:
         stack.callback(state.close)
-        run = _start_with(state, env, checkpoint, run_dir)
+        spaces = state.sampler.obs_space(), state.sampler.action_space()
+        ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
+        restored = None
+        if checkpoints:
+            restored = state.restore(checkpoints)
+        else:
+            state.start()
+        run = _open(state, env, checkpoints, run_dir, restored)
         stack.pop_all()  # the run closes it
     return run
 
 
-def start_runs(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> PolicyRuns:
-    """Start the runs of several policies that play in the same environments; see `start_run`.
-
-    Raises:
-        ValueError: see `start_run`.
-    """
-    bound = bind_environment(config.env, env)
+def _check_policies(config: TrainConfig, bound: BoundEnvironment, env: EnvFactory | None) -> None:
+    """Check that the policies fit the world, and that of evaluations."""
     cast_of(config.policies, bound.source, bound.config.id)
     if config.eval.interval is not None:
-        cast_of(
-            config.policies,
-            bind_evaluation(bound.config, config.eval, env).source,
-            f"eval.env_kwargs: {bound.config.id}",
-        )
-    checkpoints: Sequence[Checkpoint | None] = [None] * len(config.policies)
-    if config.resume:
-        checkpoints = load_common([Path(config.resume) / name for name in config.policies])
-    home = Path(config.run_dir or config.resume or default_run_dir(bound.config.id, datetime.now()))
-    _check_home(config, home)
-    config = replace(config, env=bound.config)
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
-    set_determinism(config.torch_deterministic)
-    states, learners = _states_of_policies(config, bound, callback, home)
-    with ExitStack() as stack:
-        for state in states:
-            stack.callback(state.close)
-        restored = [_begin(state, env, checkpoint) for state, checkpoint in zip(states, checkpoints, strict=True)]
-        prepare_run_dir(home, resume=False, overwrite=config.overwrite and not config.resume)
-        run_dirs = [home / name for name in config.policies]
-        for state, checkpoint, run_dir in zip(states, checkpoints, run_dirs, strict=True):
-            _prepare(state, checkpoint, run_dir)
-        opened = [
-            _open(state, env, checkpoint, run_dir, news)
-            for state, checkpoint, run_dir, news in zip(states, checkpoints, run_dirs, restored, strict=True)
-        ]
-        runs = PolicyRuns(opened, learners, home)
-        stack.pop_all()  # the runs close them
-    return runs
+        source = bind_evaluation(bound.config, config.eval, env).source
+        cast_of(config.policies, source, f"eval.env_kwargs: {bound.config.id}")
+
+
+def _load(config: TrainConfig) -> dict[str, Checkpoint]:
+    """Policy -> the checkpoint that it resumes from; empty for a new run."""
+    if config.resume is None:
+        return {}
+    if not config.policies:
+        return {"": load_checkpoint(Path(config.resume))}
+    found = load_common([Path(config.resume) / name for name in config.policies])
+    return dict(zip(config.policies, found, strict=True))
 
 
 def _check_home(config: TrainConfig, home: Path) -> None:
@@ -121,82 +104,68 @@ def _check_home(config: TrainConfig, home: Path) -> None:
         )
 
 
-def _states_of_policies(
-    config: TrainConfig, bound: BoundEnvironment, callback: Callback, home: Path
-) -> tuple[list[TrainState], list[RemoteLearner]]:
-    """States and learners of all policies."""
-    from enn_ppo.distributed.start import start_on_ray  # Ray is optional
-
-    on_ray, shared = start_on_ray(config, bound), Shared()
-    states = []
-    for number, (name, learner) in enumerate(zip(config.policies, on_ray.learners, strict=True)):
-        own = replace(config, run_dir=str(home / name))
-        parts = Parts(learner, SharedRunners(on_ray.sampler, number, shared))
-        its_callback = PolicyCallback(callback, name, number == 0, shared)
-        states.append(TrainState(own, bound, learner.device, its_callback, parts=parts))
-    return states, on_ray.learners
-
-
-def _start_with(state: TrainState, env: EnvFactory | None, checkpoint: Checkpoint | None, run_dir: Path) -> Run:
-    restored = _begin(state, env, checkpoint)
-    _prepare(state, checkpoint, run_dir)
-    return _open(state, env, checkpoint, run_dir, restored)
-
-
-def _begin(state: TrainState, env: EnvFactory | None, checkpoint: Checkpoint | None) -> Restored | None:
-    """Play once, or go on from a checkpoint."""
-    config, ranks = state.config, state.ranks
-    spaces = state.sampler.obs_space(), state.sampler.action_space()
-    ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
-    if checkpoint:
-        return state.restore(checkpoint)
-    state.start()
-    return None
-
-
-def _prepare(state: TrainState, checkpoint: Checkpoint | None, run_dir: Path) -> None:
-    resume, overwrite = _continues(checkpoint, run_dir), state.config.overwrite
-    state.ranks.lead(lambda: prepare_run_dir(run_dir, resume=resume, overwrite=overwrite))
-
-
 def _open(
-    state: TrainState, env: EnvFactory | None, checkpoint: Checkpoint | None, run_dir: Path, restored: Restored | None
+    state: TrainState,
+    env: EnvFactory | None,
+    checkpoints: Mapping[str, Checkpoint],
+    run_dir: Path,
+    restored: Restored | None,
 ) -> Run:
     """Begin to write into the run directory."""
     config, ranks = state.config, state.ranks
-    continues = _continues(checkpoint, run_dir)
-    state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
-    output = ranks.each(
-        lambda: (
-            NoOutput(run_dir)
-            if ranks.rank
-            else RunOutput(run_dir, config, state.step if checkpoint else None, run_dir.name if config.policies else "")
-        )
-    )
+    checkpoint = next(iter(checkpoints.values()), None)
+    continues = any(_home(each).resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
+
+    def open_outputs() -> dict[str, RunOutput]:
+        if config.policies:
+            prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite and not config.resume)
+        for name in state.learners:
+            prepare_run_dir(run_dir / name, resume=continues, overwrite=config.overwrite)
+        state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
+        with ExitStack() as stack:
+            outputs = {}
+            for name in state.learners:
+                own = run_dir / name
+                outputs[name] = RunOutput(
+                    own, replace(config, run_dir=str(own)), state.step if checkpoint else None, name
+                )
+                stack.push(outputs[name])
+            stack.pop_all()
+        return outputs
+
+    outputs = ranks.each(lambda: {} if ranks.rank else open_outputs())
+    for name, output in outputs.items():
+        _tell_beginning(state, output, name, run_dir / name, restored)
+    if outputs:
+        state.sampler.tell(next(iter(outputs.values())).say_of_all)
+    if not continues or any(_is_left_behind(each) for each in checkpoints.values()):
+        evaluations = state.evaluations if continues else ()  # those of another run are its own
+        scores = {name: each.score for name, each in checkpoints.items()}
+        state.save(run_dir, evaluations=evaluations, scores=scores)
+    evaluators = {
+        name: Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
+        for name, output in outputs.items()
+    }
+    if continues:
+        for name, evaluator in evaluators.items():
+            evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
+    return Run(state, run_dir, outputs, evaluators, state.callback)
+
+
+def _tell_beginning(state: TrainState, output: RunOutput, name: str, run_dir: Path, restored: Restored | None) -> None:
+    """Print what is trained, and what a resumed run has found."""
+    config, ranks = state.config, state.ranks
     on_ranks = f" with {ranks.size} ranks" if ranks.size > 1 else ""
-    resumed = f", resumed from step {state.step:,}" if checkpoint else ""
-    output.say(f"training {state.env_name} on {state.learner.device}{on_ranks} into {run_dir}{resumed}")
-    state.sampler.tell(output.say_of_all)
-    if config.rollout.num_threads == "auto" and (report := state.sampler.threads_report()):
+    resumed = f", resumed from step {state.step:,}" if restored else ""
+    output.say(f"training {state.env_name} on {state.learners[name].device}{on_ranks} into {run_dir}{resumed}")
+    is_first = name == next(iter(state.learners))
+    if is_first and config.rollout.num_threads == "auto" and (report := state.sampler.threads_report()):
         output.say(f"rollout.{report}")
-    for line in restored.news if restored else ():
+    for line in restored.news[name] if restored else ():
         output.say(line)
     if restored and restored.problem:
         output.say(f"the environments start new episodes, so this is not the uninterrupted run: {restored.problem}")
     _say_what_is_left_out(state, output)
-    if not continues or _is_left_behind(checkpoint):
-        evaluations = state.evaluations if continues else ()  # those of another run are its own
-        state.save(run_dir, evaluations=evaluations, score=checkpoint.score if checkpoint else None)
-    evaluator = ranks.each(
-        lambda: (
-            NoEvaluator(config.eval)
-            if ranks.rank
-            else Evaluator(_evaluation(config), env, config.device, run_dir, output.say)
-        )
-    )
-    if continues:
-        evaluator.resubmit(state.evaluations, run_dir / CHECKPOINTS)
-    return Run(state, output, evaluator, state.callback)
 
 
 def _evaluation(config: TrainConfig) -> TrainEvalConfig:
@@ -206,15 +175,13 @@ def _evaluation(config: TrainConfig) -> TrainEvalConfig:
     return config.eval
 
 
-def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
-    """Whether the run that is continued is in the same directory."""
-    return checkpoint is not None and run_dir.resolve() == _home(checkpoint).resolve()
-
-
-def _run_dir(config: TrainConfig, env_id: str, checkpoint: Checkpoint | None) -> Path:
+def _run_dir(config: TrainConfig, env_id: str, checkpoints: Mapping[str, Checkpoint]) -> Path:
     if config.run_dir is not None:
         return Path(config.run_dir)
-    return _home(checkpoint) if checkpoint else Path(default_run_dir(env_id, datetime.now()))
+    if not checkpoints:
+        return Path(default_run_dir(env_id, datetime.now()))
+    own = _home(next(iter(checkpoints.values())))
+    return own.parent if config.policies else own
 
 
 def _home(checkpoint: Checkpoint) -> Path:
@@ -222,9 +189,9 @@ def _home(checkpoint: Checkpoint) -> Path:
     return checkpoint.path.parent.parent
 
 
-def _is_left_behind(checkpoint: Checkpoint | None) -> bool:
+def _is_left_behind(checkpoint: Checkpoint) -> bool:
     """Whether `latest` beside `checkpoint` is another: a crash would then go on from there, past the rows just dropped."""
-    return checkpoint is not None and (checkpoint.path.parent / "latest").resolve() != checkpoint.path.resolve()
+    return (checkpoint.path.parent / "latest").resolve() != checkpoint.path.resolve()
 
 
 def _say_what_is_left_out(state: TrainState, output: RunOutput) -> None:

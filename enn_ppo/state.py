@@ -18,115 +18,111 @@ from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.checkpoints.saving import what_is_there
 from enn_ppo.config import EnvConfig, TrainConfig
-from enn_ppo.ddp.sampling import RankSampler, make_own_pools
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.learner import Learner, Learns, Settings
+from enn_ppo.learner import Learned, Learner, LearnerState, Learns, Settings
+from enn_ppo.players import cast_of
 from enn_ppo.ppo import PPOSettings
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
-from enn_ppo.recording.recorder import Recorder, open_recorder
-from enn_ppo.sampling import LocalSampler, Sampler
+from enn_ppo.recording.recorder import Recorder
+from enn_ppo.sampling import LocalSampler, Sampler, make_pools
 from enn_ppo.self_play.pool import SelfPlay
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.tracking.counts import Played
 from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.metrics import env_info_row
 from enn_ppo.tracking.progress import announce
 from enn_ppo.tracking.run_dir import CHECKPOINTS
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 
 RECENT_EPISODES = 100
-
-
-class Parts(NamedTuple):
-    """The learner and the sampler of a run."""
-
-    learner: Learns
-    sampler: Sampler
 
 
 class Restored(NamedTuple):
     """Result of `TrainState.restore`."""
 
     problem: str | None  # why the environments start new episodes; None if they too continue
-    news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed
+    news: Mapping[
+        str, Sequence[str]
+    ]  # policy -> one line for each entity type, feature or action that is new or has changed
 
 
 class TrainState:
-    """The learner, the sampler and the counters of a run.
+    """The learners, the sampler and the counters of a run.
+
+    A run has a learner for each policy of `config.policies`, each with a run directory of its own in that of the run. Without
+    that setting it has one, whose name is empty, and which has the run directory for itself.
 
     Args:
         config: settings of the run.
         env: the environment to train in.
-        device: of the policy.
+        device: of the policies.
         callback: may set parameters of the environments (`Callback.env_info`).
         ranks: the processes that train together.
-        parts: a learner and a sampler to use; None: they are made here.
     """
 
     def __init__(
-        self,
-        config: TrainConfig,
-        env: BoundEnvironment,
-        device: torch.device,
-        callback: Callback,
-        ranks: Ranks = ALONE,
-        parts: Parts | None = None,
+        self, config: TrainConfig, env: BoundEnvironment, device: torch.device, callback: Callback, ranks: Ranks = ALONE
     ) -> None:
         self.config, self.ranks = config, ranks
         self.env_name = env.config.id
         self.callback = callback
-        self.learner: Learns
+        self.learners: Mapping[str, Learns]
         self.sampler: Sampler
         self.self_play: SelfPlay | None = None
-        if parts:
-            self.learner, self.sampler = parts
-        elif config.distributed.mode == "ray":
+        if config.distributed.mode == "ray":
             from enn_ppo.distributed.start import start_on_ray  # Ray is optional
 
-            on_ray = start_on_ray(config, env)
-            self.learner, self.sampler = on_ray.learners[0], on_ray.sampler
+            self.learners, self.sampler = start_on_ray(config, env)
         else:
             self._start_here(env, device)
         self.step = 0  # environment steps trained
         self.num_updates = 0
         self.seconds = 0.0  # of training, including those before the run was resumed
-        self.recent_rewards: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self.evaluations: Sequence[
-            int
-        ] = ()  # steps whose evaluation was unfinished when the restored checkpoint was saved
+        self.recent_rewards: dict[str, deque[float]] = {name: deque(maxlen=RECENT_EPISODES) for name in self.learners}
+        # steps whose evaluation was unfinished when the restored checkpoint was saved
+        self.evaluations: Sequence[int] = ()
         self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters of the environments, drawn for the last update
         self.recorder: Recorder | None = None
 
     def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
-        """Make a learner and a sampler in this process."""
+        """Make the learners and a sampler in this process."""
         config, ranks = self.config, self.ranks
-        pools: list[VecEnv] = make_own_pools(env, config.rollout, config.seed, ranks)
-        learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), device, ranks)
-        self.learner = learner
+        share = config.rollout.num_envs // ranks.size
+        first_env = ranks.rank * share
+        pools = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+        spaces = pools[0].obs_space(), pools[0].action_space()
+        cast = cast_of(config.policies, env.source, self.env_name) if config.policies else None
+        players = cast.policies if cast else {"": [0]}
+        learners = {
+            name: Learner(config, *spaces, device, ranks, num_players=len(own)) for name, own in players.items()
+        }
+        self.learners = learners
         if config.self_play.enabled:
             self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)
             pools = [self.self_play.seat(pools[0], env.source, self.env_name)]
-        pipeline = config.rollout.pipeline
-        self.sampler = (
-            RankSampler(pools, self.model, device, config.seed, ranks, pipeline)
-            if ranks.size > 1
-            else LocalSampler(
-                pools,
-                self.model,
-                device,
-                config.seed,
-                pipeline=pipeline,
-                graphs=learner.uses_graphs,
-                logits=config.record is not None and config.record_logits,
-            )
+        self.sampler = LocalSampler(
+            pools,
+            {name: learner.model for name, learner in learners.items()},
+            device,
+            config.seed,
+            first_env,
+            cast=cast,
+            pipeline=config.rollout.pipeline,
+            graphs=cast is None and learners[""].uses_graphs,
+            logits=config.record is not None and config.record_logits,
+            ranks=ranks,
         )
 
     @property
+    def learner(self) -> Learns:
+        """The learner of a run with one policy."""
+        (learner,) = self.learners.values()
+        return learner
+
+    @property
     def model(self) -> ActorCritic:
-        """The policy and the value function."""
+        """The policy and the value function of a run with one policy."""
         return self.learner.model
 
     @property
@@ -138,7 +134,9 @@ class TrainState:
         """Begin a new run. A first rollout, which is not trained on, measures the mean and variance of each input."""
         announce("playing a first rollout, which measures the observations")
         self.reset()
-        self.learner.measure_rollout(self.sampler.collect(self.config.rollout.steps))
+        rollouts = self.sampler.collect(self.config.rollout.steps)
+        for name, learner in self.learners.items():
+            learner.measure_rollout(rollouts[name])
         if self.self_play:
             self.self_play.add(0)
         self.reset()
@@ -175,19 +173,24 @@ class TrainState:
         rates = self._warmed_up(policy(progress)), self._warmed_up(value(progress))
         return Settings(self.step, PPOSettings.at(self.config.ppo, progress), rates)
 
-    def collect(self, steps: int) -> Any:
+    def collect(self, steps: int) -> Mapping[str, Any]:
         """Play `steps` steps in every environment, and record them if `config.record` is set; see `Sampler.collect`.
 
         Raises:
             RecordingError: the recording cannot be written.
         """
-        rollout = self.sampler.collect(steps)
+        rollouts = self.sampler.collect(steps)
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"
-            frames, unit = rollout.frames, self.learner.value_unit  # recorded values are in rewards
+            frames, unit = rollouts[""].frames, self.learner.value_unit  # recorded values are in rewards
             self.recorder.add(replace(frames, values=frames.values * unit, final_values=frames.final_values * unit))
             self.recorder.flush()
-        return rollout
+        return rollouts
+
+    def learn(self, rollouts: Mapping[str, Any], settings: Settings) -> dict[str, Learned]:
+        """One update of every policy; on Ray all at the same time."""
+        learning = {name: learner.learning(rollouts[name], settings) for name, learner in self.learners.items()}
+        return {name: finish() for name, finish in learning.items()}
 
     def _warmed_up(self, rate: float) -> float:
         """The learning rate of the next update, lowered during the warm-up."""
@@ -209,60 +212,66 @@ class TrainState:
         return self.env_info
 
     def metrics(self) -> Row:
-        """Metrics beside those of rollout and update: parameters of environments, ratings, counters of sampler and learner."""
+        """Metrics beside those of rollouts and updates: parameters of environments, ratings, and counters of the sampler."""
         row = env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
-        return row | dict(self.sampler.metrics()) | dict(self.learner.metrics())
+        return row | dict(self.sampler.metrics())
 
-    def recent_reward(self) -> float | None:
-        """The mean reward of the last episodes, up to `RECENT_EPISODES`; None before the first."""
-        return sum(self.recent_rewards) / len(self.recent_rewards) if self.recent_rewards else None
+    def recent_reward(self, name: str = "") -> float | None:
+        """The mean reward of a policy's last episodes, up to `RECENT_EPISODES`; None before the first."""
+        rewards = self.recent_rewards[name]
+        return sum(rewards) / len(rewards) if rewards else None
 
-    def advance(self, played: Played, seconds: float) -> None:
-        """Count an update.
-
-        Args:
-            played: episodes and frames of its rollout.
-            seconds: that it took.
-        """
+    def advance(self, learned: Mapping[str, Learned], seconds: float) -> None:
+        """Count an update of all policies that took `seconds`."""
+        for name, each in learned.items():
+            self.recent_rewards[name].extend(episode.reward for episode in each.played.episodes)
+        played = next(iter(learned.values())).played
         self.step += played.num_frames
-        self.recent_rewards.extend(episode.reward for episode in played.episodes)
         self.num_updates += 1
         self.seconds += seconds
         if self.self_play:
             self.self_play.update(played.episodes, self.step)
 
-    def save(self, run_dir: Path, *, evaluations: Sequence[int] = (), score: float | None = None) -> Path:
-        """Write a checkpoint into `run_dir`.
+    def save(
+        self, run_dir: Path, *, evaluations: Sequence[int] = (), scores: Mapping[str, float | None] | None = None
+    ) -> dict[str, Path]:
+        """Write a checkpoint of every policy.
 
         Args:
             run_dir: the run's directory.
             evaluations: steps whose evaluation is unfinished; a resumed run does it.
-            score: of the policy; None if it is not known yet.
+            scores: policy -> its score; None if it is not known yet.
+
+        Returns:
+            Policy -> its checkpoint.
         """
-        learner, self_play = self.learner.state(), self.self_play
-        if self_play:  # the checkpoint refers to these files, so they are written first
+        states = {name: learner.state() for name, learner in self.learners.items()}  # all, before the first is written
+        environments = self.sampler.state()
+        if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
-                self_play.write(run_dir)
+                self.self_play.write(run_dir)
             except ValueError as error:
                 raise ValueError(f"{error}; {what_is_there(run_dir / CHECKPOINTS)}") from error
-        trainer = {
-            "step": self.step,
-            "num_updates": self.num_updates,
-            "seconds": self.seconds,
-            "optimizer": learner.optimizer,
-            "collector": self.sampler.state(),
-            "scale": learner.scale,
-            "recorder": self.recorder.state() if self.recorder else None,
-            "recent_rewards": list(self.recent_rewards),
-            "evaluations": list(evaluations),
-            "self_play": self_play.state() if self_play else None,
-        }
-        saved = self.ranks.lead(
-            lambda: save_checkpoint(
-                run_dir / CHECKPOINTS,
+
+        def write(name: str, learner: LearnerState) -> Path:
+            own = run_dir / name
+            trainer = {
+                "step": self.step,
+                "num_updates": self.num_updates,
+                "seconds": self.seconds,
+                "optimizer": learner.optimizer,
+                "collector": environments,
+                "scale": learner.scale,
+                "recorder": self.recorder.state() if self.recorder else None,
+                "recent_rewards": list(self.recent_rewards[name]),
+                "evaluations": list(evaluations),
+                "self_play": self.self_play.state() if self.self_play else None,
+            }
+            return save_checkpoint(
+                own / CHECKPOINTS,
                 self.step,
                 policy=learner.policy,
-                config=to_dict(replace(self.config, resume=None, overwrite=False)),
+                config=to_dict(replace(self.config, run_dir=str(own), resume=None, overwrite=False)),
                 spaces=spaces_to_dict(self.sampler.obs_space(), self.sampler.action_space()),
                 trainer=trainer,
                 retention=Retention(
@@ -273,39 +282,47 @@ class TrainState:
                 ),
                 more_weights={"value_net": learner.value_net} if learner.value_net else None,
                 seconds=self.seconds,
-                score=score,
+                score=(scores or {}).get(name),
             )
-        )
-        if self_play:
-            self_play.clean(run_dir, self.step)
+
+        saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})
+        if self.self_play:
+            self.self_play.clean(run_dir, self.step)
         return saved
 
-    def restore(self, checkpoint: Checkpoint) -> Restored:
-        """Continue from `checkpoint`. Entity types, features and actions are matched by name; new ones start untrained.
+    def restore(self, checkpoints: Mapping[str, Checkpoint]) -> Restored:
+        """Continue from the checkpoint of each policy.
+
+        Entity types, features and actions are matched by name; new ones start untrained.
 
         Raises:
-            ValueError: it belongs to another environment or network.
+            ValueError: they belong to another environment or network.
         """
-        news = self.learner.restore(checkpoint, self.env_name)
+        news = {name: self.learners[name].restore(each, self.env_name) for name, each in checkpoints.items()}
+        for name, each in checkpoints.items():
+            self.recent_rewards[name].extend(each.trainer["recent_rewards"])
+        checkpoint = next(iter(checkpoints.values()))
         saved = checkpoint.trainer
         self.step, self.num_updates, self.seconds = saved["step"], saved["num_updates"], saved["seconds"]
-        self.recent_rewards.extend(saved["recent_rewards"])
         self.evaluations = saved["evaluations"]
         if self.self_play:
             self._restore_self_play(saved["self_play"], checkpoint.path.parent.parent)
         problem = (
-            news.changed
+            next((each.changed for each in news.values() if each.changed), None)
             or _parameters_changed(saved_config(checkpoint).env, self.config.env)
             or self.sampler.load_state(saved["collector"])
         )
         if problem:  # with another seed than at the start of the run, whose episodes have been played
             key = random_key(self.config.seed, self.step, Purpose.NEW_EPISODES)
             self.sampler.reset(key, self._draw_env_info() or None)
-            self.learner.begin_episodes()
-        if news.unmeasured:  # new inputs; measured by a rollout that is not trained on, as in `start`
+            for learner in self.learners.values():
+                learner.begin_episodes()
+        if any(each.unmeasured for each in news.values()):  # new inputs; measured by a rollout that is not trained on
             self.sampler.key(self.step)
-            self.learner.measure_what_is_new(self.sampler.collect(self.config.rollout.steps))
-        return Restored(problem, news.news)
+            rollouts = self.sampler.collect(self.config.rollout.steps)
+            for name, learner in self.learners.items():
+                learner.measure_what_is_new(rollouts[name])
+        return Restored(problem, {name: each.news for name, each in news.items()})
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
         assert self.self_play is not None
@@ -326,12 +343,13 @@ class TrainState:
         if self.config.record is None:
             return
         spaces = self.sampler.obs_space(), self.sampler.action_space()
-        self.recorder = open_recorder(self.config.record, *spaces, logits=self.config.record_logits, saved=saved)
+        self.recorder = Recorder(self.config.record, *spaces, logits=self.config.record_logits, state=saved)
 
     def close(self) -> None:
-        """Close the environments, the recording, and the learner."""
+        """Close the environments, the recording, and the learners."""
         with ExitStack() as stack:
-            stack.callback(self.learner.close)
+            for learner in self.learners.values():
+                stack.callback(learner.close)
             stack.callback(self.sampler.close)
             if self.recorder:
                 stack.callback(self.recorder.close)

@@ -58,48 +58,27 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
     announce(f"starting {world}: importing torch")
     from enn_ppo.memory import explained_if_full
-
-    with explained_if_full(config):
-        return (_train_policies if config.policies else _train)(config, env, Callbacks(callbacks))
-
-
-def _train(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> TrainResult:
     from enn_ppo.start import start_run
 
-    run = start_run(config, env, callback)
-    state = run.state
-    with run, finish_on_interrupt(run.output.say) as interrupted:
-        while not run.stopped and (steps := state.next_steps()) > 0:
-            started = time.perf_counter()
-            settings = state.begin_update()
-            rollout = state.collect(steps)
-            learned = state.learner.learn(rollout, settings)
-            run.report(learned, settings, seconds=time.perf_counter() - started)
-            run.save_if_due(interrupted())
-        run.finish(interrupted)
-    return TrainResult(run.output.run_dir, state.step, run.metrics, state.net)
-
-
-def _train_policies(config: TrainConfig, env: EnvFactory | None, callback: Callback) -> TrainResult:
-    """The same with several policies: they play together, and each learns from what its players have seen."""
-    from enn_ppo.start import start_runs
-
-    runs = start_runs(config, env, callback)
-    first = runs.first
-    with first, finish_on_interrupt(first.output.say_of_all) as interrupted:
-        while not first.stopped and (steps := first.state.next_steps()) > 0:
-            started = time.perf_counter()
-            settings = runs.begin_update()
-            played = first.state.sampler.collect(steps)
-            learned = runs.learn(played, settings)
-            runs.report(learned, settings, seconds=time.perf_counter() - started)
-            first.save_if_due(interrupted())
-        runs.finish(interrupted)
+    with explained_if_full(config):
+        callback = Callbacks(callbacks)
+        run = start_run(config, env, callback)
+        state = run.state
+        with run, finish_on_interrupt(run.say) as interrupted:
+            while not run.stopped and (steps := state.next_steps()) > 0:
+                started = time.perf_counter()
+                settings = state.begin_update()
+                rollouts = state.collect(steps)
+                learned = state.learn(rollouts, settings)
+                run.report(learned, settings, seconds=time.perf_counter() - started)
+                run.save_if_due(interrupted())
+            run.finish(interrupted)
     results = {
-        name: TrainResult(run.output.run_dir, run.state.step, run.metrics, run.state.net)
-        for name, run in zip(config.policies, runs.runs, strict=True)
+        name: TrainResult(run.run_dir / name, state.step, run.metrics.get(name), learner.model.policy)
+        for name, learner in state.learners.items()
     }
-    return results[next(iter(results))]._replace(run_dir=runs.home, policies=results)
+    first = next(iter(results.values()))
+    return first._replace(run_dir=run.run_dir, policies=results) if config.policies else first
 
 
 if __name__ == "__main__":

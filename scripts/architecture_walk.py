@@ -27,7 +27,7 @@ from torch import Tensor
 from enn_ppo.moments import moments_of_some
 from enn_ppo.ppo import Advantages, gae, normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.ranks import ALONE
-from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.rollout import EnvBlock, Rollout, play
 from entity_gym import CategoricalAction
 from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.frame import FrameReader
@@ -61,9 +61,9 @@ class Walk:
     @cached_property
     def played(self) -> Rollout:
         """The same first steps once more, by the trainer's own loop."""
-        collector = Collector(make_envs(), self.net, torch.device("cpu"), 0)
-        collector.reset()
-        return collector.collect(STEPS)
+        block = EnvBlock(make_envs(), {"": self.net}, torch.device("cpu"), 0)
+        block.reset()
+        return play([block], STEPS)[0][""]
 
     @cached_property
     def columns(self) -> list[Tensor]:

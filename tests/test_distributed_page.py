@@ -15,7 +15,8 @@ from enn_ppo.config import EnvConfig, RolloutConfig, TrainConfig
 from enn_ppo.distributed.shipping import ship
 from enn_ppo.environment import bind_environment
 from enn_ppo.learner import make_model
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.sampling import make_pools
+from tests.enn_ppo.rollouts import OnePolicySampler
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "distributed.md").read_text("utf-8")
@@ -73,7 +74,7 @@ def test_a_frame_is_as_large_as_the_page_says(world: str, pattern: str) -> None:
     config = TrainConfig(env=EnvConfig(id=world), rollout=RolloutConfig(num_envs=64, steps=16))
     pools = make_pools(bind_environment(config.env), config.rollout, config.seed)
     model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-    sampler = LocalSampler(pools, model, torch.device("cpu"), config.seed)
+    sampler = OnePolicySampler(pools, model, torch.device("cpu"), config.seed)
     sampler.key(0)
     sampler.reset(config.seed, None)
     assert ship(sampler.collect(16)).num_bytes / (64 * 16) == pytest.approx(float(said), rel=0.05)

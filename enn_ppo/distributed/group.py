@@ -57,6 +57,7 @@ class RunnerGroup:
 
     def __init__(self, config: TrainConfig, plans: Sequence[Plan], cluster: Cluster, board: Board) -> None:
         self._config, self._settings = config, config.distributed
+        self._policies = list(config.policies) or [""]
         self._cluster, self._board = cluster, board
         self._say: Callable[[str], None] | None = None
         self._unsaid = list(cluster.notes)
@@ -137,8 +138,11 @@ class RunnerGroup:
             except RunnerDied as error:
                 self._lose(runner, str(error))
 
-    def collect(self, steps: int) -> Gathered:
+    def collect(self, steps: int) -> dict[str, Gathered]:
         """Rollouts of the runners: with `sync` one of each, otherwise at least `min_samples` frames.
+
+        Returns:
+            Policy -> all parts; each has the rollouts of every policy.
 
         Raises:
             TooManyFailures: more environments have raised than `distributed.max_env_failures`.
@@ -155,7 +159,7 @@ class RunnerGroup:
             self._join_started()
         if self._goes_on:  # rollouts that are played while the learner trains
             self._send(steps)
-        return self._take()
+        return dict.fromkeys(self._policies, self._take())
 
     def state(self) -> dict[str, Any]:
         """State of every block; None for blocks of runners that are playing or starting, which will begin new episodes."""
@@ -186,26 +190,19 @@ class RunnerGroup:
             return f"a runner is gone: {error}"
         return next((problem for problem in problems if problem), None)
 
-    def final_episodes(self) -> list[Episode]:
-        return self.final_episodes_of_policies()[0]
-
-    def final_episodes_of_policies(self) -> list[list[Episode]]:
-        """Play `distributed.final_episodes` episodes, shared among the runners. A runner that fails returns none.
-
-        Returns:
-            For each policy its episodes.
-        """
+    def final_episodes(self) -> dict[str, list[Episode]]:
+        """Play `distributed.final_episodes` episodes, shared among the runners. A runner that fails returns none."""
         ready, wanted = self._ready(), self._settings.final_episodes
         asked = []
         for place, runner in enumerate(ready):
             if number := wanted * (place + 1) // len(ready) - wanted * place // len(ready):
                 seed = random_key(self._config.seed, self._step, Purpose.FINAL_EPISODES, runner.number)
                 asked.append((runner, runner.actor.final_episodes.remote(number, seed, *self._board.weights)))
-        episodes: list[list[Episode]] = [[] for _ in self._board.weights]
+        episodes: dict[str, list[Episode]] = {name: [] for name in self._policies}
         for runner, reference in asked:
             try:
-                for own, more in zip(episodes, runner.ask(reference), strict=True):
-                    own += more
+                for name, more in runner.ask(reference).items():
+                    episodes[name] += more
             except Exception as error:  # the training is finished and saved: no reason to fail
                 self._tell(f"runner {runner.number} has played no final episodes: {describe(error)}")
         return episodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -55,7 +56,6 @@ class RemoteLearner:
         self._spaces: Spaces
         self._model: ActorCritic | None = None
         self._model_weights: Any = None  # reference to the weights of `_model`
-        self._learning: tuple[Gathered, Any, Any] | None = None  # rollouts of the update, and references to its results
         self._row: Row = {}
         self._is_gone = self._is_closed = False
         self._has_adopted = False
@@ -99,26 +99,18 @@ class RemoteLearner:
     def _publish(self, weights: Any) -> None:
         self._board.publish(weights, self.policy.number)
 
-    def learn(self, gathered: Gathered, settings: Settings) -> Learned:
-        self.start_learning(gathered, settings)
-        return self.finish_learning()
+    def learning(self, gathered: Gathered, settings: Settings) -> Callable[[], Learned]:
+        learned, weights = self._start("learn", self._lesson(gathered), settings)
 
-    def start_learning(self, gathered: Gathered, settings: Settings) -> None:
-        """Start an update without waiting, so that several learners train at the same time."""
-        self._learning = (gathered, *self._start("learn", self._lesson(gathered), settings))
+        def finish() -> Learned:
+            report: Report = self._ask(learned)
+            self._publish(weights)
+            if self.policy.number == 0:  # count a lost rollout once, not for every learner
+                self._board.rollouts_lost += report.lost
+            self._row = gathered.metrics(report.load_seconds)
+            return report.learned
 
-    def finish_learning(self) -> Learned:
-        """Wait for the update that `start_learning` has started."""
-        assert self._learning is not None
-        gathered, learned, weights = self._learning
-        report: Report = self._ask(learned)
-        self._publish(weights)
-        if self.policy.number == 0:  # count a lost rollout once, not for every learner
-            self._board.rollouts_lost += report.lost
-        self._row = gathered.metrics(report.load_seconds)
-        played = report.learned.played  # several of its frames are one step of an environment
-        played = played._replace(num_frames=played.num_frames // self.policy.num_players)
-        return report.learned._replace(played=played)
+        return finish
 
     def measure_rollout(self, gathered: Gathered) -> None:
         if self._has_adopted:  # the input statistics came with the checkpoint

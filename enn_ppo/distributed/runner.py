@@ -24,11 +24,9 @@ from enn_ppo.checkpoints.policy import set_determinism
 from enn_ppo.config import RolloutConfig, TrainConfig
 from enn_ppo.distributed.shipping import Shipped, Weights, load_weights, ship
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.evaluation.episodes import Pilot, play_episodes
-from enn_ppo.evaluation.together import play_together, seed_of_policy
-from enn_ppo.evaluation.video import Camera
+from enn_ppo.evaluation.episodes import Policy, play_episodes, policy_seed
 from enn_ppo.learner import make_model
-from enn_ppo.players import PlayersSampler, cast_of
+from enn_ppo.players import cast_of
 from enn_ppo.sampling import LocalSampler, Parameters, make_pools
 from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.actions import ActionSpace
@@ -113,7 +111,7 @@ class EnvRunner:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._sampler: LocalSampler | PlayersSampler
+        self._sampler: LocalSampler
         self._told = Told()
         self._packed_from = 0.0
 
@@ -131,14 +129,12 @@ class EnvRunner:
         set_determinism(config.torch_deterministic)
         env = self._environment()
         pools = make_pools(env, plan.rollout, config.seed, plan.first_env)
-        seed, first_env, pipeline = config.seed, plan.first_env, plan.rollout.pipeline
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        if config.policies:
-            self._cast = cast_of(config.policies, env.source, env.config.id)
-            self._sampler = PlayersSampler(pools, self._models, self._cast, CPU, seed, first_env, pipeline)
-        else:
-            self._sampler = LocalSampler(pools, self._models[""], CPU, seed, first_env, pipeline)
+        self._cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
+        self._sampler = LocalSampler(
+            pools, self._models, CPU, config.seed, plan.first_env, cast=self._cast, pipeline=plan.rollout.pipeline
+        )
         if begin:
             self.reset(*begin)
         return Spaces(*spaces, self._sampler.threads_report())
@@ -172,7 +168,7 @@ class EnvRunner:
             self._told = Told(failure=describe(error))
             return None if len(weights) == 1 else [None] * len(weights)
         self._packed_from = time.perf_counter()
-        shipped = [ship(rollout) for rollout in (played.values() if isinstance(played, dict) else [played])]
+        shipped = [ship(rollout) for rollout in played.values()]
         num_frames = steps * self._plan.num_envs
         num_bytes = sum(each.num_bytes for each in shipped)
         self._told = Told(num_frames, num_bytes, self._packed_from - started)
@@ -186,11 +182,11 @@ class EnvRunner:
         """Result of the last `play`. Ray calls this after it has stored the rollout."""
         return self._told._replace(handover_seconds=time.perf_counter() - self._packed_from)
 
-    def final_episodes(self, number: int, seed: int, *weights: Weights) -> list[list[Episode]]:
+    def final_episodes(self, number: int, seed: int, *weights: Weights) -> dict[str, list[Episode]]:
         """Play `number` whole episodes, as an evaluation does; `seed` seeds environments and actions.
 
         Returns:
-            For each policy its episodes.
+            Policy -> its episodes.
 
         Raises:
             Exception: whatever the environment raises.
@@ -199,15 +195,12 @@ class EnvRunner:
         env = self._environment()
         config = EpisodesConfig(episodes=number, num_envs=min(number, self._plan.num_envs), seed=seed)
         spaces = self._sampler.obs_space(), self._sampler.action_space()
-        pilots = {}
+        policies = {}
         for place, (name, model) in enumerate(self._models.items()):
-            policy = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
-            generator = torch.Generator().manual_seed(seed_of_policy(seed, place))
-            pilots[name] = Pilot(policy.net, policy.adaptor, CPU, bool(config.greedy), generator, policy, 1.0)
+            fitted = fit_net(model.policy, *spaces, CPU, "the policy", env.config.id)
+            policies[name] = Policy(fitted, torch.Generator().manual_seed(policy_seed(seed, place)))
         with closing(EpisodeVecEnv(env.source, config.num_envs, seed=seed)) as pool:
-            if not self._plan.config.policies:
-                return [play_episodes(pilots[""], pool, config, Camera(0, ""))]
-            return list(play_together(pilots, self._cast, pool, config, Camera(0, "")).values())
+            return play_episodes(policies, pool, config, self._cast)
 
     def read_checkpoint(self, path: str, policy: str) -> Checkpoint:
         """Read a checkpoint on the machine of this runner. `policy` chooses in a run directory of several policies.
@@ -235,7 +228,7 @@ class EnvRunner:
 
     def state(self) -> list[dict[str, Any]]:
         """State of each block's environments."""
-        return self._sampler.block_states()
+        return [block.state() for block in self._sampler.blocks]
 
     def load_state(self, blocks: Sequence[Mapping[str, Any]]) -> str | None:
         """Continue from what `state` returned. Returns why that is not possible, or None."""

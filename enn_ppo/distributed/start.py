@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from enn_ppo.config import TrainConfig
 from enn_ppo.distributed.cluster import Cluster
@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from enn_ppo.distributed.remote_learner import RemoteLearner
 
 
-class OnRay(NamedTuple):
-    """The learners and the sampler of a run on Ray."""
-
-    learners: list[RemoteLearner]  # one for each policy
-    sampler: RunnerGroup
-
-
-def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
+def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> tuple[dict[str, RemoteLearner], RunnerGroup]:
     """Start the runners, and a learner for each policy.
+
+    Returns:
+        Policy -> its learner; and the sampler.
 
     Raises:
         ValueError: Ray is not installed, the cluster is missing or too small, or the environment breaks its contract.
@@ -33,7 +29,8 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
         raise ValueError("device=cuda with distributed=ray needs a GPU for the learner: distributed.learner_gpus=1")
     runners = plans(config, env)
     with ExitStack() as stack:
-        num_policies = max(1, len(config.policies))
+        players = config.policies or {"": [0]}
+        num_policies = len(players)
         announce(
             f"starting Ray, {len(runners)} environment runner{'s' * (len(runners) != 1)} and "
             f"{num_policies} learner{'s' * (num_policies != 1)}: each is a process that imports torch"
@@ -45,21 +42,20 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> OnRay:
         from enn_ppo.distributed.remote_learner import Policy, RemoteLearner
 
         board = Board(num_policies)
-        learners = []
-        named = [Policy(n, name, len(players)) for n, (name, players) in enumerate(config.policies.items())]
-        for policy in named or [Policy()]:
-            learners.append(RemoteLearner(config, cluster, board, policy))
-            stack.callback(learners[-1].close)
+        learners: dict[str, RemoteLearner] = {}
+        for number, (name, own) in enumerate(players.items()):
+            learners[name] = RemoteLearner(config, cluster, board, Policy(number, name, len(own)))
+            stack.callback(learners[name].close)
         sampler = RunnerGroup(config, runners, cluster, board)
         stack.callback(sampler.close)
-        for learner in learners:
+        for learner in learners.values():
             learner.prepare(sampler.spaces)
         if (initial := config.distributed.initial) and config.resume is None:
-            for learner in learners:
+            for name, learner in learners.items():
                 try:
-                    checkpoint = sampler.read_checkpoint(initial, learner.policy.name)
+                    checkpoint = sampler.read_checkpoint(initial, name)
                 except ValueError as error:
                     raise ValueError(f"distributed.initial={initial}, where runner 0 is: {error}") from error
                 sampler.announce(learner.adopt(checkpoint, env.config.id).news)
         stack.pop_all()
-    return OnRay(learners, sampler)
+    return learners, sampler

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from enn_ppo.actor_critic import Actor
-from enn_ppo.sampling import LocalSampler
 from entity_gym import Action, Observation
 from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig
+from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.worlds import Copycat
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ class Halves:
         torch.manual_seed(0)
         net = RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), pools[0].obs_space(), pools[0].action_space())
         actor: Actor = HookedNet(net, hook)
-        self.sampler = LocalSampler(pools, actor, CPU, 0, pipeline=pipeline)
+        self.sampler = OnePolicySampler(pools, actor, CPU, 0, pipeline=pipeline)
         self.begin()
 
     def begin(self) -> None:

@@ -11,11 +11,12 @@ import torch
 
 from enn_ppo.frames import Frames
 from enn_ppo.recording.recorder import Recorder
-from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.rollout import Rollout
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.masks import SelectEntityMask
+from tests.enn_ppo.rollouts import Collector
 from tests.worlds import Zoo
 
 

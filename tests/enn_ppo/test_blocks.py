@@ -16,8 +16,9 @@ from enn_ppo import train
 from enn_ppo.config import EnvConfig, RolloutConfig, SelfPlayConfig, TrainConfig
 from enn_ppo.environment import bind_environment
 from enn_ppo.learner import make_model
-from enn_ppo.rollout import Rollout
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.rollout import Rollout, play
+from enn_ppo.sampling import make_pools
+from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import StopAfter, tiny_config
 
@@ -30,13 +31,13 @@ WORLDS = [
 
 
 @contextmanager
-def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) -> Iterator[LocalSampler]:
+def sampler(world: EnvConfig, num_envs: int, block: int | None, first: int = 0) -> Iterator[OnePolicySampler]:
     """A sampler of environments from number `first` on, that has been reset."""
     config = TrainConfig(env=world, seed=5)
     rollout = RolloutConfig(num_envs=num_envs, block=block)
     pools = make_pools(bind_environment(world), rollout, config.seed, first)
     model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-    made = LocalSampler(pools, model, CPU, config.seed, first_env=first)
+    made = OnePolicySampler(pools, model, CPU, config.seed, first_env=first)
     with closing(made):
         made.key(0)
         made.reset(config.seed, None)
@@ -91,7 +92,7 @@ def test_what_a_block_plays_does_not_depend_on_the_others(world: EnvConfig) -> N
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.id)
 def test_blocks_together_are_in_the_order_of_steps_and_then_environments(world: EnvConfig) -> None:
     with sampler(world, 9, 3) as blocks:
-        rollouts = blocks.collect_blocks(6)
+        rollouts = [play([block], 6)[0][""] for block in blocks.blocks]
         blocks.key(0)
         blocks.reset(5, None)
         whole = blocks.collect(6)
@@ -111,7 +112,8 @@ def test_environments_have_the_seeds_that_they_have_without_blocks() -> None:
 
 def test_blocks_draw_noise_of_their_own() -> None:
     with sampler(EnvConfig(id="MultiArmedBandit"), 32, 16) as blocks:
-        one, other = (next(iter(rollout.frames.actions.values())).values for rollout in blocks.collect_blocks(8))
+        rollouts = [play([block], 8)[0][""] for block in blocks.blocks]
+        one, other = (next(iter(rollout.frames.actions.values())).values for rollout in rollouts)
     assert not torch.equal(one, other)
 
 

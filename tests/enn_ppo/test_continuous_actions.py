@@ -16,7 +16,6 @@ from enn_ppo import EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutC
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.play import NetPolicy
-from enn_ppo.rollout import Collector
 from entity_gym import (
     Action,
     ActionMask,
@@ -35,6 +34,7 @@ from entity_gym import (
 from entity_gym.play.session import Session
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet
+from tests.enn_ppo.rollouts import Collector
 
 
 class Echo(Environment):

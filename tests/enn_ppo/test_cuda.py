@@ -10,10 +10,10 @@ import torch
 from enn_ppo import RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.config import DistributedConfig
-from enn_ppo.rollout import Collector
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed
 from rogue_net.obs_batch import actions_to_tensors
+from tests.enn_ppo.rollouts import Collector
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 pytestmark = pytest.mark.gpu

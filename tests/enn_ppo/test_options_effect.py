@@ -65,8 +65,7 @@ def learn(state: TrainState, updates: int = 1) -> None:
     """The algorithm, without what is around it."""
     for _ in range(updates):
         settings = state.begin_update()
-        learned = state.learner.learn(state.sampler.collect(state.next_steps()), settings)
-        state.advance(learned.played, 1.0)
+        state.advance(state.learn(state.sampler.collect(state.next_steps()), settings), 1.0)
 
 
 def weights(module: torch.nn.Module | None) -> Tensor:
@@ -224,7 +223,7 @@ def estimated(ppo: PPOConfig) -> list[float]:
     config = tiny("unused", rollout=RolloutConfig(num_envs=1, steps=4), optim=OptimConfig(batch_size=4), ppo=ppo)
     state = state_of(config, Doubling)
     state.begin_update()
-    rollout = state.sampler.collect(4)
+    rollout = state.sampler.collect(4)[""]
     assert rollout.by_step("rewards").flatten().tolist() == [1, 2, 4, 8]
     assert rollout.by_step("terminated").flatten().tolist() == [False, False, False, True]
     frames = replace(rollout.frames, values=torch.tensor([10.0, 20.0, 30.0, 40.0]))
@@ -282,11 +281,11 @@ def test_with_rewards_normalized_their_unit_does_not_matter() -> None:
 
 def test_with_returns_normalized_values_are_right_from_the_first_update_on() -> None:
     state = rich(PPOConfig(normalize="returns", gamma=0.0), gain=300.0, floor=5000.0)
-    values = state.sampler.collect(8).by_step("values")  # rewards are 5,000 to 5,300, and episodes one step
+    values = state.sampler.collect(8)[""].by_step("values")  # rewards are 5,000 to 5,300, and episodes one step
     assert 4900 < values.min() and values.max() < 5400
     assert float(state.model.value_head.mean) == pytest.approx(5100, abs=60)
     without = rich(PPOConfig(gamma=0.0), gain=300.0, floor=5000.0)
-    assert without.sampler.collect(8).by_step("values").max() < 100
+    assert without.sampler.collect(8)[""].by_step("values").max() < 100
 
 
 def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp_path: Path) -> None:
@@ -384,13 +383,13 @@ def test_the_value_network_tells_the_values_and_learns_them() -> None:
     assert state.model.value_net is not None
 
     def error() -> float:
-        played: Rollout = state.sampler.collect(8)
+        played: Rollout = state.sampler.collect(8)[""]
         return float((played.frames.values - played.frames.rewards).square().mean())
 
     before = error()
     learn(state, 20)
     assert error() < 0.5 * before
-    rollout = state.sampler.collect(8)
+    rollout = state.sampler.collect(8)[""]
     torch.testing.assert_close(rollout.by_step("values").flatten(), state.model.value_net.value(rollout.frames.obs))
     assert not torch.allclose(rollout.by_step("values").flatten(), state.net.value(rollout.frames.obs))
 
@@ -490,7 +489,7 @@ def test_torch_is_told_how_many_threads_to_use(tmp_path: Path) -> None:
 def test_the_seed_decides_what_is_played() -> None:
     def played(seed: int) -> list[float]:
         state = state_of(tiny("unused", seed=seed))
-        return state.sampler.collect(8).by_step("rewards").flatten().tolist()
+        return state.sampler.collect(8)[""].by_step("rewards").flatten().tolist()
 
     assert played(1) == played(1) != played(2)
 

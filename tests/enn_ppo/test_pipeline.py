@@ -17,11 +17,12 @@ from enn_ppo.config import DistributedConfig, SelfPlayConfig
 from enn_ppo.ddp.joining import check_shares
 from enn_ppo.environment import BoundEnvironment, bind_environment
 from enn_ppo.learner import make_model
-from enn_ppo.players import Cast, PlayersSampler
+from enn_ppo.players import Cast
 from enn_ppo.rollout import Rollout
 from enn_ppo.sampling import LocalSampler, make_pools
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
+from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.test_blocks import CPU, WORLDS, assert_equal, parts
 from tests.enn_ppo.test_exact_resume import same
@@ -40,12 +41,12 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def sampler(world: EnvConfig, rollout: RolloutConfig) -> Iterator[LocalSampler]:
+def sampler(world: EnvConfig, rollout: RolloutConfig) -> Iterator[OnePolicySampler]:
     """That has been reset."""
     config = TrainConfig(env=world, seed=5)
     pools = make_pools(bind_environment(world), rollout, config.seed)
     model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-    made = LocalSampler(pools, model, CPU, config.seed, pipeline=rollout.pipeline)
+    made = OnePolicySampler(pools, model, CPU, config.seed, pipeline=rollout.pipeline)
     try:
         made.key(0)
         made.reset(config.seed, None)
@@ -129,7 +130,7 @@ def test_several_policies_play_what_they_play_without() -> None:
 
     def played(rollout: RolloutConfig) -> list[dict[str, Rollout]]:
         pools = make_pools(BoundEnvironment(SNAKES, EnvConfig()), rollout, 3)
-        made = PlayersSampler(pools, nets, cast, CPU, 3, pipeline=rollout.pipeline)
+        made = LocalSampler(pools, nets, CPU, 3, cast=cast, pipeline=rollout.pipeline)
         made.key(0)
         made.reset(3, None)
         rollouts = [made.collect(7), made.collect(7)]

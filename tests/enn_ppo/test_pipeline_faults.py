@@ -21,10 +21,11 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.config import EnvConfig
 from enn_ppo.environment import bind_environment
 from enn_ppo.learner import make_model
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.sampling import make_pools
 from entity_gym import Action, Observation
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.enn_ppo.halves import CPU, Halves, SteppingHook
+from tests.enn_ppo.rollouts import OnePolicySampler
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.test_blocks import assert_equal, parts
 from tests.enn_ppo.test_resume import assert_same_end
@@ -149,7 +150,7 @@ def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> No
         config = TrainConfig(env=EnvConfig(kwargs=SMALL_BOARD))
         pools = make_pools(bind_environment(config.env), rollout, seed=0)
         model = make_model(config, pools[0].obs_space(), pools[0].action_space())
-        with closing(LocalSampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
+        with closing(OnePolicySampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
             sampler.reset(0, None)
             sampler.collect(3)
             (worker,) = sampler.blocks[killed].vec_env._workers  # type: ignore[attr-defined]

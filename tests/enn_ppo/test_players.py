@@ -12,9 +12,9 @@ import torch
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
-from enn_ppo.players import Cast, PlayersCollector, PlayersSampler, cast_of
-from enn_ppo.rollout import Collector, Rollout
-from enn_ppo.sampling import make_pools
+from enn_ppo.players import Cast, cast_of
+from enn_ppo.rollout import EnvBlock, Rollout, play
+from enn_ppo.sampling import LocalSampler, make_pools
 from enn_ppo.settings.world import EnvConfig
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
@@ -24,6 +24,7 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.seats import PlayersTracker
 from rogue_net import FrameKeys, ObsBatch, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net
+from tests.enn_ppo.rollouts import Collector
 from tests.entity_gym.pools.player_worlds import split
 
 FOUR = MultiSnake(board_size=8, num_snakes=4, num_players=4, max_snake_length=3, max_steps=2)
@@ -75,9 +76,9 @@ def columns(rollout: Rollout) -> Iterator[tuple[int, int, int, int]]:
 def test_a_policys_rollout_is_what_split_shows_to_its_players_and_all_together_did_what_the_world_saw() -> None:
     pool = Spied(FOUR, 3, seed=0)
     cast, nets = Cast(CAST_OF_FOUR, mapping_of(FOUR)), make_nets(CAST_OF_FOUR, FOUR)
-    collector = PlayersCollector(pool, nets, cast, CPU, 0)
+    collector = EnvBlock(pool, nets, CPU, 0, cast=cast)
     collector.reset(2)
-    rollouts = collector.collect(STEPS)
+    (rollouts,) = play([collector], STEPS)
     views = {player: [split(obs, cast.mapping, player) for obs in pool.shown] for player in range(4)}
     acted = [np.full(done["move"].values.shape, -1) for done in pool.done]
     assert list(rollouts) == ["red", "blue"]
@@ -131,9 +132,9 @@ def row_of(obs: VecObs, env: int, actor: int) -> int:
 def test_an_episode_ends_once_for_each_policy_with_its_own_rewards_and_says_who_won() -> None:
     cast = Cast({"red": [0], "blue": [1]}, mapping_of(SNAKES))
     pool = Spied(SNAKES, 4, seed=0)
-    collector = PlayersCollector(pool, make_nets(cast.policies), cast, CPU, 0, first_env=8)
+    collector = EnvBlock(pool, make_nets(cast.policies), CPU, 0, first_env=8, cast=cast)
     collector.reset(0)
-    rollouts = collector.collect(40)
+    (rollouts,) = play([collector], 40)
     sums, expected = np.zeros((4, 2)), []
     for obs in pool.shown[1:]:
         sums += np.stack([split(obs, cast.mapping, player).reward for player in (0, 1)], axis=1)
@@ -172,9 +173,9 @@ def test_no_two_players_environments_or_steps_share_their_noise() -> None:
     keys: list[int] = []
     cast = Cast({"red": [0, 1], "blue": [2, 3]}, mapping_of(FOUR))
     nets = {name: KeysSeen(net.policy) for name, net in make_nets(cast.policies, FOUR).items()}
-    collector = PlayersCollector(ThreadedVecEnv(FOUR, 3), nets, cast, CPU, 0)
+    collector = EnvBlock(ThreadedVecEnv(FOUR, 3), nets, CPU, 0, cast=cast)
     collector.reset(0)
-    collector.collect(5)
+    play([collector], 5)
     assert len(keys) == len(set(keys)) == 4 * 3 * 5
 
 
@@ -192,10 +193,10 @@ def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -
     cast = Cast({"red": [0], "blue": [1]}, mapping_of(SNAKES))
     nets = make_nets(cast.policies)
 
-    def sampler(num_envs: int, first_env: int = 0) -> PlayersSampler:
+    def sampler(num_envs: int, first_env: int = 0) -> LocalSampler:
         bound = BoundEnvironment(SNAKES, EnvConfig())
         pools = make_pools(bound, RolloutConfig(num_envs=num_envs, block=2, steps=8), 3, first_env)
-        made = PlayersSampler(pools, nets, cast, CPU, 3, first_env)
+        made = LocalSampler(pools, nets, CPU, 3, first_env, cast=cast)
         made.key(0)
         made.reset(3, None)
         return made
@@ -218,7 +219,7 @@ def test_blocks_play_the_same_wherever_they_are_and_go_on_from_a_saved_state() -
 
 def test_why_the_environments_of_one_policy_cannot_go_on_with_several() -> None:
     cast = Cast({"red": [0], "blue": [1]}, mapping_of(SNAKES))
-    several = PlayersCollector(ThreadedVecEnv(SNAKES, 2), make_nets(cast.policies), cast, CPU, 0)
+    several = EnvBlock(ThreadedVecEnv(SNAKES, 2), make_nets(cast.policies), CPU, 0, cast=cast)
     one = Collector(ThreadedVecEnv(SNAKES, 2), snake_net(), CPU, 0)
     for here, there in [(several, one), (one, several)]:
         here.reset(0)
@@ -249,7 +250,7 @@ def test_policies_that_do_not_fit_the_world(policies: Any, source: Any, message:
 
 def test_parameters_that_decide_who_owns_what_cannot_change() -> None:
     cast = Cast({"red": [0], "blue": [1]}, mapping_of(SNAKES))
-    sampler = PlayersSampler([ThreadedVecEnv(SNAKES, 2)], make_nets(cast.policies), cast, CPU, 0)
+    sampler = LocalSampler([ThreadedVecEnv(SNAKES, 2)], make_nets(cast.policies), CPU, 0, cast=cast)
     for change in (sampler.configure, lambda info: sampler.reset(0, info)):
         with pytest.raises(
             ValueError, match=r"env.info has 'num_snakes', on which it depends what belongs to which player"

@@ -10,7 +10,6 @@ import torch
 
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.ppo import Advantages, PPOSettings, Samples, update
-from enn_ppo.rollout import Collector
 from enn_ppo.settings.schema import from_dict
 from entity_gym import (
     Action,
@@ -26,6 +25,7 @@ from entity_gym import (
 )
 from entity_gym.pools.pool import ListEnv
 from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_ppo.rollouts import Collector
 
 CPU = torch.device("cpu")
 

@@ -339,10 +339,10 @@ def test_a_run_that_no_longer_normalizes_returns_keeps_its_values_and_loses_thei
     changed = resumed(config, tmp_path / "a", ppo=PPOConfig(normalize="none"), total_timesteps=96)
     state = TrainState(changed, bind_environment(env, Clock), torch.device("cpu"), Callback())
     with closing(state):
-        state.restore(load_checkpoint(tmp_path / "a"))
+        state.restore({"": load_checkpoint(tmp_path / "a")})
         assert (float(state.net.value_head.mean), float(state.net.value_head.deviation)) == (0.0, 1.0)
         state.sampler.key(0)
-        obs = state.sampler.collect(8).frames.obs
+        obs = state.sampler.collect(8)[""].frames.obs
         torch.testing.assert_close(state.net.value(obs), saved.value(obs))
 
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from enn_ppo.ppo import gae
-from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.rollout import Rollout
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.ragged import segment_sum
+from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.rollout import Collector
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents
 from enn_ppo.self_play.pool import SelfPlay, least_missed
 from enn_ppo.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
@@ -27,6 +26,7 @@ from entity_gym.pools.players import players_of
 from entity_gym.pools.seats import SeatedEpisodeVecEnv
 from rogue_net import ObsBatch, RelposConfig, RogueNet
 from tests.enn_ppo.players_worlds import CPU, SNAKES, snake_net, snake_pool
+from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.worlds import tiny_config
 
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.ppo import Advantages, Minibatch, PPOSettings, Samples, update
-from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.rollout import Rollout
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 

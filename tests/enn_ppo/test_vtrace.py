@@ -21,10 +21,11 @@ from enn_ppo.frames import Frames
 from enn_ppo.learner import Learner, Settings
 from enn_ppo.ppo import Advantages, PPOSettings, Samples, gae, n_step, policy_terms
 from enn_ppo.rollout import Rollout
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.sampling import make_pools
 from enn_ppo.vtrace import joint_log_ratios, recompute_log_probs, vtrace
 from rogue_net import RaggedTensor
 from rogue_net.ragged import offsets_of
+from tests.enn_ppo.rollouts import OnePolicySampler
 
 NO = torch.zeros(3, 1, dtype=torch.bool)
 ZERO = torch.zeros(3, 1)
@@ -278,7 +279,7 @@ def learner_and_rollout(config: TrainConfig) -> tuple[Learner, Rollout]:
     """A learner, and what its policy has played."""
     pools = make_pools(bind_environment(config.env), config.rollout, config.seed)
     learner = Learner(config, pools[0].obs_space(), pools[0].action_space(), CPU)
-    sampler = LocalSampler(pools, learner.model, CPU, config.seed)
+    sampler = OnePolicySampler(pools, learner.model, CPU, config.seed)
     sampler.key(0)
     sampler.reset(config.seed, None)
     learner.measure(sampler.collect(config.rollout.steps).frames.obs)

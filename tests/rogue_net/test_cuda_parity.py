@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.ppo import Advantages, PPOSettings, Samples, update
-from enn_ppo.rollout import Collector, Rollout
+from enn_ppo.rollout import Rollout
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig, TranslationConfig
+from tests.enn_ppo.rollouts import Collector
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.rogue_net import worlds
 from tests.rogue_net.backends import (

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -30,19 +30,17 @@ from enn_ppo import (
 from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint
 from enn_ppo.checkpoints.common import load_common, runs_in
-from enn_ppo.config import TrainEvalConfig
-from enn_ppo.distributed.sharing import PolicyCallback, Shared, SharedRunners
+from enn_ppo.checkpoints.fit import FittedPolicy
+from enn_ppo.config import DistributedConfig, TrainEvalConfig
 from enn_ppo.errors import PartLost
 from enn_ppo.eval import evaluate
-from enn_ppo.evaluation.episodes import Pilot
-from enn_ppo.evaluation.together import play_together
-from enn_ppo.evaluation.video import Camera
+from enn_ppo.evaluation.episodes import Policy, play_episodes
 from enn_ppo.players import Cast
 from enn_ppo.settings.evaluation import EpisodesConfig, EvalConfig
 from entity_gym.pools.episodes import EpisodeVecEnv
 from rogue_net.adaptor import ObsAdaptor
 from tests.enn_ppo.distributed.runs import actors, learned_rows, on_ray, rows_of
-from tests.enn_ppo.players_worlds import CPU, DOWN, SNAKES, UP, always
+from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
 from tests.enn_ppo.test_players import mapping_of
 from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import tiny_config
@@ -143,6 +141,10 @@ def test_runs_are_exact_however_many_runners_and_go_on_from_the_newest_step_that
         assert_same_end(tmp_path / "parts" / name, tmp_path / "whole" / name)
 
     checkpoint = f"{tmp_path}/whole/red"
+    train(replace(together(tmp_path / "here", 1), distributed=DistributedConfig()), callbacks=[Watch()])
+    for name in FOUR:
+        assert_same_end(tmp_path / "here" / name, tmp_path / "whole" / name)
+
     result = evaluate(EvalConfig(checkpoint=checkpoint, episodes=4, num_envs=4, opponent="policies", device="cpu"))
     told = rows_of(tmp_path / "whole" / "red")[-1]
     assert result.estimates["episodic_reward"].mean == told["eval/episodic_reward"]
@@ -214,50 +216,25 @@ def test_the_newest_step_that_all_have_whole_is_found(tmp_path: Path) -> None:
         load_common([*runs, tmp_path / "a" / "green"])
 
 
-class FakeGroup:
-    """Counts how often it is asked."""
+def test_several_policies_learn_in_one_process_and_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    def here(run_dir: Path, **changes: Any) -> TrainConfig:
+        return replace(together(run_dir, 1), distributed=DistributedConfig(), **changes)
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def ask(*args: Any) -> Any:
-            self.asked.append(name)
-            return [name, len(self.asked)]
-
-        return ask
-
-
-def test_what_concerns_the_environments_happens_once_for_all_policies() -> None:
-    group, shared = FakeGroup(), Shared()
-    red, blue = (SharedRunners(cast(Any, group), policy, shared) for policy in (0, 1))
-    for runners in (red, blue):  # as a run begins: one policy after the other
-        runners.reset(1, None)
-        runners.collect(8)
-        runners.reset(1, None)
-    assert group.asked == ["reset", "collect", "reset"]
-    for _ in range(2):
-        gathered = red.collect(8)
-        assert gathered == blue.collect(8)
-        assert red.metrics() == blue.metrics()
-        saved = red.state()
-        assert saved == blue.state()
-    assert group.asked[3:] == ["collect", "metrics", "state"] * 2
-    red.collect(8)
-    assert blue.state() != saved  # never that of an earlier step
-    for runners in (red, blue):
-        runners.close()
-    assert group.asked[-1] == "close" and group.asked.count("close") == 1
-
-
-def test_the_users_code_draws_parameters_once_and_hears_of_every_policy() -> None:
-    watch, shared = Watch(), Shared()
-    red, blue = (PolicyCallback(watch, name, name == "red", shared) for name in TWO)
-    drawn = [each.env_info(0.0, 4, np.random.default_rng(0)) for each in (red, blue)]
-    assert drawn[0] == drawn[1] and watch.asked == 1
-    for each in (red, blue):
-        each.on_update(Update(32, {}, cast(Any, None)))
-    assert watch.updates == [(32, "red"), (32, "blue")]
+    watch, steps = Watch(), [32, 64, 96]
+    whole = train(here(tmp_path / "whole"), callbacks=[watch])
+    assert watch.updates == [(step, name) for step in steps for name in FOUR]
+    assert watch.asked == 2 + len(steps)
+    assert list(whole.policies) == list(FOUR) and whole.run_dir == tmp_path / "whole"
+    with pytest.raises(
+        Interrupted, match=rf"after 64 steps; saved .*red/.*, .*blue/.*; go on with resume={tmp_path}/parts$"
+    ):
+        train(here(tmp_path / "parts"), callbacks=[Watch(), PressCtrlC()])
+    train(here(tmp_path / "parts", resume=str(tmp_path / "parts")), callbacks=[Watch()])
+    for name in FOUR:
+        rows = without_times(tmp_path / "parts" / name)
+        assert rows == without_times(tmp_path / "whole" / name)
+        assert [row["step"] for row in rows if "reward" in row] == steps
+        assert_same_end(tmp_path / "parts" / name, tmp_path / "whole" / name)
 
 
 def test_in_evaluations_every_policy_plays_its_own_players() -> None:
@@ -269,18 +246,13 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
         return step(actions)
 
     pool.step = spied  # type: ignore[method-assign]
-    pilots = {}
+    policies = {}
     for name, choice in (("red", DOWN), ("blue", UP)):
         net = always(choice)
         adaptor = ObsAdaptor(net.obs_space, pool.obs_space(), pool.action_space(), [])
-        pilots[name] = Pilot(net, adaptor, CPU, True, torch.Generator(), cast(Any, None), 1.0)
-    episodes = play_together(
-        pilots,
-        Cast({"blue": [1], "red": [0]}, mapping_of(SNAKES)),
-        pool,
-        EpisodesConfig(episodes=5, num_envs=3),
-        Camera(0, ""),
-    )
+        policies[name] = Policy(FittedPolicy(net, adaptor, ""), torch.Generator(), greedy=True)
+    players = Cast({"blue": [1], "red": [0]}, mapping_of(SNAKES))
+    episodes = play_episodes(policies, pool, EpisodesConfig(episodes=5, num_envs=3), players)
     assert seen and all(set(move.values[0::2, 0].tolist()) == {DOWN} for move in seen)  # player 0's snake is the first
     assert all(set(move.values[1::2, 0].tolist()) == {UP} for move in seen)
     assert [len(own) for own in episodes.values()] == [5, 5]
@@ -293,6 +265,10 @@ def test_in_evaluations_every_policy_plays_its_own_players() -> None:
         ({"policies": {"red": [0], "blue": [2]}}, r"policies must have every player of 0 to 2 once, got"),
         ({"self_play": SelfPlayConfig(enabled=True)}, "and self_play.enabled=true do not go together"),
         ({"record": "a.arrow"}, "and record=a.arrow do not go together"),
+        (
+            {"distributed": DistributedConfig(mode="ddp")},
+            "and distributed=ddp do not go together; leave one out, or take",
+        ),
         ({"keep_last": 1}, "keep_last=1 must be at least 2 with policies="),
         (
             {"policies": {}, "eval": TrainEvalConfig(interval=64, opponent="policies")},

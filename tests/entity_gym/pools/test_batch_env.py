@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.rollout import Collector
 from entity_gym import (
     ActionSpace,
     CategoricalActionSpace,
@@ -23,6 +22,7 @@ from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_ppo.rollouts import Collector
 from tests.entity_gym.pools.kinds_of_pools import content
 
 WIDTH, APPLES, MAX_STEPS = 5, 3, 12

@@ -1,0 +1,35 @@
+"""One policy that plays in one pool, for tests that need a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from enn_ppo.actor_critic import Actor
+from enn_ppo.rollout import EnvBlock, Rollout, play
+from enn_ppo.sampling import LocalSampler
+from entity_gym.pools.vec_env import VecEnv
+
+
+class Collector(EnvBlock):
+    """Collects rollouts of one policy."""
+
+    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
+        super().__init__(vec_env, {"": net}, device, seed, first_env)
+
+    def collect(self, steps: int) -> Rollout:
+        """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
+        return play([self], steps)[0][""]
+
+
+class OnePolicySampler(LocalSampler):
+    """Collects rollouts of one policy."""
+
+    def __init__(self, pools: Sequence[VecEnv], net: Actor, *arguments: Any, **options: Any) -> None:
+        super().__init__(pools, {"": net}, *arguments, **options)
+
+    def collect(self, steps: int) -> Rollout:  # type: ignore[override]
+        """Play `steps` steps in every environment."""
+        return super().collect(steps)[""]
