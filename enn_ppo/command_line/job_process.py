@@ -7,30 +7,21 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-import cloudpickle
-
-from enn_ppo.command_line.mistakes import INTERRUPTED, guarded
+from enn_ppo.command_line.mistakes import guarded
+from entity_gym.pools.processes.interpreter import describe_end, exit_when_orphaned, start_interpreter
+from entity_gym.pools.processes.pickling import pickled_for_worker
 
 C = TypeVar("C")
 
 GRACE = 60.0  # seconds that an interrupted job has for its last update and checkpoint
-_CHECK_INTERVAL = 1.0  # seconds between checks whether the parent is alive
 _TAIL = 4096  # bytes at the end of a log in which its last line is looked for
-
-# A new interpreter: `multiprocessing` would run the user's script a second time.
-_PROGRAM = """\
-import pickle, sys
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from enn_ppo.command_line.job_process import main
-raise SystemExit(main(int(sys.argv[1])))
-"""
 
 
 class JobProcess:
@@ -50,40 +41,29 @@ class JobProcess:
     """
 
     def __init__(
-        self,
-        run: Callable[[C], object],
-        config: C,
-        log: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
+        self, run: Callable[[C], object], config: C, log: Path, *, environment: Mapping[str, str] | None = None
     ) -> None:
         self.log = log
         self._asked: float | None = None
-        payload = pickle.dumps(sys.path) + cloudpickle.dumps((run, config))
+        job = pickled_for_worker((run, config))
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with open(log, "ab") as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, str(os.getpid())],
-                    stdin=subprocess.PIPE,
+                self._process, connection = start_interpreter(
+                    __name__,
+                    "main",
+                    environment=environment or {},
+                    ignores_ctrl_c=False,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {})},
                     process_group=0,
                 )
         except OSError as error:
             raise ValueError(f"{log} cannot be written: {error}") from error
-        assert self._process.stdin is not None
-        with (
-            contextlib.suppress(BrokenPipeError),
-            self._process.stdin as pipe,
-        ):  # if it has died already, its exit code says so
-            pipe.write(payload)
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._process.pid
+        self.pid = self._process.pid
+        self._connection = Connection(connection.detach())  # stays open: the job ends when it is closed
+        with contextlib.suppress(OSError):  # if it has died already, its exit code says so
+            self._connection.send_bytes(job)
 
     def poll(self) -> int | None:
         """The exit code, negative if a signal ended the process; None while it runs.
@@ -97,22 +77,18 @@ class JobProcess:
     def interrupt(self) -> None:
         """Send Ctrl-C (SIGINT): the job saves and ends. The second one ends it at once."""
         self._asked = self._asked or time.monotonic()
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGINT)  # does nothing where the process has ended
 
     def kill(self) -> None:
         """Kill the job and every process that it has started, and wait for its end."""
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def reason(self) -> str:
         """Reason of its end: the signal that killed it, or the last line that it printed."""
-        code = self._process.returncode
-        if code is not None and code < 0:
-            names = {number.value: number.name for number in signal.Signals}
-            return f"killed by {names.get(-code, f'signal {-code}')}"
-        return last_line(self.log) or f"ended with exit code {code} and said nothing"
+        how = describe_end(self._process)
+        return how if self._process.returncode < 0 else last_line(self.log) or f"{how} and printed nothing"
 
 
 def last_line(log: Path) -> str:
@@ -124,26 +100,18 @@ def last_line(log: Path) -> str:
     return ""
 
 
-def main(parent: int) -> int:
-    """Entry point of the process: reads the job from standard input, and runs it."""
-    threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
+def main(descriptor: int) -> None:
+    """Entry point of the process: receives the job, runs it, and exits with its exit code."""
+    exit_when_orphaned(descriptor, GRACE, interrupts=True)
+    schema: type[Any] = object
 
     def work() -> None:
-        run, config = pickle.load(sys.stdin.buffer)
-        schema.append(type(config))
+        nonlocal schema
+        run, config = pickle.loads(Connection(os.dup(descriptor)).recv_bytes())
+        schema = type(config)
         run(config)
 
-    schema: list[type[Any]] = []
-    return guarded(work, lambda: schema[0] if schema else object, debug=lambda: False)
-
-
-def _end_without(parent: int) -> None:
-    """Stop this process as after Ctrl-C once the parent has died."""
-    while os.getppid() == parent:
-        time.sleep(_CHECK_INTERVAL)
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(GRACE)
-    os._exit(INTERRUPTED)
+    raise SystemExit(guarded(work, lambda: schema, debug=lambda: False))
 
 
 def shared_cores(processes: int) -> dict[str, str]:

@@ -1,8 +1,4 @@
-"""The process that evaluates checkpoints while training goes on.
-
-Training and the process exchange pickled messages over a socket. The process runs one task after the other, and ends by
-itself when training is gone.
-"""
+"""The process that evaluates checkpoints while training goes on: it runs one task after the other, until training is gone."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import contextlib
 import os
 import pickle
 import signal
-import socket
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -33,22 +28,11 @@ class EvaluationProcess:
     """
 
     def __init__(self, niceness: int = 0) -> None:
-        ours, its = socket.socketpair()
-        try:
-            self._process = start_interpreter(__name__, "main", [its.fileno()])
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            its.close()
+        self._process, connection = start_interpreter(__name__, "main")
+        self._connection = Connection(connection.detach())
+        self.pid = self._process.pid
         if niceness:
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
-        self._connection = Connection(ours.detach())
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+            os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
 
     def ask(self, task: Any) -> None:
         """Send a task, a function without arguments. `answer` reports a process that is gone.
@@ -91,11 +75,9 @@ def main(descriptor: int) -> None:
     exit_when_orphaned(descriptor)
     with contextlib.suppress(EOFError, OSError):  # training is gone
         while True:
-            connection.send_bytes(_run(connection.recv_bytes()))
-
-
-def _run(task: bytes) -> bytes:
-    try:
-        return pickled_for_parent(pickle.loads(task)())
-    except Exception as error:
-        return pickle.dumps(ErrorReport.of(error))
+            task = connection.recv_bytes()
+            try:
+                answer = pickled_for_parent(pickle.loads(task)())
+            except Exception as error:
+                answer = pickle.dumps(ErrorReport.of(error))
+            connection.send_bytes(answer)

@@ -64,7 +64,7 @@ def ends_by(name: str) -> Callable[[Path], object]:
         ("a mistake", 2, "the wall is red"),
         ("a bug", 1, "TypeError: no wall"),
         ("interruption", 143, "saved to out/a"),
-        ("a kill", -9, "killed by SIGKILL"),
+        ("a kill", -9, "was killed by SIGKILL (signal 9)"),
     ],
 )
 def test_a_job_ends_with_an_exit_code_and_a_reason(name: str, code: int, reason: str, tmp_path: Path) -> None:

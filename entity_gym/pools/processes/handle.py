@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import socket
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -108,17 +107,16 @@ class WorkerProcess:
         self.starting = True
         self.requests: deque[Request] = deque()
         self._num_sent = 0  # of `requests`
-        connection, its_connection = socket.socketpair()
         its_arena, our_arena = create_arena(), create_arena()
-        self.channel = Channel(connection, our_arena, its_arena)
-        descriptors = [its_connection.fileno(), its_arena, our_arena]
         try:
-            self.process = start_interpreter("entity_gym.pools.processes.worker", "main", descriptors)
+            self.process, connection = start_interpreter(
+                "entity_gym.pools.processes.worker", "main", [its_arena, our_arena]
+            )
         except BaseException:
-            self.channel.close()
+            os.close(its_arena)
+            os.close(our_arena)
             raise
-        finally:
-            its_connection.close()
+        self.channel = Channel(connection, our_arena, its_arena)
 
     def __str__(self) -> str:
         first, last = self.first_env + self.env_id[0], self.first_env + self.env_id[-1]

@@ -1,4 +1,6 @@
-"""Child processes that are fresh Python interpreters: starting one, and describing how it ended.
+"""Child processes that are fresh Python interpreters: starting one, noticing the death of either side, describing the end.
+
+A socket connects parent and child. Either side notices the death of the other by the hang-up.
 
 Forking would copy locks that threads of this process hold (torch and numba have such threads), and the copy would wait for
 them forever. `multiprocessing` would run the user's script a second time in every child, which hangs or fails where the
@@ -12,20 +14,24 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.spawn import get_executable
+from typing import Any
 
 DEATH_GRACE = 3.0  # seconds that a process has to end once it has hung up, for example to write a core dump
 
 # Ctrl-C reaches the whole process group, and the parent alone decides what it means. It is blocked until it is ignored.
-PROGRAM = """\
+IGNORE_CTRL_C = """\
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+"""
+PROGRAM = """\
 import importlib, json, sys
 path, module, function, descriptors = json.loads(sys.argv.pop())
 sys.path[:] = path
@@ -44,41 +50,69 @@ ENVIRONMENT_VARIABLES = {
 }
 
 
-def start_interpreter(module: str, function: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a process that imports `module` and calls `function(*descriptors)`.
+def start_interpreter(
+    module: str,
+    function: str,
+    descriptors: Sequence[int] = (),
+    *,
+    environment: Mapping[str, str] = ENVIRONMENT_VARIABLES,
+    ignores_ctrl_c: bool = True,
+    **options: Any,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process that imports `module` and calls `function(connection, *descriptors)`.
 
-    Its numeric libraries use one thread, its module search path is that of this process, and it ignores Ctrl-C.
-    `PYTHONHASHSEED` is 0 unless it is set, so that every child iterates over a set of strings in the same order.
+    Its module search path is that of this process. `PYTHONHASHSEED` is 0 unless it is set, so that every child iterates over a
+    set of strings in the same order.
 
     Args:
         module: the module's full name.
-        function: takes the descriptors.
+        function: takes the descriptor of its end of a pair of connected sockets, and `descriptors`.
         descriptors: open file descriptors, which the child inherits under the same numbers.
+        environment: environment variables that differ from those of this process; by default numeric libraries use one thread.
+        ignores_ctrl_c: whether the child ignores Ctrl-C from its start.
+        options: of `subprocess.Popen`.
+
+    Returns:
+        The process, and this end of the pair of sockets.
 
     Raises:
         OSError: if the process cannot be started.
     """
-    arguments = json.dumps([[str(entry) for entry in sys.path], module, function, list(descriptors)])
+    connection, its_connection = socket.socketpair()
+    inherited = [its_connection.fileno(), *descriptors]
+    arguments = json.dumps([[str(entry) for entry in sys.path], module, function, inherited])
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    program = IGNORE_CTRL_C + PROGRAM if ignores_ctrl_c else PROGRAM
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if ignores_ctrl_c else ())
     try:
-        return subprocess.Popen(
-            [os.fsdecode(get_executable()), *flags, "-c", PROGRAM, arguments],
+        process = subprocess.Popen(
+            [os.fsdecode(get_executable()), *flags, "-c", program, arguments],
             stdin=subprocess.DEVNULL,
-            env={"PYTHONHASHSEED": "0", **os.environ, **ENVIRONMENT_VARIABLES},
-            pass_fds=list(descriptors),
+            env={"PYTHONHASHSEED": "0", **os.environ, **environment},
+            pass_fds=inherited,
+            **options,
         )
+    except BaseException:
+        connection.close()
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
+        its_connection.close()
+    return process, connection
 
 
-def exit_when_orphaned(connection: int, grace: float = 0.0) -> None:
-    """End this process `grace` seconds after the other end of a socket is closed, whatever its main thread is doing."""
+def exit_when_orphaned(connection: int, grace: float = 0.0, *, interrupts: bool = False) -> None:
+    """End this process `grace` seconds after the other end of a socket is closed, whatever its main thread is doing.
+
+    With `interrupts`, the main thread is interrupted first, as by Ctrl-C.
+    """
 
     def watch() -> None:
         poll = select.poll()
         poll.register(connection, 0)  # with no events asked for, only the hang-up is reported
         poll.poll()
+        if interrupts:
+            os.kill(os.getpid(), signal.SIGINT)
         time.sleep(grace)
         os._exit(1)
 

@@ -18,9 +18,8 @@ class ThreadInsteadOfProcess:
     pid = 0
     returncode = 0
 
-    def __init__(self, module: str, function: str, descriptors: Sequence[int]) -> None:
-        connection, *arenas = map(os.dup, descriptors)
-        self._worker = Worker(Channel(socket.socket(fileno=connection), *arenas))
+    def __init__(self, connection: socket.socket, descriptors: Sequence[int]) -> None:
+        self._worker = Worker(Channel(connection, *map(os.dup, descriptors)))
         self._thread = threading.Thread(target=self._worker.serve)
         self._thread.start()
 
@@ -40,4 +39,9 @@ class ThreadInsteadOfProcess:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has pools start threads instead of processes."""
-    monkeypatch.setattr(handle, "start_interpreter", ThreadInsteadOfProcess)
+
+    def start(module: str, function: str, descriptors: Sequence[int]) -> tuple[ThreadInsteadOfProcess, socket.socket]:
+        connection, its_connection = socket.socketpair()
+        return ThreadInsteadOfProcess(its_connection, descriptors), connection
+
+    monkeypatch.setattr(handle, "start_interpreter", start)
