@@ -21,9 +21,11 @@ from enn_ppo.cloning.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.cloning.examples import Examples
 from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, spread, value_error
 from enn_ppo.learner import Learner
-from enn_ppo.optimizer import AdamW, set_learning_rates
-from enn_ppo.ppo import Weighting, clip_gradient, count_actors, dropout_seed, unit_weights
+from enn_ppo.optimizer import AdamW, clip_gradient, set_learning_rates
+from enn_ppo.ppo import count_actors, unit_weights
+from enn_ppo.random_keys import dropout_seed
 from enn_ppo.return_scale import RewardScale
+from enn_ppo.settings.learning import Weighting
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.state import TrainState
 from enn_ppo.tracking.logger import Row
@@ -157,7 +159,7 @@ def measure(model: ActorCritic, examples: Examples, cloning: CloningConfig, weig
     if not len(examples):
         return {}
     device = model.value_head.deviation.device
-    weights = (each.split(FRAMES_AT_ONCE) for each in frame_weights(examples, weighting))
+    weights = (torch.split(each, FRAMES_AT_ONCE) for each in frame_weights(examples, weighting))
     totals = torch.zeros(3, device=device)
     model.eval()
     for part, actors, values in zip(_parts(examples), *weights, strict=True):
@@ -189,4 +191,4 @@ def _losses(model: ActorCritic, examples: Examples, actors: Tensor, values: Tens
 
 def _parts(examples: Examples) -> list[Examples]:
     """Consecutive parts of the examples, each small enough for the memory."""
-    return examples.split([len(each) for each in torch.arange(len(examples)).split(FRAMES_AT_ONCE)])
+    return examples.split([len(each) for each in torch.split(torch.arange(len(examples)), FRAMES_AT_ONCE)])

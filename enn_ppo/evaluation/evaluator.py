@@ -11,7 +11,6 @@ An evaluation that fails prints a line, and training continues.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,6 +37,7 @@ from enn_ppo.evaluation.episodes import Estimate
 from enn_ppo.evaluation.process import EvaluationProcess, ProcessDied
 from enn_ppo.evaluation.video import Video
 from enn_ppo.self_play.opponents import load_opponent
+from enn_ppo.tracking.logger import read_metrics
 from enn_ppo.tracking.run_dir import METRICS, VIDEOS
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_to_dict
@@ -127,10 +127,12 @@ class Evaluator:
             self._advance()
             self._say_if_behind(step)
         else:
+            answer: EvalRow | ErrorReport
             try:
-                self._take(evaluation())
+                answer = evaluation()
             except Exception as error:
-                self._take(ErrorReport.of(error))
+                answer = ErrorReport.of(error)
+            self._take(answer)
 
     def _say_if_behind(self, step: int) -> None:
         """Warn if evaluations are two or more behind, and again each time that number has doubled."""
@@ -150,7 +152,8 @@ class Evaluator:
         """
         if self.config.interval is None:
             return
-        told = evaluated_steps(self._run_dir / METRICS)
+        metrics = self._run_dir / METRICS
+        told = {row.get("eval/step") for row in (read_metrics(metrics) if metrics.is_file() else [])}
         for step in steps:
             if step in told:
                 continue
@@ -287,14 +290,6 @@ def check_evaluation(
         if config.env_kwargs:
             error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
         raise
-
-
-def evaluated_steps(metrics: Path) -> set[int]:
-    """The steps whose evaluations are in a run's metrics.jsonl."""
-    if not metrics.is_file():
-        return set()
-    rows = [json.loads(line) for line in metrics.read_text().splitlines() if '"eval/step"' in line]
-    return {int(row["eval/step"]) for row in rows}
 
 
 def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[str, float]:

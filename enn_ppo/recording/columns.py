@@ -63,8 +63,8 @@ class RecordedFrames(Frames):
             (B,) float32; NaN if the end of the episode is not among these frames, or if it was truncated without a value
             estimate.
         """
-        bootstrap = torch.where(self.truncated, self.final_values.double(), torch.nan)
-        bootstrap = torch.where(self.terminated, 0.0, bootstrap).tolist()
+        unknown = torch.where(self.truncated, self.final_values.double(), torch.nan)
+        bootstrap = torch.where(self.terminated, 0.0, unknown).tolist()
         rewards, episodes = self.rewards.tolist(), self.episode.tolist()
         returns = [0.0] * len(rewards)
         following: dict[int, float] = {}  # episode -> the return of its next frame

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.fit import fit_net
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.settings.serving import ServeConfig
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.batch.batching import batch_frames
@@ -26,16 +27,16 @@ from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch
 from rogue_net.rogue_net import ActResult
 
-_QUESTION = ("type", "id", "observation", "greedy", "value", "probabilities")
+_REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
 
 
-class Question(NamedTuple):
+class Request(NamedTuple):
     """A request of a client."""
 
     id: int | str | None  # of the client; returned with the answer
     obs: VecObs  # one frame
     frame: Frame
-    greedy: bool | None  # None: the server's setting
+    greedy: bool
     value: bool  # whether to return the value
     probabilities: bool
 
@@ -47,7 +48,7 @@ class ServedPolicy:
         obs_space: of the environments.
         action_space: of the environments.
         fitted: the network, adapted to these spaces.
-        max_entities: limit of an observation.
+        config: settings of the server.
 
     Attributes:
         spaces: in the form of `spaces.json`.
@@ -55,72 +56,64 @@ class ServedPolicy:
     """
 
     def __init__(
-        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], fitted: Any, max_entities: int
+        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], fitted: FittedPolicy, config: ServeConfig
     ) -> None:
-        self.spaces = spaces_to_dict(obs_space, action_space)
-        self.news: str = fitted.news
-        self._net, self._adaptor = fitted.net, fitted.adaptor
-        self._net.eval()
+        self.spaces, self.news = spaces_to_dict(obs_space, action_space), fitted.news
+        self._net, self._adaptor = fitted.net.eval(), fitted.adaptor
         self._reader = _ObservationReader(obs_space, action_space)
-        self._max_entities = max_entities
+        self._config = config
 
-    def read(self, message: Message) -> Question:
+    def read(self, message: Message) -> Request:
         """Check and convert a request.
 
         Raises:
             ValueError: it is invalid; the message says why.
         """
-        check_parts(message, _QUESTION, "'act'")
+        check_parts(message, _REQUEST, "'act'")
         id_ = message.get("id")
         if id_ is not None and type(id_) not in (int, str):
             raise ProtocolError(f"id is {id_!r:.200}; it must be a whole number or a text")
         for name in ("greedy", "value", "probabilities"):
             if type(message.get(name, False)) is not bool:
                 raise ProtocolError(f"{name} is {message[name]!r:.200}; it must be true or false")
-        obs = observation_from_json(message.get("observation"), self._reader.action_space)
+        obs, limit = (
+            observation_from_json(message.get("observation"), self._reader.action_space),
+            self._config.max_entities,
+        )
         try:
             frame = self._reader.read(obs, 0)
-            if len(frame.ids) > self._max_entities:
-                raise ProtocolError(
-                    f"the observation has {len(frame.ids):,} entities; at most {self._max_entities:,} are taken"
-                )
-            # batched alone, so that an invalid number fails this client only
+            if len(frame.ids) > limit:
+                raise ProtocolError(f"the observation has {len(frame.ids):,} entities; at most {limit:,} are taken")
+            # checks numbers, too; alone, so that an invalid one fails this client only
             batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
-        greedy, wants = message.get("greedy"), [message.get(name, False) for name in ("value", "probabilities")]
-        return Question(id_, batch, frame, greedy, *wants)
+        wants = [message.get(name, False) for name in ("value", "probabilities")]
+        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), *wants)
 
-    def decide(
-        self, questions: Sequence[Question], greedy: bool, temperature: float, generator: torch.Generator
-    ) -> list[Message]:
-        """Answer several requests with one forward pass.
+    def decide(self, requests: Sequence[Request], generator: torch.Generator) -> list[Message]:
+        """Answer requests that agree on `greedy` with one forward pass. Returns a message for each.
 
         Args:
-            questions: at least one.
-            greedy: whether to take the most likely actions.
-            temperature: of the sampling; see `RogueNet.act`.
+            requests: at least one.
             generator: of the sampling, on the network's device.
-
-        Returns:
-            A message for each request.
         """
-        obs = VecObs.cat([question.obs for question in questions])
+        obs = VecObs.cat([request.obs for request in requests])
         batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
-        wanted = any(question.probabilities for question in questions)
-        result = self._net.act(batch, greedy, temperature, generator, logits=wanted)
-        told = ActionsOfEach(result.to_buffers(), 0, len(questions), self._reader.action_space)
+        logits = any(request.probabilities for request in requests)
+        result = self._net.act(batch, requests[0].greedy, self._config.temperature, generator, logits=logits)
+        told = ActionsOfEach(result.to_buffers(), 0, len(requests), self._reader.action_space)
         values = result.values.tolist()
         answers = []
-        for k, question in enumerate(questions):
-            actions = told.of(k, question.frame.actions, question.frame.ids)
+        for k, request in enumerate(requests):
+            actions = told.of(k, request.frame.actions, request.frame.ids)
             answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
-            if question.id is not None:
-                answer["id"] = question.id
-            if question.value:
+            if request.id is not None:
+                answer["id"] = request.id
+            if request.value:
                 answer["value"] = values[k]
-            if question.probabilities:
-                answer["probabilities"] = self._probabilities(result, k, question.frame)
+            if request.probabilities:
+                answer["probabilities"] = self._probabilities(result, k, request.frame)
             answers.append(answer)
         return answers
 
@@ -138,20 +131,22 @@ class ServedPolicy:
         return told
 
 
-class PolicyShelf:
+class ServedPolicies:
     """A checkpoint's policy, adapted to the spaces of each client; clients with the same spaces share one.
 
     Args:
         checkpoint: of the policy.
         device: of the policy.
-        max_entities: limit of an observation.
+        config: settings of the server.
+
+    Attributes:
+        path: of the checkpoint.
+        device: of the policy.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, max_entities: int) -> None:
-        self._name = f"checkpoint {checkpoint.path}"
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, config: ServeConfig) -> None:
+        self.path, self.device, self._config = checkpoint.path, device, config
         self._saved = load_net(checkpoint, device=device)
-        self._own = self._saved.obs_space, dict(self._saved.action_space)
-        self._device, self._max_entities = device, max_entities
         # remove one that no client uses
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
 
@@ -161,12 +156,12 @@ class PolicyShelf:
         Raises:
             ValueError: the spaces are invalid, or miss something that the policy needs; the message says what.
         """
-        spaces = self._own if given is None else spaces_from_json(given)
+        spaces = spaces_from_json(given) if given is not None else (self._saved.obs_space, self._saved.action_space)
         key = json.dumps(spaces_to_dict(*spaces))
         policy = self._fitted.get(key)
         if policy is None:
-            fitted = fit_net(self._saved, *spaces, self._device, self._name, "the client's")
-            policy = self._fitted[key] = ServedPolicy(*spaces, fitted, self._max_entities)
+            fitted = fit_net(self._saved, *spaces, self.device, f"checkpoint {self.path}", "the client's")
+            policy = self._fitted[key] = ServedPolicy(*spaces, fitted, self._config)
         return policy
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from enn_ppo.serving.policy import PolicyShelf, Question, ServedPolicy
+from enn_ppo.serving.policy import Request, ServedPolicies, ServedPolicy
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, encode
 from entity_gym.errors import check_parts
@@ -45,11 +45,10 @@ class _Client:
     fault: str = ""  # why another task disconnects it
 
 
-class _Asked(NamedTuple):
+class _Waiting(NamedTuple):
     client: _Client
     policy: ServedPolicy
-    question: Question
-    greedy: bool
+    request: Request
 
 
 class PolicyServer:
@@ -57,24 +56,15 @@ class PolicyServer:
 
     Args:
         config: settings of the server.
-        shelf: of the policy.
-        device: of the policy.
-        name: of the policy, sent to clients.
+        policies: the policy, for the spaces of each client.
         say: prints a line.
     """
 
-    def __init__(
-        self,
-        config: ServeConfig,
-        shelf: PolicyShelf,
-        device: torch.device,
-        name: str,
-        say: Callable[[str], None],
-    ) -> None:
-        self._config, self._shelf, self._name, self._say = config, shelf, name, say
-        self._generator = torch.Generator(device=device).manual_seed(config.seed)
+    def __init__(self, config: ServeConfig, policies: ServedPolicies, say: Callable[[str], None]) -> None:
+        self._config, self._policies, self._say = config, policies, say
+        self._generator = torch.Generator(device=policies.device).manual_seed(config.seed)
         self._clients: dict[_Client, asyncio.Task[None]] = {}
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._somebody_waits = asyncio.Event()
         self._decisions = self._batches = self._num_clients = 0
 
@@ -175,10 +165,9 @@ class PolicyServer:
         while (message := await self._next(client)) is not None:
             if message["type"] != "act":
                 raise ProtocolError(f"a message of the type {message['type']!r}; allowed: 'act', 'close', 'error'")
-            question = policy.read(message)
-            greedy = self._config.greedy if question.greedy is None else question.greedy
+            request = policy.read(message)
             await client.room.acquire()
-            self._waiting.append(_Asked(client, policy, question, greedy))
+            self._waiting.append(_Waiting(client, policy, request))
             self._somebody_waits.set()
         for _ in range(_MOST_UNANSWERED):  # it may still read: answer all of its requests
             await client.room.acquire()
@@ -189,8 +178,8 @@ class PolicyServer:
         if type(greeting.get("protocol")) is not int or greeting["protocol"] != PROTOCOL:
             raise ProtocolError(f"version {greeting.get('protocol')!r} of the protocol; this is version {PROTOCOL}")
         check_parts(greeting, ("type", "protocol", "spaces"), "'hello'")
-        policy = self._shelf.policy(greeting.get("spaces"))
-        told = {"checkpoint": self._name, "spaces": policy.spaces, "news": policy.news}
+        policy = self._policies.policy(greeting.get("spaces"))
+        told = {"checkpoint": str(self._policies.path), "spaces": policy.spaces, "news": policy.news}
         limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
         self._send(client, {"type": "policy", "protocol": PROTOCOL, **told, **limits})
         news = f"; its worlds are not as in training: {policy.news}" if policy.news else ""
@@ -225,30 +214,27 @@ class PolicyServer:
             batch = self._next_batch()
             if not self._waiting:
                 self._somebody_waits.clear()
-            first = batch[0]
-            questions = [asked.question for asked in batch]
+            requests = [waiting.request for waiting in batch]
             try:
-                answers = await loop.run_in_executor(
-                    thread, first.policy.decide, questions, first.greedy, self._config.temperature, self._generator
-                )
+                answers = await loop.run_in_executor(thread, batch[0].policy.decide, requests, self._generator)
             except Exception as error:  # such as full memory: the other clients are still served
                 traceback.print_exception(error)
-                for client in {asked.client for asked in batch}:
+                for client in {waiting.client for waiting in batch}:
                     self._drop(client, f"the server could not decide: {type(error).__name__}: {error}")
                 continue
             self._batches += 1
-            for asked, answer in zip(batch, answers, strict=True):
-                self._answer(asked.client, answer)
+            for waiting, answer in zip(batch, answers, strict=True):
+                self._answer(waiting.client, answer)
 
-    def _next_batch(self) -> list[_Asked]:
-        """The oldest requests that can be answered in one batch with the first."""
+    def _next_batch(self) -> list[_Waiting]:
+        """Take the oldest request, and those that can be answered in one batch with it."""
         first = self._waiting[0]
-        batch: list[_Asked] = []
-        others: deque[_Asked] = deque()
+        batch: list[_Waiting] = []
+        others: deque[_Waiting] = deque()
         while self._waiting and len(batch) < self._config.max_batch:
-            asked = self._waiting.popleft()
-            together = asked.policy is first.policy and asked.greedy == first.greedy
-            (batch if together else others).append(asked)
+            each = self._waiting.popleft()
+            together = each.policy is first.policy and each.request.greedy == first.request.greedy
+            (batch if together else others).append(each)
         self._waiting.extendleft(reversed(others))
         return batch
 

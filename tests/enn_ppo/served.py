@@ -15,7 +15,7 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.serving.policy import PolicyShelf
+from enn_ppo.serving.policy import ServedPolicies
 from enn_ppo.serving.server import PolicyServer, Served
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import (
@@ -132,8 +132,8 @@ class Running:
         self.served: Served | None = None
         self._started = threading.Event()
         self._config = ServeConfig(checkpoint=str(checkpoint.path), port=0, device="cpu", **settings)
-        shelf = PolicyShelf(checkpoint, CPU, self._config.max_entities)
-        self._server = PolicyServer(self._config, shelf, CPU, "garden", self.said.append)
+        policies = ServedPolicies(checkpoint, CPU, self._config)
+        self._server = PolicyServer(self._config, policies, self.said.append)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
     async def _run(self) -> None:

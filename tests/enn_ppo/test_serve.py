@@ -17,12 +17,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.checkpoints.archive import write_archive
+from enn_ppo.checkpoints import Checkpoint, write_agent
 from enn_ppo.checkpoints.fit import fit_policy
 from enn_ppo.command_line.cli import run_serve
 from enn_ppo.serve import serve
-from enn_ppo.serving.policy import PolicyShelf
+from enn_ppo.serving.policy import ServedPolicies
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import (
     Entity,
@@ -42,8 +41,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def shelf(checkpoint: Checkpoint) -> PolicyShelf:
-    return PolicyShelf(checkpoint, CPU, max_entities=50)
+def policies(checkpoint: Checkpoint) -> ServedPolicies:
+    config = ServeConfig(checkpoint=str(checkpoint.path), max_entities=50, greedy=True)
+    return ServedPolicies(checkpoint, CPU, config)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +52,11 @@ def server(checkpoint: Checkpoint) -> Iterator[Running]:
         yield running
 
 
-def test_a_client_is_told_what_is_served(server: Running) -> None:
+def test_a_client_is_told_what_is_served(server: Running, checkpoint: Checkpoint) -> None:
     policy = server.client().policy
     assert policy["type"] == "policy"
     assert policy["protocol"] == 1
-    assert policy["checkpoint"] == "garden"
+    assert policy["checkpoint"] == str(checkpoint.path)
     assert policy["spaces"] == spaces_to_dict(OBS_SPACE, ACTION_SPACE)
     assert policy["news"] == ""
     assert policy["max_entities"] == 50
@@ -210,18 +210,18 @@ JUNK = st.recursive(
 @settings(max_examples=300)
 @given(part=st.sampled_from([*garden(), "reward", "visible", "metrics", "player_rewards"]), junk=JUNK, data=st.data())
 def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
-    shelf: PolicyShelf, part: str, junk: Any, data: st.DataObject
+    policies: ServedPolicies, part: str, junk: Any, data: st.DataObject
 ) -> None:
-    policy, told = shelf.policy(None), garden()
+    policy, told = policies.policy(None), garden()
     if isinstance(told.get(part), dict) and data.draw(st.booleans()):
         told[part] = {**told[part], data.draw(st.sampled_from(list(told[part]))): junk}
     else:
         told[part] = junk
     try:
-        question = policy.read({"type": "act", "observation": told})
+        request = policy.read({"type": "act", "observation": told})
     except ValueError:
         return
-    (answer,) = policy.decide([question], True, 1.0, torch.Generator())
+    (answer,) = policy.decide([request], torch.Generator())
     assert encode(answer)
 
 
@@ -233,7 +233,7 @@ def test_clients_are_told_that_the_server_ends(checkpoint: Checkpoint) -> None:
 
 
 def test_the_command_serves_an_exported_file_until_it_is_interrupted(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    file = write_archive(checkpoint, tmp_path / "garden.policy")
+    file = write_agent(checkpoint, tmp_path / "garden.policy")
     command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={file}", "port=0", "device=cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
