@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from enn_ppo.ppo import Minibatch, PPOSettings, Stats
+from enn_ppo.ppo import Minibatch, Stats
+from enn_ppo.settings.learning import PPOSettings
 from rogue_net import Evaluation
 
 

@@ -19,15 +19,16 @@ from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.graphs.support import uses_graphs
 from enn_ppo.moments import update_normalization
 from enn_ppo.optimizer import make_optimizer, plain_state, set_learning_rates
-from enn_ppo.ppo import Advantages, Loss, PPOSettings, Samples, Term, gae, n_step, ppo_loss, update
+from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, update
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.return_scale import ReturnScale, RewardScale
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.teacher import load_teacher
 from enn_ppo.tracking.counts import Played, merge_played, summarize
 from enn_ppo.tracking.logger import Row
-from enn_ppo.vtrace import recompute_log_probs, vtrace
+from enn_ppo.vtrace import n_step, recompute_log_probs, vtrace
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet

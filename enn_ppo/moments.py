@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.actor_critic import ActorCritic
-from enn_ppo.ranks import Ranks
+from enn_ppo.ranks import ALONE, Ranks
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.normalization import RunningNorm
 
@@ -62,6 +62,33 @@ def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
 def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
     """Moments of the (n,) numbers that each rank has, at least one; n may differ."""
     return moments_of_some(values, torch.ones_like(values, dtype=torch.bool), ranks)
+
+
+def normalize(advantages: Tensor, moments: Moments) -> Tensor:
+    """(B,) advantages with mean 0 and standard deviation 1; a single one becomes 0.
+
+    Args:
+        advantages: of the minibatch, or of a part of it.
+        moments: of the whole minibatch.
+    """
+    return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
+
+
+def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """() 1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same.
+
+    Args:
+        values: (B,) of the frames that this rank has.
+        returns: (B,) of the same frames.
+        ranks: who has other frames.
+    """
+
+    def variance(numbers: Tensor) -> Tensor:
+        return numbers.var(correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
+
+    of_returns = variance(returns)
+    explained = 1 - variance(returns - values) / of_returns
+    return torch.where(of_returns > 0, explained, torch.nan).float()
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
-"""AdamW, one group of parameters for each network."""
+"""AdamW, one group of parameters for each network; gradients of all ranks, and their largest norm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import TrainConfig
+from enn_ppo.ranks import Ranks
 
 
 class AdamW(torch.optim.AdamW):
@@ -97,3 +98,45 @@ def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         group["lr"] = float(group["lr"])
         group["capturable"] = False
     return state
+
+
+@torch.no_grad()
+def sum_gradients(groups: Sequence[Mapping[str, Any]], stats: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """Make the gradient of every parameter the sum of all ranks' gradients, in one message.
+
+    Args:
+        groups: of an optimizer. Parameters that no rank has a gradient of keep none, and so are not decayed either.
+        stats: float32 numbers to add up on the way.
+        ranks: who has a part of the gradient.
+
+    Returns:
+        The sums of `stats`.
+    """
+    if ranks.size == 1:
+        return stats
+    parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
+    terms = torch.stack(list(stats.values()))
+    has_gradient = terms.new_tensor([parameter.grad is not None for parameter in parameters])
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    message = ranks.sum(torch.cat([terms, has_gradient, *(gradient.flatten() for gradient in gradients)]))
+    sizes = [len(terms), len(parameters), *(parameter.numel() for parameter in parameters)]
+    terms, has_gradient, *sums = torch.split(message, sizes)
+    # asking the device, which synchronises, is only needed where this rank does not know by itself
+    is_known = all(parameter.grad is not None for parameter in parameters)
+    found_by_any = [True] * len(parameters) if is_known else has_gradient.tolist()
+    for parameter, found, gradient in zip(parameters, found_by_any, sums, strict=True):
+        parameter.grad = gradient.view_as(parameter) if found else None
+    return dict(zip(stats, terms.unbind(), strict=True))
+
+
+@torch.no_grad()
+def clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
+    """Scale the gradient so that its norm is at most `limit`.
+
+    Returns:
+        Its norm before that, a tensor (): one norm of all gradients end to end, where `torch.nn.utils.clip_grad_norm_` takes
+        one of each parameter.
+    """
+    norm: Tensor = torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).norm()
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm

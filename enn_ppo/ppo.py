@@ -17,67 +17,26 @@ Shapes: T steps, N environments, B frames, A actors of all actions and frames to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from enn_ppo.actor_critic import ActorCritic
-from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.frames import Frames
-from enn_ppo.moments import Moments, moments_of_all, moments_of_some
+from enn_ppo.moments import explained_variance, moments_of_some, normalize
+from enn_ppo.optimizer import clip_gradient, sum_gradients
+from enn_ppo.random_keys import dropout_seed
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.learning import OptimConfig, PPOSettings, Ratio, Weighting
 from rogue_net import Evaluation, RaggedTensor, RogueNet
 from rogue_net.crossing import moved
 from rogue_net.ragged import segment_sum
 
-Ratio = Literal["per_actor", "joint"]
-Weighting = Literal["actor", "frame"]
-
-#: What to log, by name: tensors ().
-Stats: TypeAlias = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class PPOSettings:
-    """The settings of one update: `PPOConfig` with a number in place of every schedule.
-
-    `clip` and coefficients may be tensors (), for CUDA graphs that read them.
-    """
-
-    gamma: float
-    gae_lambda: float
-    n_steps: int | None  # None: generalized advantage estimation
-    clip: float | Tensor
-    clip_value: bool
-    ent_coef: float | Tensor
-    vf_coef: float | Tensor
-    teacher_kl: float
-    target_coef: float | Tensor
-    target_kl: float | None
-    normalize_advantages: bool
-    ratio: Ratio
-    weighting: Weighting
-
-    @staticmethod
-    def at(ppo: PPOConfig, progress: float = 0.0) -> PPOSettings:
-        """The settings at a progress of 0 (the beginning of the training) to 1 (its end)."""
-        scheduled = {name: schedule(progress) for name, schedule in ppo.schedules.items()}
-        if not ppo.teacher:
-            scheduled["teacher_kl"] = 0.0
-        return PPOSettings(
-            **scheduled,
-            n_steps=None if ppo.advantages == "gae" else ppo.n_steps or 2**62,
-            clip_value=ppo.clip_value,
-            target_kl=ppo.target_kl,
-            normalize_advantages=ppo.normalize_advantages,
-            ratio=ppo.ratio,
-            weighting=ppo.weighting,
-        )
+Stats: TypeAlias = dict[str, Tensor]  # what to log, by name: tensors ()
 
 
 # ---- Advantages
@@ -127,44 +86,6 @@ def gae(
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
     advantages = sum_backwards(deltas, decay)
     return Advantages(advantages, advantages + values)
-
-
-def n_step(
-    rewards: Tensor,
-    values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    final_values: Tensor,
-    last_values: Tensor,
-    *,
-    gamma: float,
-    n_steps: int,
-) -> Advantages:
-    """Discounted n-step returns, and how far they are above the values.
-
-        G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
-
-    where B_t is 0 after a termination, the value of the episode's own final observation after a truncation, and
-    Gⁿ⁻¹_{t+1} otherwise (`last_values` at t = T - 1). Source: Sutton & Barto 2018, equation 7.1.
-
-    Args:
-        rewards: (T, N); these and the following are as in `gae`.
-        values: (T, N).
-        terminated: (T, N) bool.
-        truncated: (T, N) bool.
-        final_values: (T, N).
-        last_values: (N,).
-        gamma: discount in [0, 1].
-        n_steps: n, at least 1. T or more gives what `gae` gives with λ = 1.
-
-    Raises:
-        ValueError: as `gae`.
-    """
-    check_rollout(rewards, values, terminated, truncated, final_values)
-    returns = values
-    for _ in range(min(n_steps, len(rewards))):
-        returns = rewards + gamma * next_values(returns, terminated, truncated, final_values, last_values)
-    return Advantages(returns - values, returns)
 
 
 def next_values(
@@ -237,8 +158,7 @@ class Samples(Frames):
 class Minibatch(Samples):
     """Samples of one optimizer step, or a micro-batch of them."""
 
-    #: (B,) float32 of each frame's units, see `unit_weights`; over the minibatch's units they add up to 1
-    weights: Tensor
+    weights: Tensor  # (B,) float32 of each frame's units (`unit_weights`); over the minibatch's units they add up to 1
     frame_weights: Tensor  # (B,) float32 of each frame; over the minibatch they add up to 1
 
     @staticmethod
@@ -305,16 +225,6 @@ def unit_weights(
     return weight_of_frame if ratio == "joint" else weight_of_frame / counts.clamp(min=1)
 
 
-def normalize(advantages: Tensor, moments: Moments) -> Tensor:
-    """(B,) advantages with mean 0 and standard deviation 1; a single one becomes 0.
-
-    Args:
-        advantages: of the minibatch, or of a part of it.
-        moments: of the whole minibatch.
-    """
-    return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
-
-
 # ---- The loss
 
 
@@ -353,8 +263,9 @@ def ppo_loss(
 
 def policy_loss(new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
     """The clipped surrogate loss of a minibatch; see `policy_terms`."""
-    log_probs, entropies, frames = _cat(new.log_probs), _cat(new.entropies), batch.frames_of_actors
+    log_probs, entropies = torch.cat(list(new.log_probs.values())), torch.cat(list(new.entropies.values()))
     old_log_probs = torch.cat([ragged.values for ragged in batch.log_probs.values()])
+    frames = batch.frames_of_actors
     if batch.real is not None:  # infinite log-probs of frames that only fill up would be NaN even with a weight of 0
         is_real = batch.real.index_select(0, frames)
         log_probs, entropies = torch.where(is_real, log_probs, old_log_probs), torch.where(is_real, entropies, 0.0)
@@ -448,17 +359,10 @@ def _clamp(numbers: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor
     return torch.clamp(numbers, *bounds)
 
 
-def _cat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """All actions' actors end to end."""
-    return torch.cat(list(tensors.values()))
-
-
 # ---- The update
 
 #: The loss of a minibatch, and what to log of it: `ppo_loss`, or one of your own.
 Loss: TypeAlias = Callable[["RogueNet | ActorCritic", "Minibatch", PPOSettings], tuple[Tensor, Stats]]
-#: One optimizer step: `learn_minibatch`, or the CUDA graph that was recorded of it.
-LearnMinibatch: TypeAlias = Callable[..., Stats]
 
 
 def update(
@@ -471,7 +375,7 @@ def update(
     generator: torch.Generator,
     loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
-    learn: LearnMinibatch | None = None,
+    learn: Callable[..., Stats] | None = None,
 ) -> dict[str, float]:
     """Improve `net` on one rollout: epochs of minibatches of whole frames, in a new order each time.
 
@@ -558,73 +462,3 @@ def learn_minibatch(
         stats[name] = clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm)
     optimizer.step()
     return stats
-
-
-@torch.no_grad()
-def sum_gradients(groups: Sequence[Mapping[str, Any]], stats: Stats, ranks: Ranks) -> Stats:
-    """Make the gradient of every parameter the sum of all ranks' gradients, in one message.
-
-    Args:
-        groups: of an optimizer. Parameters that no rank has a gradient of keep none, and so are not decayed either.
-        stats: float32 numbers to add up on the way.
-        ranks: who has a part of the gradient.
-
-    Returns:
-        The sums of `stats`.
-    """
-    if ranks.size == 1:
-        return stats
-    parameters: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
-    terms = torch.stack(list(stats.values()))
-    has_gradient = terms.new_tensor([parameter.grad is not None for parameter in parameters])
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-    message = ranks.sum(torch.cat([terms, has_gradient, *(gradient.flatten() for gradient in gradients)]))
-    sizes = [len(terms), len(parameters), *(parameter.numel() for parameter in parameters)]
-    terms, has_gradient, *sums = torch.split(message, sizes)
-    # asking the device, which synchronises, is only needed where this rank does not know by itself
-    is_known = all(parameter.grad is not None for parameter in parameters)
-    found_by_any = [True] * len(parameters) if is_known else has_gradient.tolist()
-    for parameter, found, gradient in zip(parameters, found_by_any, sums, strict=True):
-        parameter.grad = gradient.view_as(parameter) if found else None
-    return dict(zip(stats, terms.unbind(), strict=True))
-
-
-@torch.no_grad()
-def clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
-    """Scale the gradient so that its norm is at most `limit`.
-
-    Returns:
-        Its norm before that, a tensor (): one norm of all gradients end to end, where `torch.nn.utils.clip_grad_norm_` takes
-        one of each parameter.
-    """
-    norm: Tensor = torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).norm()
-    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-    return norm
-
-
-@contextmanager
-def dropout_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Within this context dropout on `device` is drawn by `seed`: it knows torch's global generators only.
-
-    Afterwards these are as before.
-    """
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> Tensor:
-    """() 1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same.
-
-    Args:
-        values: (B,) of the frames that this rank has.
-        returns: (B,) of the same frames.
-        ranks: who has other frames.
-    """
-
-    def variance(numbers: Tensor) -> Tensor:
-        return numbers.var(correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
-
-    of_returns = variance(returns)
-    explained = 1 - variance(returns - values) / of_returns
-    return torch.where(of_returns > 0, explained, torch.nan).float()

@@ -211,37 +211,6 @@ class EnvBlock:
         self._steps += steps
         return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)
 
-    def state(self) -> dict[str, Any]:
-        """The state of the environments and their episodes, for `load_state`; environments that cannot be saved are None."""
-        return {
-            "environments": self.vec_env.state() if self.vec_env.can_save else None,
-            "episodes": self.tracker.state(),
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from the `state` of an earlier run.
-
-        Returns:
-            Why the environments cannot continue, and have to be reset; None if they do continue.
-        """
-        num_envs = len(state["episodes"]["lengths"])
-        if state["environments"] is None or not self.vec_env.can_save:
-            return "the environment has no state() and load_state()"
-        if num_envs != len(self.vec_env):
-            return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(self.vec_env)}"
-        if np.ndim(state["episodes"]["rewards"]) != self.tracker.rewards.ndim:
-            return "one policy has played in them where there are now several, or several where there is now one"
-        try:
-            self.obs = self.vec_env.load_state(state["environments"])
-        except ValueError as error:  # the environment has changed since
-            return str(error)
-        self.tracker.load_state(state["episodes"])
-        return None
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-        self.vec_env.close()
-
 
 class Trajectory:
     """A rollout that is being played: the frames that one policy sees, and its actions in them.

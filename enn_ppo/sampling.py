@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from enn_ppo.actor_critic import Actor
@@ -58,7 +59,7 @@ class Sampler(Protocol):
         """State of the environments, for `load_state`."""
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from what `state` returned. Returns why that is not possible, or None. See `EnvBlock.load_state`."""
+        """Continue from what `state` returned. Returns why that is not possible, or None. See `load_block`."""
 
     def final_episodes(self) -> Mapping[str, list[Episode]]:
         """Play `distributed.final_episodes` episodes after training, if that is set. Returns name of the policy -> episodes."""
@@ -155,7 +156,7 @@ class LocalSampler:
         return self._ranks.each(collect)
 
     def state(self) -> dict[str, Any]:
-        own = self._ranks.each(lambda: [block.state() for block in self.blocks])
+        own = self._ranks.each(lambda: [block_state(block) for block in self.blocks])
         states = [state for blocks in self._ranks.gather_objects(own) for state in blocks]
         return states[0] if len(states) == 1 else {"blocks": states}
 
@@ -169,7 +170,7 @@ class LocalSampler:
 
         def load() -> list[str | None]:
             part = saved[own * ranks.rank :][:own]
-            return [block.load_state(each) for block, each in zip(self.blocks, part, strict=True)]
+            return [load_block(block, each) for block, each in zip(self.blocks, part, strict=True)]
 
         return next((each for problems in ranks.gather_objects(ranks.each(load)) for each in problems if each), None)
 
@@ -189,7 +190,7 @@ class LocalSampler:
     def close(self) -> None:
         with ExitStack() as stack:
             for block in self.blocks:
-                stack.callback(block.close)
+                stack.callback(block.vec_env.close)
 
     def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
         """The parameters of each block of this rank.
@@ -208,6 +209,35 @@ class LocalSampler:
             parts.append({name: values[begin:end] for name, values in parameters.items()})
             begin = end
         return parts
+
+
+def block_state(block: EnvBlock) -> dict[str, Any]:
+    """The state of the environments and their episodes; environments that cannot be saved are None."""
+    return {
+        "environments": block.vec_env.state() if block.vec_env.can_save else None,
+        "episodes": block.tracker.state(),
+    }
+
+
+def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
+    """Continue from what `block_state` returned.
+
+    Returns:
+        Why the environments cannot continue, and have to be reset; None if they do continue.
+    """
+    num_envs = len(state["episodes"]["lengths"])
+    if state["environments"] is None or not block.vec_env.can_save:
+        return "the environment has no state() and load_state()"
+    if num_envs != len(block.vec_env):
+        return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(block.vec_env)}"
+    if np.ndim(state["episodes"]["rewards"]) != block.tracker.rewards.ndim:
+        return "one policy has played in them where there are now several, or several where there is now one"
+    try:
+        block.obs = block.vec_env.load_state(state["environments"])
+    except ValueError as error:  # the environment has changed since
+        return str(error)
+    block.tracker.load_state(state["episodes"])
+    return None
 
 
 def blocks_problem(

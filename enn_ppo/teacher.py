@@ -11,7 +11,8 @@ from torch import Tensor
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.cloning.losses import choices_kl, numbers_kl, spread
-from enn_ppo.ppo import Minibatch, PPOSettings, Stats
+from enn_ppo.ppo import Minibatch, Stats
+from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace

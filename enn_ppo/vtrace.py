@@ -1,4 +1,4 @@
-"""V-trace: advantages of rollouts that other parameters have played than those that learn from them.
+"""Other advantages than GAE: n-step returns, and V-trace for rollouts that earlier parameters have played.
 
 Shapes: T steps, N environments, B = T * N frames, A actors of an action.
 """
@@ -20,6 +20,44 @@ from rogue_net.ragged import segment_sum
 
 #: Frames that are evaluated at a time, to bound the memory of their activations.
 FRAMES_AT_ONCE = 4096
+
+
+def n_step(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    *,
+    gamma: float,
+    n_steps: int,
+) -> Advantages:
+    """Discounted n-step returns, and how far they are above the values.
+
+        G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
+
+    where B_t is 0 after a termination, the value of the episode's own final observation after a truncation, and
+    Gⁿ⁻¹_{t+1} otherwise (`last_values` at t = T - 1). Source: Sutton & Barto 2018, equation 7.1.
+
+    Args:
+        rewards: (T, N); these and the following are as in `gae`.
+        values: (T, N).
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        final_values: (T, N).
+        last_values: (N,).
+        gamma: discount in [0, 1].
+        n_steps: n, at least 1. T or more gives what `gae` gives with λ = 1.
+
+    Raises:
+        ValueError: as `gae`.
+    """
+    check_rollout(rewards, values, terminated, truncated, final_values)
+    returns = values
+    for _ in range(min(n_steps, len(rewards))):
+        returns = rewards + gamma * next_values(returns, terminated, truncated, final_values, last_values)
+    return Advantages(returns - values, returns)
 
 
 def vtrace(

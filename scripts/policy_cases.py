@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from enn_ppo.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
-from enn_ppo.ppo import PPOSettings, Samples, learn_minibatch
+from enn_ppo.ppo import Samples, learn_minibatch
+from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64

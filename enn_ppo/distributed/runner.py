@@ -27,7 +27,7 @@ from enn_ppo.environment import BoundEnvironment
 from enn_ppo.evaluation.episodes import Policy, play_episodes, policy_seed
 from enn_ppo.learner import make_model
 from enn_ppo.players import cast_of
-from enn_ppo.sampling import LocalSampler, Parameters, make_pools
+from enn_ppo.sampling import LocalSampler, Parameters, block_state, make_pools
 from enn_ppo.settings.evaluation import EpisodesConfig
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
@@ -228,7 +228,7 @@ class EnvRunner:
 
     def state(self) -> list[dict[str, Any]]:
         """State of each block's environments."""
-        return [block.state() for block in self._sampler.blocks]
+        return [block_state(block) for block in self._sampler.blocks]
 
     def load_state(self, blocks: Sequence[Mapping[str, Any]]) -> str | None:
         """Continue from what `state` returned. Returns why that is not possible, or None."""

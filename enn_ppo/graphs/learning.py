@@ -12,7 +12,8 @@ from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.config import OptimConfig
 from enn_ppo.graphs.recording import Recording, copy_all
 from enn_ppo.graphs.room import Room
-from enn_ppo.ppo import Loss, PPOSettings, Samples, Stats, learn_minibatch, ppo_loss
+from enn_ppo.ppo import Loss, Samples, Stats, learn_minibatch, ppo_loss
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.ranks import ALONE, Ranks
 from rogue_net import RaggedTensor, RogueNet
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded

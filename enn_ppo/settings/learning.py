@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from enn_ppo.settings.schedule import LearningRate, Schedule, Scheduled, ScheduleRange, parse_schedule
 from rogue_net.checks import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, check_fields
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ratio = Literal["per_actor", "joint"]
 Weighting = Literal["actor", "frame"]
@@ -118,3 +121,41 @@ class PPOConfig:
         names = ("gamma", "gae_lambda", "clip", "ent_coef", "vf_coef", "teacher_kl", "target_coef")
         annealed = {"ent_coef"} if self.anneal_entropy else set()
         return {name: parse_schedule(f"ppo.{name}", getattr(self, name), decays=name in annealed) for name in names}
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """The settings of one update: `PPOConfig` with a number in place of every schedule.
+
+    `clip` and coefficients may be tensors (), for CUDA graphs that read them.
+    """
+
+    gamma: float
+    gae_lambda: float
+    n_steps: int | None  # None: generalized advantage estimation
+    clip: float | Tensor
+    clip_value: bool
+    ent_coef: float | Tensor
+    vf_coef: float | Tensor
+    teacher_kl: float
+    target_coef: float | Tensor
+    target_kl: float | None
+    normalize_advantages: bool
+    ratio: Ratio
+    weighting: Weighting
+
+    @staticmethod
+    def at(ppo: PPOConfig, progress: float = 0.0) -> PPOSettings:
+        """The settings at a progress of 0 (the beginning of the training) to 1 (its end)."""
+        scheduled = {name: schedule(progress) for name, schedule in ppo.schedules.items()}
+        if not ppo.teacher:
+            scheduled["teacher_kl"] = 0.0
+        return PPOSettings(
+            **scheduled,
+            n_steps=None if ppo.advantages == "gae" else ppo.n_steps or 2**62,
+            clip_value=ppo.clip_value,
+            target_kl=ppo.target_kl,
+            normalize_advantages=ppo.normalize_advantages,
+            ratio=ppo.ratio,
+            weighting=ppo.weighting,
+        )

@@ -58,7 +58,7 @@ class RecordedCollector(Collector):
         return rollout
 
     def close(self) -> None:
-        super().close()
+        self.vec_env.close()
         if self.recorder is not None:
             self.recorder.close()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from enn_ppo.actor_critic import Actor
 from enn_ppo.rollout import EnvBlock, Rollout, play
-from enn_ppo.sampling import LocalSampler
+from enn_ppo.sampling import LocalSampler, block_state, load_block
 from entity_gym.pools.vec_env import VecEnv
 
 
@@ -22,6 +22,12 @@ class Collector(EnvBlock):
     def collect(self, steps: int) -> Rollout:
         """Play `steps` steps in every environment. Episodes go on from one rollout to the next."""
         return play([self], steps)[0][""]
+
+    def state(self) -> dict[str, Any]:
+        return block_state(self)
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        return load_block(self, state)
 
 
 class OnePolicySampler(LocalSampler):

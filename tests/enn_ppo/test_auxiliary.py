@@ -9,7 +9,8 @@ import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, evaluate, train
 from enn_ppo.auxiliary import TargetLoss
-from enn_ppo.ppo import Advantages, Minibatch, PPOSettings, Samples
+from enn_ppo.ppo import Advantages, Minibatch, Samples
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.tracking.logger import read_metrics
 from tests.enn_ppo.recordings import collector_of, net_for
 from tests.enn_ppo.test_resume import assert_same_end

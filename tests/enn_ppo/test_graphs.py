@@ -21,8 +21,9 @@ from enn_ppo.graphs import support
 from enn_ppo.graphs.acting import ActGraph
 from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.graphs.recording import Recording, copy_all
-from enn_ppo.ppo import PPOSettings, Ratio, learn_minibatch
+from enn_ppo.ppo import learn_minibatch
 from enn_ppo.ranks import ALONE
+from enn_ppo.settings.learning import PPOSettings, Ratio
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.pools.pool import ListEnv

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from enn_ppo.moments import moments_of_all, update_normalization
-from enn_ppo.ppo import explained_variance, normalize
+from enn_ppo.moments import explained_variance, moments_of_all, normalize, update_normalization
 from enn_ppo.ranks import ALONE, Alone
 from enn_ppo.return_scale import RewardScale
 from entity_gym.actions import CategoricalActionSpace

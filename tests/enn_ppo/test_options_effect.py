@@ -20,8 +20,8 @@ from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.config import EnvConfig, ValueOptimConfig
 from enn_ppo.environment import bind_environment
-from enn_ppo.ppo import PPOSettings
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.state import TrainState
 from entity_gym import Environment, Observation
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config

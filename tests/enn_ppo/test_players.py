@@ -14,7 +14,7 @@ from enn_ppo.config import RolloutConfig
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.players import Cast, cast_of
 from enn_ppo.rollout import EnvBlock, Rollout, play
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.sampling import LocalSampler, block_state, load_block, make_pools
 from enn_ppo.settings.world import EnvConfig
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
@@ -224,7 +224,9 @@ def test_why_the_environments_of_one_policy_cannot_go_on_with_several() -> None:
     for here, there in [(several, one), (one, several)]:
         here.reset(0)
         there.reset(0)
-        assert "one policy has played in them where there are now several" in (here.load_state(there.state()) or "")
+        assert "one policy has played in them where there are now several" in (
+            load_block(here, block_state(there)) or ""
+        )
 
 
 @pytest.mark.parametrize(

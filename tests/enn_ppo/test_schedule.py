@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_ppo.config import PPOConfig
-from enn_ppo.ppo import PPOSettings
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schedule import Schedule, parse_schedule
 
 VALUES = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, train
-from enn_ppo.ppo import Advantages, Minibatch, PPOSettings, Samples, learn_minibatch, ppo_loss
+from enn_ppo.ppo import Advantages, Minibatch, Samples, learn_minibatch, ppo_loss
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.teacher import TeacherLoss
 from enn_ppo.tracking.logger import read_metrics
 from entity_gym import Environment

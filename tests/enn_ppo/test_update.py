@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from enn_ppo.config import OptimConfig, PPOConfig
-from enn_ppo.ppo import Advantages, Minibatch, PPOSettings, Samples, update
+from enn_ppo.ppo import Advantages, Minibatch, Samples, update
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.learning import PPOSettings
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig

@@ -19,10 +19,11 @@ from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutCo
 from enn_ppo.environment import bind_environment
 from enn_ppo.frames import Frames
 from enn_ppo.learner import Learner, Settings
-from enn_ppo.ppo import Advantages, PPOSettings, Samples, gae, n_step, policy_terms
+from enn_ppo.ppo import Advantages, Samples, gae, policy_terms
 from enn_ppo.rollout import Rollout
 from enn_ppo.sampling import make_pools
-from enn_ppo.vtrace import joint_log_ratios, recompute_log_probs, vtrace
+from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.vtrace import joint_log_ratios, n_step, recompute_log_probs, vtrace
 from rogue_net import RaggedTensor
 from rogue_net.ragged import offsets_of
 from tests.enn_ppo.rollouts import OnePolicySampler

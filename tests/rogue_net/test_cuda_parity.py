@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_ppo.config import OptimConfig, PPOConfig
-from enn_ppo.ppo import Advantages, PPOSettings, Samples, update
+from enn_ppo.ppo import Advantages, Samples, update
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.rollout import Rollout
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
