@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from enn_ppo.command_line.composition import Arguments, Composed, Job, compose, plain_values
-from enn_ppo.command_line.mistakes import told
+from enn_ppo.command_line.composition import Arguments, compose, plain_values
+from enn_ppo.command_line.mistakes import as_value_error
 from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
 
@@ -22,16 +22,8 @@ def preset(env: str, *overrides: str, **settings: Any) -> TrainConfig:
     Raises:
         ValueError: there is no such preset or setting, or a value is not allowed.
     """
-
-    def make(composed: Composed) -> Job[TrainConfig]:
-        return Job(from_dict(TrainConfig, plain_values(composed.config)), composed.typed, None, "")
-
     given = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()]
-    try:
-        (job,) = compose("train", Arguments([f"env={env}", *overrides, *given]), make)
-    except Exception as error:
-        paragraph = told(error, TrainConfig)
-        if paragraph is None or isinstance(error, ValueError):
-            raise
-        raise ValueError(paragraph) from error
-    return job.config
+    arguments = Arguments([f"env={env}", *overrides, *given])
+    with as_value_error(TrainConfig):
+        (config,) = compose("train", arguments, lambda composed: from_dict(TrainConfig, plain_values(composed.config)))
+    return config

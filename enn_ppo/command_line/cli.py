@@ -12,34 +12,26 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.command_line.composition import Composed, Job, compose, config_directory, load_choice, parse, plain_values
-from enn_ppo.command_line.help_page import help_page
+from enn_ppo.command_line.composition import Composed, compose, config_directory, open_name, parse, plain_values
 from enn_ppo.command_line.mistakes import guarded
+from enn_ppo.command_line.options import help_page
 from enn_ppo.command_line.resuming import resolve_train_config
 from enn_ppo.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
 
-if TYPE_CHECKING:  # it imports torch, which `--help` does not need
-    from enn_ppo.command_line.run_table import RunSummary
+if TYPE_CHECKING:  # it imports numpy, which `--help` does not need
+    from enn_ppo.command_line.jobs import Job
 
-__all__ = ["config_directory", "run_clone", "run_eval", "run_serve", "run_train", "train_job"]
+__all__ = ["config_directory", "is_debug", "run_clone", "run_eval", "run_serve", "run_train", "settings_of"]
 
-
-class Settings(Protocol):
-    """Settings of any command."""
-
-    @property
-    def debug(self) -> bool: ...
-
-
-C = TypeVar("C", bound=Settings)
+C = TypeVar("C")
 
 
 def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None = None) -> int:
@@ -51,37 +43,29 @@ def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None =
         run: trains with one config, whose `run_dir` is set.
         argv: arguments without the program's name; None takes the process's own.
     """
-    started = datetime.now()
-    return _main("train", lambda composed: train_job(composed, started), run, argv, TrainConfig)
+    return _main("train", TrainConfig, run, argv)
 
 
 def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, evaluate, and return the exit code. As `run_train`."""
-    return _main("eval", _eval_job, run, argv, EvalConfig)
+    return _main("eval", EvalConfig, run, argv)
 
 
 def run_serve(run: Callable[[ServeConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, serve, and return the exit code. As `run_train`."""
-    return _main("serve", _serve_job, run, argv, ServeConfig)
+    return _main("serve", ServeConfig, run, argv)
 
 
 def run_clone(run: Callable[[CloneConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, clone, and return the exit code. As `run_train`."""
-    started = datetime.now()
-    return _main("clone", lambda composed: _clone_job(composed, started), run, argv, CloneConfig)
+    return _main("clone", CloneConfig, run, argv)
 
 
-def _main(
-    name: str,
-    make: Callable[[Composed], Job[C]],
-    run: Callable[[C], object],
-    argv: Sequence[str] | None,
-    schema: type[Any],
-) -> int:
-    """Compose the settings, run every job, and return the exit code; a sweep of training ends with a table."""
+def _main(name: str, schema: type[C], run: Callable[[C], object], argv: Sequence[str] | None) -> int:
+    """Compose the settings of every job, run the jobs, and return the exit code."""
     typed = list(sys.argv[1:] if argv is None else argv)
-    debug = [any(re.fullmatch(r"\+{0,2}debug=true", argument, re.IGNORECASE) for argument in typed)]
-    finished: list[RunSummary] = []
+    started = datetime.now()
+    jobs: list[Job] = []
 
     def work() -> None:
         arguments = parse(typed)
@@ -90,89 +74,68 @@ def _main(
             return
         if schema is not TrainConfig and arguments.jobs > 1:
             raise ValueError("jobs=... is for sweeps of training")
-        from enn_ppo.command_line.parallel_jobs import run_parallel
-        from enn_ppo.command_line.run_table import check_run_dirs, summarize_run
+        if schema is ServeConfig and arguments.multirun:
+            raise ValueError("--multirun is for commands that end by themselves")
+        from enn_ppo.command_line.jobs import Job, run_jobs
 
-        jobs = compose(name, arguments, make)
-        debug.extend(job.config.debug for job in jobs)
-        check_run_dirs([str(job.config.run_dir) for job in jobs if isinstance(job.config, TrainConfig)])
-        if arguments.jobs > 1:
-            if any(isinstance(job.config, TrainConfig) and job.config.distributed.mode == "ddp" for job in jobs):
-                raise ValueError(f"jobs={arguments.jobs} and distributed=ddp do not go together; leave one out")
-            raise SystemExit(run_parallel(run, jobs, arguments.jobs, finished))
-        for job in jobs:
-            _run_job(job, len(jobs), run)
-            if job.job is not None and isinstance(job.config, TrainConfig):
-                finished.append(summarize_run(job.typed, str(job.config.run_dir)))
+        def make(composed: Composed) -> Job:
+            config, note = settings_of(schema, composed, started)
+            return Job(config, composed.typed, composed.job, note)
 
-    code = guarded(work, lambda: schema, lambda: any(debug))
-    if finished:
-        from enn_ppo.command_line.run_table import format_table
+        jobs.extend(compose(name, arguments, make))
+        raise SystemExit(run_jobs(run, jobs, arguments.jobs))
 
-        print(format_table(finished), flush=True)
-    return code
+    return guarded(work, schema, debug=lambda: is_debug(typed) or any(job.config.debug for job in jobs))
 
 
-def _run_job(job: Job[C], number_of_jobs: int, run: Callable[[C], object]) -> None:
-    if job.job is not None:
-        print(f"job {job.job + 1} of {number_of_jobs}: {' '.join(job.typed)}", file=sys.stderr, flush=True)
-    if job.note:
-        print(job.note, file=sys.stderr, flush=True)
-    run(job.config)
+def is_debug(typed: Sequence[str]) -> bool:
+    """Whether the arguments ask for tracebacks, also where they cannot be composed."""
+    return any(re.fullmatch(r"\+{0,2}debug=true", argument, re.IGNORECASE) for argument in typed)
 
 
-def _eval_job(composed: Composed) -> Job[EvalConfig]:
-    return Job(from_dict(EvalConfig, plain_values(composed.config)), composed.typed, composed.job, note="")
+def settings_of(schema: type[C], composed: Composed, started: datetime) -> tuple[C, str]:
+    """The checked settings of a job, and a note about them for the user, or "".
+
+    Without a name, a run directory is named after the time `started`.
+
+    Raises:
+        ValueError: a setting is not allowed.
+    """
+    config: Any
+    note = ""
+    if schema is TrainConfig:
+        config, note = resolve_train_config(composed)
+    else:
+        config = from_dict(schema, plain_values(composed.config))
+    if isinstance(config, TrainConfig):  # training or cloning
+        _check_env_kwargs(config, composed.typed)
+        run_dir = Path(config.run_dir or default_run_dir(config.env.id, started))
+        if composed.job is not None:
+            if config.run_dir is None:
+                run_dir = run_dir.with_name(f"sweep_{run_dir.name}")
+            if config.run_dir is None or composed.config.run_dir is not None:  # not that of a resumed run
+                run_dir /= str(composed.job)
+        config = dataclasses.replace(config, run_dir=str(run_dir))
+    return config, note
 
 
-def _serve_job(composed: Composed) -> Job[ServeConfig]:
-    if composed.job is not None:
-        raise ValueError("--multirun is for commands that end by themselves")
-    return Job(from_dict(ServeConfig, plain_values(composed.config)), composed.typed, composed.job, note="")
-
-
-def train_job(composed: Composed, started: datetime) -> Job[TrainConfig]:
-    """A training job with its run directory, which is named after the time `started` if it has no name."""
-    config, note = resolve_train_config(composed.config, composed.typed)
-    _check_env_kwargs(config, composed.opened)
-    run_dir = config.run_dir
-    if composed.job is not None:
-        sweep = Path(default_run_dir(config.env.id, started))
-        if run_dir is None:
-            run_dir = str(sweep.with_name(f"sweep_{sweep.name}") / str(composed.job))
-        elif composed.config.run_dir is not None:  # given, and another one than that of the resumed run
-            run_dir = str(Path(run_dir) / str(composed.job))
-    elif run_dir is None:
-        run_dir = default_run_dir(config.env.id, started)
-    return Job(dataclasses.replace(config, run_dir=run_dir), composed.typed, composed.job, note)
-
-
-def _clone_job(composed: Composed, started: datetime) -> Job[CloneConfig]:
-    config = from_dict(CloneConfig, plain_values(composed.config))
-    _check_env_kwargs(config, composed.opened)
-    run_dir = config.run_dir or default_run_dir(config.env.id, started)
-    if composed.job is not None:
-        run_dir = str(Path(run_dir) / str(composed.job))
-    return Job(dataclasses.replace(config, run_dir=run_dir), composed.typed, composed.job, note="")
-
-
-def _check_env_kwargs(config: TrainConfig, opened: frozenset[str]) -> None:
+def _check_env_kwargs(config: TrainConfig, typed: Sequence[str]) -> None:
     """Check that a name typed without `+` is among the arguments that the environment's file in configs/env lists."""
+    opened = sorted({name for override in typed if (name := open_name(override))})
     loader = GlobalHydra.instance().config_loader()
-    for choice in loader.get_group_options("env"):
-        source = load_choice(f"env/{choice}")
-        if source is None:
+    sources = [source for source in loader.get_sources() if source.available()]
+    for choice in loader.get_group_options("env") if opened else ():
+        path = f"env/{choice}"
+        source = next(source for source in sources if source.is_config(path))
+        values = OmegaConf.to_container(source.load_config(path).config)
+        assert isinstance(values, dict)
+        values = values.get("env", values)  # of a preset of everything, or of a world alone
+        if values.get("id") != config.env.id or values.get("api", "entity") != config.env.api:
             continue
-        values = OmegaConf.to_container(source.config)
-        values = (
-            values.get("env", values) if isinstance(values, dict) else {}
-        )  # a preset of everything, or a world alone
-        same_world = values.get("id") == config.env.id and values.get("api", "entity") == config.env.api
-        if same_world and values.get("kwargs"):
-            for name in sorted(opened):
-                section = name.rpartition(".")[0]
-                known = [f"{section}.{argument}" for argument in values["kwargs"]]
-                if section.endswith("kwargs") and name not in known:
-                    message = unknown_setting(name, known)
-                    raise ValueError(f"{message} To pass it to {config.env.id} nevertheless: +{name}=...")
-            return
+        for name in opened if values.get("kwargs") else ():
+            section = name.rpartition(".")[0]
+            known = [f"{section}.{argument}" for argument in values["kwargs"]]
+            if section.endswith("kwargs") and name not in known:
+                raise ValueError(
+                    f"{unknown_setting(name, known)} To pass it to {config.env.id} nevertheless: +{name}=..."
+                )

@@ -32,7 +32,7 @@ class JobProcess:
 
     Args:
         run: the function to call; it may be defined in the user's script.
-        config: its argument; errors about unknown settings refer to its class.
+        config: its argument.
         log: file that the job's output is appended to; its folder is created.
         environment: additional environment variables.
 
@@ -103,15 +103,12 @@ def last_line(log: Path) -> str:
 def main(descriptor: int) -> None:
     """Entry point of the process: receives the job, runs it, and exits with its exit code."""
     exit_when_orphaned(descriptor, GRACE, interrupts=True)
-    schema: type[Any] = object
 
     def work() -> None:
-        nonlocal schema
         run, config = pickle.loads(Connection(os.dup(descriptor)).recv_bytes())
-        schema = type(config)
         run(config)
 
-    raise SystemExit(guarded(work, lambda: schema, debug=lambda: False))
+    raise SystemExit(guarded(work, object, debug=lambda: False))
 
 
 def shared_cores(processes: int) -> dict[str, str]:

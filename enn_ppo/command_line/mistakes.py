@@ -7,7 +7,8 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,28 +24,12 @@ from entity_gym.pools.processes.handle import WorkerDied
 USER_ERROR, INTERRUPTED = 2, 130
 
 
-class JobFailed(Exception):  # noqa: N818 - says what happened
-    """A job of a sweep ended with an error, perhaps in another process.
-
-    Attributes:
-        text: message for the user.
-        exit_code: of the command.
-    """
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text, exit_code)
-        self.text, self.exit_code = text, exit_code
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug: Callable[[], bool]) -> int:
+def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[], bool]) -> int:
     """Run `action`, print a message for any exception, and return the exit code.
 
     Args:
         action: called without arguments.
-        schema: returns the settings class that unknown settings are compared with; called after an error.
+        schema: the settings class that unknown settings are compared with.
         debug: returns whether a mistake shows its traceback; called after an error.
 
     Returns:
@@ -54,7 +39,7 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             action()
-    except SystemExit as exit_:  # --help, --version, and flags that Hydra's parser refuses
+    except SystemExit as exit_:  # --version, and codes of jobs
         if notes := getattr(exit_, "__notes__", []):  # notes of pools: an environment has called sys.exit
             print(f"error: sys.exit({exit_.code!r}), {'; '.join(notes)}", file=sys.stderr)
             return 1
@@ -63,19 +48,21 @@ def guarded(action: Callable[[], object], schema: Callable[[], type[Any]], debug
         print(interrupted, file=sys.stderr)
         return interrupted.exit_code
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # otherwise the interpreter's flush at exit fails, too
+        # otherwise the interpreter's flush at exit fails, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print("error: the output is closed (broken pipe)", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except JobFailed as failed:
-        print(f"error: {failed}", file=sys.stderr)
-        return failed.exit_code
     except Exception as error:
-        return report(error, schema(), debug())
+        paragraph = told(error, schema)
+        if paragraph is None or debug():
+            traceback.print_exception(error, file=sys.stderr)
+        if paragraph is None:
+            return 1
+        print(f"error: {paragraph}", file=sys.stderr)
+        return 1 if isinstance(error, WorkerDied | PartLost | RankDied | DeviceMemoryFull) else USER_ERROR
     return 0
 
 
@@ -93,24 +80,25 @@ def _warn(
     print(text, end="", file=file or sys.stderr)
 
 
-def report(error: Exception, schema: type[Any], debug: bool) -> int:
-    """Print an error, and return the exit code."""
-    paragraph = told(error, schema)
-    if paragraph is None or debug:
-        traceback.print_exception(error, file=sys.stderr)
-    if paragraph is None:
-        return 1
-    print(f"error: {paragraph}", file=sys.stderr)
-    return 1 if isinstance(error, WorkerDied | PartLost | RankDied | DeviceMemoryFull) else USER_ERROR
+@contextmanager
+def as_value_error(schema: type[Any]) -> Iterator[None]:
+    """Turn a mistake of the user, such as an error of Hydra, into a ValueError with its message."""
+    try:
+        yield
+    except Exception as error:
+        paragraph = told(error, schema)
+        if paragraph is None:
+            raise
+        raise ValueError(paragraph) from error
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
     """The message of an error, in one paragraph; None if it is a bug, which needs a traceback."""
-    message = explain(error, schema)
+    message = _explain(error, schema)
     return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
 
 
-def explain(error: Exception, schema: type[Any]) -> str | None:
+def _explain(error: Exception, schema: type[Any]) -> str | None:
     """The message of a mistake of the user; None if the error is none."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, choice = error.missing_cfg_file.rpartition("/")

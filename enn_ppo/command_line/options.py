@@ -1,4 +1,4 @@
-"""The options of `--help` and docs/options.md, from the types, defaults and docstrings of the settings' fields."""
+"""The help page of a command, and the options of docs/options.md: from the types, defaults and docstrings of the settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+from hydra.core.global_hydra import GlobalHydra
+
+from enn_ppo.command_line.composition import Arguments, Composed, compose, plain_values
 from enn_ppo.settings.schedule import Scheduled
 from enn_ppo.settings.schema import section_of
 from rogue_net.checks import alternatives, field_types, split_range
@@ -24,6 +27,30 @@ _TYPES = {
     float: "number",
     str: "text",
     Scheduled: "number or schedule",
+}
+
+_EXAMPLES = {
+    "sweep": (
+        "sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2    # + any argument of enn_ppo.train",
+        "sweep=my_sweep.yaml sweep.minutes=60 sweep.seeds=3 run_dir=outputs/my_sweep    # the same again goes on",
+    ),
+    "train": (
+        "env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines",
+        "env=custom env.id=my_pkg.my_env:MyEnv env.kwargs.size=8",
+        "env=gymnasium env.id=CartPole-v1    # or dm_env, pettingzoo, program: see configs/env",
+        "'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [",
+        "--multirun env=Xor,Count seed=1,2,3    # every combination; jobs=2: two at a time",
+        "resume=outputs/mines total_timesteps=2e6",
+    ),
+    "clone": (
+        "data=expert.arrow env=MineSweeper run_dir=outputs/clone",
+        "'data=[a.arrow,b.arrow]' env=MineSweeper clone.loss=kl clone.patience=3",
+    ),
+    "eval": (
+        "checkpoint=outputs/mines episodes=1000 output=result.json",
+        "checkpoint=outputs/mines greedy=true env_kwargs.width=10 video=3 render=mines.gif",
+    ),
+    "serve": ("checkpoint=outputs/orchard port=5577 greedy=true",),
 }
 
 
@@ -85,6 +112,39 @@ def field_docstrings(cls: type[Any]) -> dict[str, str]:
 def written(value: object) -> str:
     """A value in the syntax of YAML and of the command line."""
     return value if isinstance(value, str) else json.dumps(value, default=list)
+
+
+def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
+    """The text for `python -m enn_ppo.<name> --help`: usage, and every setting with the value that the other arguments give it.
+
+    Args:
+        name: of the command.
+        schema: its settings.
+        arguments: of the command line: `env=Xor --help` shows the values for Xor.
+
+    Raises:
+        ValueError: the arguments hold a mistake.
+    """
+
+    def describe(composed: Composed) -> str:
+        loader = GlobalHydra.instance().config_loader()
+        names = [group for group in composed.choices if not {"/", "@"} & set(group)]
+        groups = {group: loader.get_group_options(group) for group in reversed(names)}  # as the file lists them
+        return help_text(schema, plain_values(composed.config, allow_missing=True), groups)
+
+    (options,) = compose(name, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
+    program = f"python -m enn_ppo.{name}"
+    return "\n".join(
+        [
+            f"{program} [name=value ...] [--cfg job] [--config-dir FOLDER] [--multirun] [--help]",
+            *(f"  {program} {example}" for example in _EXAMPLES.get(name, ())),
+            "",
+            options,
+            "",
+            "In full, with types and defaults: docs/options.md; of net, with formulas: docs/network.md.",
+            "--cfg job prints the settings as YAML.",
+        ]
+    )
 
 
 def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:

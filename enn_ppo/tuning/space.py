@@ -1,4 +1,4 @@
-"""What a sweep varies: settings of training, each with the values that it may take."""
+"""The search space of a sweep: settings of training, each with the values that it may take."""
 
 from __future__ import annotations
 
@@ -7,27 +7,20 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
 from entity_gym.errors import nearest
 
+if TYPE_CHECKING:
+    import optuna
+
 Scale = Literal["linear", "log", "integer", "power_of_two", "one_minus", "choice"]
 
-_FIXED = ("run_dir", "resume", "overwrite", "seed", "debug")  # the sweep's own business, trial by trial
+_FIXED = ("run_dir", "resume", "overwrite", "seed", "debug")  # the sweep sets them, trial by trial
 _OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # take any name
 _EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of choices"
-
-
-class Suggests(Protocol):
-    """The part of an Optuna trial that is used here."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
-
-    def suggest_int(self, name: str, low: int, high: int) -> int: ...
-
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Parameter:
             `log`: ln x uniform.
             `integer`: whole numbers.
             `power_of_two`: 2^k, k a whole number.
-            `one_minus`: ln (1 - x) uniform, for what is close to 1, as discounts are.
+            `one_minus`: ln (1 - x) uniform, for values close to 1, such as discounts.
             `choice`: one of `choices`.
         low: smallest value.
         high: largest value.
@@ -54,28 +47,25 @@ class Parameter:
     high: float = 0.0
     choices: tuple[str, ...] = ()
 
-    @property
-    def label(self) -> str:
-        """What is drawn, and under which name the study holds it."""
-        return {"power_of_two": f"log2 {self.name}", "one_minus": f"1 - {self.name}"}.get(self.scale, self.name)
-
-    def suggest(self, trial: Suggests) -> str:
+    def suggest(self, trial: optuna.Trial) -> str:
         """Let a trial draw a value; the argument of the command line that sets it, for example `optim.lr=0.001`."""
-        return f"{self.name}={self._text(trial)}"
+        return f"{self.name}={self._draw(trial)}"
 
-    def _text(self, trial: Suggests) -> str:
+    def _draw(self, trial: optuna.Trial) -> str | int:
         match self.scale:
             case "choice":
-                return str(trial.suggest_categorical(self.label, self.choices))
+                return str(trial.suggest_categorical(self.name, self.choices))
             case "integer":
-                return str(trial.suggest_int(self.label, int(self.low), int(self.high)))
+                return trial.suggest_int(self.name, int(self.low), int(self.high))
             case "power_of_two":
-                return str(2 ** trial.suggest_int(self.label, round(math.log2(self.low)), round(math.log2(self.high))))
+                return 2 ** trial.suggest_int(
+                    f"log2 {self.name}", round(math.log2(self.low)), round(math.log2(self.high))
+                )
             case "one_minus":
-                drawn = trial.suggest_float(self.label, 1 - self.high, 1 - self.low, log=True)
-                return f"{1 - float(f'{drawn:.6g}'):.12g}"
+                distance = trial.suggest_float(f"1 - {self.name}", 1 - self.high, 1 - self.low, log=True)
+                return f"{1 - float(f'{distance:.6g}'):.12g}"
             case _:  # six digits are as good as sixteen, and can be read
-                return f"{trial.suggest_float(self.label, self.low, self.high, log=self.scale == 'log'):.6g}"
+                return f"{trial.suggest_float(self.name, self.low, self.high, log=self.scale == 'log'):.6g}"
 
 
 def parse_space(space: Mapping[str, Any]) -> list[Parameter]:
@@ -100,18 +90,16 @@ def check_names(parameters: Sequence[Parameter], groups: Sequence[str]) -> None:
         ValueError: with the nearest setting.
     """
     names = setting_names(TrainConfig)
-    sections = {name.rpartition(".")[0] for name in names}
     for name in (parameter.name for parameter in parameters):
         if name in _FIXED:
             raise ValueError(f"{name} cannot stand in sweep.space: the sweep sets it for each run (seeds: sweep.seeds)")
-        if name not in names and name not in groups and not name.startswith(_OPEN):
+        if name in groups or name.startswith(_OPEN):
+            continue
+        if name not in names:
             raise ValueError(f"sweep.space: {unknown_setting(name, [*names, *groups])}")
-        if name in sections and name not in groups:
-            raise ValueError(f"sweep.space: {name} is a section; vary its settings, such as {_first_of(name, names)}")
-
-
-def _first_of(section: str, names: Sequence[str]) -> str:
-    return next(name for name in names if name.startswith(f"{section}."))
+        inside = [setting for setting in names if setting.startswith(f"{name}.")]
+        if inside:
+            raise ValueError(f"sweep.space: {name} is a section; vary its settings, such as {inside[0]}")
 
 
 def _parameter(name: str, given: object) -> Parameter:
@@ -134,26 +122,19 @@ def _parameter(name: str, given: object) -> Parameter:
     if scale not in scales:
         raise ValueError(f"{field}.scale is {scale!r}; {nearest(scale, scales)}")
     low, high = _number(f"{field}.low", given["low"]), _number(f"{field}.high", given["high"])
-    _check_range(field, scale, low, high)
+    needs = {
+        "log": (low > 0, "a log scale needs low > 0"),
+        "one_minus": (high < 1, "the scale one_minus needs high < 1"),
+        "integer": (low.is_integer() and high.is_integer(), "the scale integer needs whole numbers"),
+        "power_of_two": (
+            all(end >= 1 and math.frexp(end)[0] == 0.5 for end in (low, high)),
+            "the scale power_of_two needs powers of two, 1 or more",
+        ),
+    }
+    for fits, problem in (needs.get(scale, (True, "")), (low < high, "low must be less than high")):
+        if not fits:
+            raise ValueError(f"{field}: {problem}, got low={low:g}, high={high:g}")
     return Parameter(name, scale, low, high)
-
-
-def _check_range(field: str, scale: str, low: float, high: float) -> None:
-    problem = "" if low < high else "low must be less than high"
-    if scale == "log" and low <= 0:
-        problem = "a log scale needs low > 0"
-    elif scale == "one_minus" and high >= 1:
-        problem = "the scale one_minus needs high < 1"
-    elif scale == "integer" and not (low.is_integer() and high.is_integer()):
-        problem = "the scale integer needs whole numbers"
-    elif scale == "power_of_two" and not (_is_power_of_two(low) and _is_power_of_two(high)):
-        problem = "the scale power_of_two needs powers of two, 1 or more"
-    if problem:
-        raise ValueError(f"{field}: {problem}, got low={low:g}, high={high:g}")
-
-
-def _is_power_of_two(value: float) -> bool:
-    return value >= 1 and math.frexp(value)[0] == 0.5
 
 
 def _number(field: str, value: object) -> float:
@@ -171,10 +152,9 @@ def _choice(field: str, value: object) -> str:
     """A value as the command line writes it."""
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
-    if isinstance(value, str) and re.fullmatch(r"[\w.@/:+-]+", value):
-        return value
     if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        plain = re.fullmatch(r"[\w.@/:+-]+", value)
+        return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     if isinstance(value, list):
         return "[" + ",".join(_choice(field, item) for item in value) + "]"
     raise ValueError(f"{field}: a choice must be a number, a text, true, false, null or a list, got {value!r}")

@@ -19,7 +19,7 @@ import yaml
 from enn_ppo.checkpoints import CheckpointError, Retention, save_checkpoint
 from enn_ppo.command_line import mistakes
 from enn_ppo.command_line.cli import run_eval, run_train
-from enn_ppo.command_line.run_table import RunSummary, format_table, summarize_run
+from enn_ppo.command_line.jobs import RunSummary, format_table, summarize_run
 from enn_ppo.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
 from enn_ppo.errors import Interrupted
 from enn_ppo.settings.schema import to_dict

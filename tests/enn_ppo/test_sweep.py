@@ -486,10 +486,10 @@ def test_help_and_settings_are_shown_without_a_sweep(flag: list[str], capsys: py
 
 def test_what_begins_with_a_dash_goes_to_both(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    parts = split(["--config-dir", "mine", "sweep=a", "env=Maze", "+env.kwargs.x=1", "debug=true"])
-    assert parts.sweep.config_dir == parts.training.config_dir == Path("mine")
-    assert parts.sweep.overrides == ["sweep=a", "debug=true"]
-    assert parts.training.overrides == ["env=Maze", "+env.kwargs.x=1"]
+    own, training = split(["--config-dir", "mine", "sweep=a", "env=Maze", "+env.kwargs.x=1", "debug=true"])
+    assert own.config_dir == training.config_dir == Path("mine")
+    assert own.overrides == ["sweep=a", "debug=true"]
+    assert training.overrides == ["env=Maze", "+env.kwargs.x=1"]
 
 
 def test_trials_are_counted_by_their_state(tmp_path: Path) -> None:
