@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.archive import read_archive, write_archive
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_checkpoint_or_agent, write_agent
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net, saved_config
 from enn_ppo.return_scale import value_unit
@@ -227,9 +226,7 @@ def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Tra
         ValueError: there is no policy at `path`.
     """
     check_seed(seed)
-    path = Path(path)
-    checkpoint = read_archive(path) if path.is_file() else load_checkpoint(path)
-    return TrainedPolicy(checkpoint, greedy=greedy, seed=seed)
+    return TrainedPolicy(load_checkpoint_or_agent(Path(path)), greedy=greedy, seed=seed)
 
 
 def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:
@@ -251,9 +248,7 @@ def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Trai
     if not isinstance(greedy, bool):
         raise ValueError(f"load_agent: greedy is {greedy!r:.200}; it must be True or False")
     check_seed(seed)
-    path = Path(path)
-    checkpoint = read_archive(path) if path.is_file() else load_checkpoint(path)
-    return TrainedAgent(checkpoint, greedy=greedy, seed=seed)
+    return TrainedAgent(load_checkpoint_or_agent(Path(path)), greedy=greedy, seed=seed)
 
 
 def save_agent(path: str | Path, file: str | Path) -> Path:
@@ -269,4 +264,4 @@ def save_agent(path: str | Path, file: str | Path) -> Path:
     Raises:
         ValueError: there is no policy at `path`, or the file cannot be written, or is there and no agent.
     """
-    return write_archive(load_checkpoint(Path(path)), Path(file))
+    return write_agent(load_checkpoint(Path(path)), Path(file))

@@ -8,25 +8,20 @@ from pathlib import Path
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a new file, and see that it is on the disk."""
+    """Write a file, and flush it to the disk."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, data: bytes, aside: Path | None = None) -> None:
-    """Write `path`, or what is there anew, so that nobody ever sees it half-written.
-
-    Args:
-        path: the file, in a folder that exists.
-        data: all of it.
-        aside: where it is written first, on the same disk; None: beside `path`, under a hidden name.
+def replace_file(path: Path, data: bytes) -> None:
+    """Write or replace `path` atomically: nobody ever sees it half-written.
 
     Raises:
-        OSError: the disk refused; what was there still is.
+        OSError: the disk refused; the old file, if any, is unchanged.
     """
-    aside = aside or path.with_name(f".{path.name}.aside")  # the same at every try: a crash leaves one at the most
+    aside = path.with_name(f".{path.name}.aside")  # the same at every try: a crash leaves one at the most
     try:
         write_file(aside, data)
         os.replace(aside, path)
@@ -34,3 +29,12 @@ def replace_file(path: Path, data: bytes, aside: Path | None = None) -> None:
         with suppress(OSError):
             aside.unlink()
         raise
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, so that a crash cannot undo a rename."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from enn_ppo.checkpoints.layout import step_folders
+from enn_ppo.checkpoints import step_folders
 from enn_ppo.config import TrainConfig
 from enn_ppo.errors import DeviceMemoryFull
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from enn_ppo.callbacks import Callback, Update
-from enn_ppo.checkpoints import CheckpointError, record_score, resolve_checkpoint
-from enn_ppo.checkpoints.common import load_common
+from enn_ppo.checkpoints import CheckpointError, load_common, record_score, resolve_checkpoint
 from enn_ppo.errors import Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.evaluation.episodes import summarize
 from enn_ppo.evaluation.evaluator import EvalRow, Evaluator, as_metrics

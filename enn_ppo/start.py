@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from enn_ppo.callbacks import Callback
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.checkpoints.common import load_common, runs_in
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, runs_in
 from enn_ppo.checkpoints.policy import select_device, set_determinism
 from enn_ppo.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.ddp.joining import join_ranks

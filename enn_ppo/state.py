@@ -14,9 +14,8 @@ import torch
 
 from enn_ppo.actor_critic import ActorCritic
 from enn_ppo.callbacks import Callback
-from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint
+from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint, what_is_there
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.checkpoints.saving import what_is_there
 from enn_ppo.config import EnvConfig, TrainConfig
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.learner import Learned, Learner, LearnerState, Learns, Settings

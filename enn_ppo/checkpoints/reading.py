@@ -1,35 +1,42 @@
-"""Reading a step folder. This never executes code."""
+"""Finding and reading checkpoints and agent files. Reading never executes code."""
 
 from __future__ import annotations
 
+import difflib
+import io
 import json
+import os
 import pickle
 import re
-from collections.abc import Callable, Mapping
+import warnings
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import safetensors.torch
 import torch
 import yaml
 from torch import Tensor
 
-from enn_ppo.checkpoints.layout import (
-    CONFIG,
-    FILES,
-    FORMAT,
-    POLICY,
-    SPACES,
-    SUMMARY,
-    TRAINER,
-    WEIGHTS,
-    CheckpointError,
-    first_line,
-)
 from enn_ppo.checkpoints.stored_values import decode
 
-T = TypeVar("T")
+FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
+
+POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
+FILES = (POLICY, CONFIG, SPACES, TRAINER)  # that every checkpoint has
+SUMMARY = "summary.json"  # {"seconds": ..., "score": ...}
+WEIGHTS = ".safetensors"  # of further networks, beside the policy
+ABOUT = "agent.json"  # {"format": ..., "step": ...}
+AGENT_FILES = (ABOUT, POLICY, CONFIG, SPACES)  # in an agent file
+LATEST, BEST = "latest", "best"
+_STEP_FOLDER = re.compile(r"step_(\d{12,})")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be saved, found or read. The message says which, why, and what can be used instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,62 +48,212 @@ class Checkpoint:
     policy: dict[str, Tensor]
     config: dict[str, Any]  # tuples have become lists, as in every YAML and JSON file
     spaces: dict[str, Any]
-    trainer: dict[str, Any]  # exactly what was given, NumPy arrays and tuples included
+    trainer: dict[str, Any]  # exactly as given to `save_checkpoint`, NumPy arrays and tuples included; agents have none
     more_weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # network -> weights
     seconds: float | None = None  # spent training; None: not known
     score: float | None = None  # None: not known
 
 
-class Summary(NamedTuple):
-    """Contents of `summary.json`."""
-
-    seconds: float | None = None
-    score: float | None = None
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read a step folder.
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
 
     Raises:
-        CheckpointError: a file is missing, cut short, not data, or of another format; names it and the cause.
+        CheckpointError: there is none, it is of another format, or a file of it is missing, cut short or not data; names
+            the file and the cause, and the newest complete checkpoint beside it.
     """
+    folder = resolve_checkpoint(path)
+    try:
+        return _read_folder(folder)
+    except CheckpointError as error:
+        other = _newest_complete(folder.parent, besides=folder)
+        advice = f"the newest complete checkpoint beside it is {other}" if other else "there is no other beside it"
+        raise CheckpointError(f"{error}; {advice}") from error
+
+
+def load_checkpoint_or_agent(path: Path) -> Checkpoint:
+    """Read a checkpoint from any path that `resolve_checkpoint` takes, or an agent file, which has no state of the trainer.
+
+    Raises:
+        CheckpointError: as in `load_checkpoint`; or the file is no agent, is damaged, or of another format.
+    """
+    return _read_agent(path) if path.is_file() else load_checkpoint(path)
+
+
+def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
+    """Read a checkpoint of each run: those of the newest step that all have complete.
+
+    Policies that train together save one after the other, so after a crash in between some have a newer checkpoint.
+
+    Raises:
+        CheckpointError: a run is not there, or there is no such step.
+    """
+    for run_dir in run_dirs:
+        if not (run_dir / "checkpoints").is_dir():
+            there = _listing([run.name for run in runs_in(run_dir.parent)])
+            raise CheckpointError(
+                f"there is no run of policy {run_dir.name} in {run_dir.parent}, which holds runs of {there}; give the directory "
+                "that has those of all policies"
+            )
+    folders = [dict(step_folders(run_dir / "checkpoints")) for run_dir in run_dirs]
+    for step in sorted(set.intersection(*map(set, folders)), reverse=True):
+        with suppress(CheckpointError):
+            return [_read_folder(of_run[step]) for of_run in folders]
+    newest = [str(_newest_complete(run_dir / "checkpoints") or "nothing") for run_dir in run_dirs]
+    raise CheckpointError(f"no step that all policies have saved: the newest are {', '.join(newest)}")
+
+
+def runs_in(directory: Path) -> list[Path]:
+    """List the run directories of policies that train together; empty if `directory` is itself that of a run, or missing."""
+    if not directory.is_dir() or (directory / "checkpoints").exists():
+        return []
+    return sorted(entry for entry in directory.iterdir() if (entry / "checkpoints").is_dir())
+
+
+def resolve_checkpoint(path: Path) -> Path:
+    """Find the step folder that `path` means.
+
+    Args:
+        path: a run directory, its `checkpoints` folder, `checkpoints/latest` or `best`, or a step folder. Where `latest`
+            is missing or leads nowhere, the newest checkpoint that loads is used, with a warning.
+
+    Raises:
+        CheckpointError: there is none; says what was looked for and what is there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if _STEP_FOLDER.fullmatch(path.resolve().name) or any((path / file).is_file() for file in (POLICY, TRAINER)):
+            return link_target(path) or path
+        home = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    elif path.name == LATEST and path.parent.is_dir():
+        home = path.parent
+    else:
+        raise CheckpointError(_not_there(path))
+    latest = home / LATEST
+    if latest.is_dir():
+        return link_target(latest) or latest
+    newest = _newest_complete(home)
+    if newest is None:
+        raise CheckpointError(_nothing_in(path, home))
+    state = "leads nowhere" if latest.is_symlink() else "is missing"
+    warnings.warn(f"{latest} {state}: using the newest complete checkpoint, {newest}", stacklevel=2)
+    return newest
+
+
+def step_folder(directory: Path, step: int) -> Path:
+    """The folder of a step's checkpoint."""
+    return directory / f"step_{step:012d}"
+
+
+def step_folders(directory: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of every checkpoint in `directory`, newest first."""
+    names = os.listdir(directory) if directory.is_dir() else []
+    matches = [match for match in map(_STEP_FOLDER.fullmatch, names) if match]
+    return sorted(((int(match[1]), directory / match[0]) for match in matches), reverse=True)
+
+
+def link_target(path: Path) -> Path | None:
+    """The target of a link; None if `path` is no link."""
+    return path.parent / os.readlink(path) if path.is_symlink() else None
+
+
+def read_summary(folder: Path) -> tuple[float | None, float | None]:
+    """Read a checkpoint's seconds and score; None if not known or damaged, so that saving does not fail."""
+    try:
+        seconds, score = _read_part(folder / SUMMARY)
+        return seconds, score
+    except ValueError:
+        return None, None
+
+
+def is_agent(file: Path) -> bool:
+    """Whether a file is an agent of any version."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return set(AGENT_FILES) <= set(archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _read_folder(folder: Path) -> Checkpoint:
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(f"checkpoint {folder} is half-written: {', '.join(missing)} is missing")
-    policy = _read_file(folder / POLICY, safetensors.torch.load_file)
-    config = _read_file(folder / CONFIG, lambda file: _mapping(yaml.safe_load(file.read_text("utf-8"))))
-    spaces = _read_file(folder / SPACES, lambda file: _mapping(json.loads(file.read_text("utf-8"))))
-    saved = _read_file(folder / TRAINER, _read_trainer)
-    more = {
-        file.name.removesuffix(WEIGHTS): _read_file(file, safetensors.torch.load_file)
-        for file in sorted(folder.glob(f"*{WEIGHTS}"))
-        if file.name != POLICY
-    }
-    summary = _read_file(folder / SUMMARY, _read_summary) if (folder / SUMMARY).is_file() else Summary()
-    return Checkpoint(folder, saved.step, policy, config, spaces, saved.trainer, more, *summary)
-
-
-def read_summary(folder: Path) -> Summary:
-    """Read `summary.json` of a step folder; without values if it cannot be read, so that saving does not fail."""
     try:
-        return _read_summary(folder / SUMMARY)
-    except (OSError, ValueError):
-        return Summary()
+        policy, config, spaces, saved = (_read_part(folder / name) for name in FILES)
+        others = sorted(file for file in folder.glob(f"*{WEIGHTS}") if file.name != POLICY)
+        more_weights = {file.name.removesuffix(WEIGHTS): _read_part(file) for file in others}
+        summary = _read_part(folder / SUMMARY) if (folder / SUMMARY).is_file() else (None, None)
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+    if saved.get("format") != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {folder} has format {saved.get('format')!r}, and this version of enn-ppo reads format {FORMAT}: install "
+            "the version that has written it"
+        )
+    return Checkpoint(folder, saved["step"], policy, config, spaces, saved["trainer"], more_weights, *summary)
 
 
-def _read_summary(file: Path) -> Summary:
-    content = _mapping(json.loads(file.read_text("utf-8")))
-    numbers = (content.get(name) for name in Summary._fields)
-    return Summary(*(None if number is None else float(number) for number in numbers))
-
-
-def _read_file(file: Path, read: Callable[[Path], T]) -> T:
+def _read_agent(file: Path) -> Checkpoint:
     try:
-        return read(file)
-    except CheckpointError:
-        raise
+        with zipfile.ZipFile(file) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            if missing := [name for name in AGENT_FILES if name not in members]:
+                raise ValueError(f"{', '.join(missing)} is not in it")
+            if any(members[name].compress_type != zipfile.ZIP_STORED for name in AGENT_FILES):
+                raise ValueError("it is compressed, and such files never are")  # and may be far larger than they look
+            about, policy, config, spaces = (_read_part(zipfile.Path(archive, name)) for name in AGENT_FILES)
+        if type(about.get("format")) is not int or type(about.get("step")) is not int:
+            raise ValueError(f"{ABOUT} holds {about!r:.200}")
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']}, and this version of enn-ppo reads format {FORMAT}")
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"{file} is no agent that enn_ppo.export or save_agent wrote: {first_line(error)}"
+        ) from error
+    return Checkpoint(file, about["step"], policy, config, spaces, {})
+
+
+def _read_part(file: Path | zipfile.Path) -> Any:
+    """Read a file of a checkpoint or an agent.
+
+    Returns:
+        Of weights: name -> tensor; of `summary.json`: seconds and score; of others: their content as a dictionary.
+
+    Raises:
+        ValueError: it cannot be read; names it and the cause.
+    """
+    try:
+        data = file.read_bytes()
+        if file.name.endswith(WEIGHTS):
+            return safetensors.torch.load(data)
+        if file.name == TRAINER:
+            return _read_trainer(data)
+        content = _mapping(yaml.safe_load(data) if file.name == CONFIG else json.loads(data))
+        if file.name == SUMMARY:
+            numbers = (content.get(name) for name in ("seconds", "score"))
+            return [None if number is None else float(number) for number in numbers]
+        return content
     except Exception as error:  # a damaged file fails in every way: zip, pickle, JSON, YAML, Unicode, shapes
-        raise CheckpointError(f"checkpoint {file.parent} is damaged: {file.name}: {first_line(error)}") from error
+        raise ValueError(f"{file.name}: {first_line(error)}") from error
+
+
+def _read_trainer(data: bytes) -> dict[str, Any]:
+    try:
+        content = _mapping(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        cause = f"names {named[1]}" if named else "is cut short or holds more than plain values"
+        raise ValueError(f"{cause}; refused, because only data is read and no code is run") from error
+    if content.get("format") == FORMAT:  # another one is refused later, with advice
+        content |= {"step": int(content["step"]), "trainer": _mapping(decode(content["trainer"]))}
+    return content
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -105,21 +262,48 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
-class _Trainer(NamedTuple):
-    step: int
-    trainer: dict[str, Any]
+def _newest_complete(directory: Path, besides: Path | None = None) -> Path | None:
+    """The newest step folder that loads; None if there is none."""
+    for _, folder in step_folders(directory):
+        if folder != besides:
+            with suppress(CheckpointError):
+                return _read_folder(folder).path
+    return None
 
 
-def _read_trainer(file: Path) -> _Trainer:
-    try:
-        content: Mapping[str, Any] = _mapping(torch.load(file, map_location="cpu", weights_only=True))
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"names {named[1]}" if named else "is cut short or holds more than plain values"
-        raise ValueError(f"{what}; refused, because only data is read and no code is run") from error
-    if (saved_format := content.get("format")) != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {file.parent} has format {saved_format!r}, and this version of enn-ppo reads format {FORMAT}: install "
-            "the version that has written it"
+def _not_there(path: Path) -> str:
+    """The message for a path at which there is no folder."""
+    if path.is_file():
+        hint = "; it is an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve take"
+        return f"{path} is a file: give a run directory, its checkpoints folder, or a step folder" + (
+            hint if is_agent(path) else ""
         )
-    return _Trainer(int(content["step"]), _mapping(decode(content["trainer"])))
+    home = next(parent for parent in path.parents if parent.is_dir())
+    missing = path.relative_to(home).parts[0]
+    names = sorted(entry.name for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    steps = step_folders(home)
+    there = f"the newest checkpoint in {home} is {steps[0][1].name}" if steps else f"{home} holds {_listing(names)}"
+    if missing == BEST and steps:
+        there += "; none of them has a score yet"
+    near = difflib.get_close_matches(missing, names, n=1)
+    return f"no checkpoint {path}: there is no {missing} in {home}; {there}" + (
+        f"; did you mean {near[0]}?" if near else ""
+    )
+
+
+def _nothing_in(path: Path, home: Path) -> str:
+    """The message for a folder without a complete checkpoint."""
+    if damaged := step_folders(home):
+        try:
+            _read_folder(damaged[0][1])
+        except CheckpointError as error:
+            return f"no complete checkpoint in {home}: {error}"
+    names = sorted(entry.name for entry in home.iterdir() if not entry.name.startswith("."))
+    looked_for = f"looked for {LATEST} and step_<12 digits> in {home}"
+    return f"no checkpoint in {path}: {looked_for}, which holds {_listing(names)}"
+
+
+def _listing(names: Sequence[str], most: int = 8) -> str:
+    """Some of the names, for the end of a message."""
+    shown = ", ".join(names[:most]) or "nothing"
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,16 +1,15 @@
-"""Writing checkpoints. After a crash, a full disk or `kill -9` the previous one still loads."""
+"""Writing checkpoints and agent files. After a crash, a full disk or `kill -9` the previous checkpoint still loads."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import operator
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from enn_ppo.checkpoints.layout import (
-    ASIDE,
+from enn_ppo.checkpoints.reading import (
+    ABOUT,
     BEST,
     CONFIG,
     FORMAT,
@@ -30,17 +29,20 @@ from enn_ppo.checkpoints.layout import (
     SUMMARY,
     TRAINER,
     WEIGHTS,
+    Checkpoint,
     CheckpointError,
     first_line,
-    hidden,
+    is_agent,
     link_target,
+    read_summary,
     step_folder,
     step_folders,
 )
-from enn_ppo.checkpoints.reading import read_summary
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
-from enn_ppo.files import replace_file, write_file
+from enn_ppo.files import flush_folder, replace_file, write_file
+
+_NEW, _SPARE, _OLD, _LINK = ".saving_new", ".saving_spare", ".saving_old", ".saving_link"  # hidden, until renamed
 
 
 def save_checkpoint(
@@ -81,31 +83,49 @@ def save_checkpoint(
         CheckpointError: a value cannot be stored (the message has its path; nothing was written), or the disk cannot be
             written; earlier checkpoints still load.
     """
-    step = _at_least("step", step, 0)
+    if not isinstance(step, int) or step < 0:
+        raise CheckpointError(f"step is {step!r}: it must be a whole number of at least 0")
     directory = Path(directory)
-    target = step_folder(directory, step)
+    folder, latest = step_folder(directory, step), directory / LATEST
     try:
-        contents: dict[str, bytes] = {
-            POLICY: _weights_bytes("policy", policy),
-            CONFIG: _plain_bytes(CONFIG, config),
-            SPACES: _plain_bytes(SPACES, spaces),
+        files = {
+            POLICY: _weights("policy", policy),
+            CONFIG: _plain(CONFIG, config),
+            SPACES: _plain(SPACES, spaces),
             TRAINER: trainer_bytes(step, trainer),
-            SUMMARY: _summary_bytes(seconds, score),
+            SUMMARY: _summary(seconds, score),
         }
         for name, weights in (more_weights or {}).items():
-            contents[_weights_file(name)] = _weights_bytes(name, weights)
+            if not re.fullmatch(r"\w+", name) or name + WEIGHTS == POLICY:
+                raise CheckpointError(
+                    f"more_weights has {name!r}: a network's name is made of letters, digits and _, and not 'policy'"
+                )
+            files[name + WEIGHTS] = _weights(name, weights)
         directory.mkdir(parents=True, exist_ok=True)
         _sweep(directory)
-        _publish(_write_aside(directory, contents), target)
-        _prune(directory, step, retention)
-        _sweep(directory)
+        try:
+            _write_folder(directory / _NEW, files)
+            if folder.exists():
+                if (
+                    link_target(latest) == folder
+                ):  # two folders cannot be exchanged at once: meanwhile there is a spare one
+                    _write_folder(directory / _SPARE, files)
+                    _point(latest, directory / _SPARE)
+                _remove(folder)
+            _rename(directory / _NEW, folder)
+            _point(latest, folder)
+            saved = _saved(directory)
+            removed = which_to_remove(saved, step, retention)
+            _point_best(directory, [each for each in saved if each.step <= step and each.step not in removed])
+            for other in sorted(removed, key=lambda other: (other <= step, other)):  # abandoned ones, then the oldest
+                _remove(step_folder(directory, other))
+        finally:
+            _sweep(directory)
     except OSError as error:
-        with suppress(OSError):  # what is left is hidden, and removed by the next save
-            _tidy(directory, target)
         raise CheckpointError(
-            f"saving checkpoint {target} failed: {error.strerror or error}; {what_is_there(directory)}"
+            f"saving checkpoint {folder} failed: {error.strerror or error}; {what_is_there(directory)}"
         ) from error
-    return target
+    return folder
 
 
 def record_score(directory: Path, step: int, score: float) -> None:
@@ -121,16 +141,44 @@ def record_score(directory: Path, step: int, score: float) -> None:
     """
     directory = Path(directory)
     folder = step_folder(directory, step)
+    if not folder.is_dir():
+        return
     try:
-        if folder.is_dir():
-            replace_file(folder / SUMMARY, _summary_bytes(read_summary(folder).seconds, score), aside=hidden(directory))
-            _flush_folder(folder)
-            latest = link_target(directory / LATEST)
-            _point_best(directory, now=_step_of(latest) if latest else step)
+        replace_file(folder / SUMMARY, _summary(read_summary(folder)[0], score))
+        flush_folder(folder)
+        latest = link_target(directory / LATEST)
+        last = next((saved for saved, each in step_folders(directory) if each == latest), step)
+        _point_best(directory, [each for each in _saved(directory) if each.step <= last])
     except OSError as error:
         raise CheckpointError(
             f"the score of checkpoint {folder} cannot be written: {error.strerror or error}; {what_is_there(directory)}"
         ) from error
+
+
+def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
+    """Write the policy of a checkpoint, and all that is needed to play it, into one file: a zip archive without compression.
+
+    Raises:
+        CheckpointError: the file cannot be written, or exists and is no agent.
+    """
+    if file.is_file() and not is_agent(file):
+        raise CheckpointError(f"{file} is there already and is no agent, so it is not replaced; name another file")
+    parts = {
+        ABOUT: _plain(ABOUT, {"format": FORMAT, "step": checkpoint.step}),
+        POLICY: _weights("policy", checkpoint.policy),
+        CONFIG: _plain(CONFIG, checkpoint.config),
+        SPACES: _plain(SPACES, checkpoint.spaces),
+    }
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in parts.items():
+            archive.writestr(zipfile.ZipInfo(name), data)  # without a time: the same policy gives the same file
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, whole.getvalue())
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be written: {first_line(error)}") from error
+    return file
 
 
 def what_is_there(directory: Path) -> str:
@@ -144,25 +192,7 @@ def what_is_there(directory: Path) -> str:
 # --- Contents ---
 
 
-def _at_least(name: str, value: int, minimum: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise CheckpointError(f"{name} is {value!r}: it must be a whole number") from None
-    if number < minimum:
-        raise CheckpointError(f"{name} is {number}: it must be at least {minimum}")
-    return number
-
-
-def _weights_file(name: str) -> str:
-    if not re.fullmatch(r"\w+", name) or name + WEIGHTS == POLICY:
-        raise CheckpointError(
-            f"more_weights has {name!r}: a network's name is made of letters, digits and _, and not 'policy'"
-        )
-    return name + WEIGHTS
-
-
-def _weights_bytes(network: str, weights: Mapping[str, Tensor]) -> bytes:
+def _weights(network: str, weights: Mapping[str, Tensor]) -> bytes:
     for name, tensor in weights.items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{network}[{name!r}] is {type(tensor).__name__}: it must be a tensor")
@@ -172,135 +202,78 @@ def _weights_bytes(network: str, weights: Mapping[str, Tensor]) -> bytes:
     )
 
 
-def _plain_bytes(name: str, value: Mapping[str, Any]) -> bytes:
+def _plain(name: str, value: Mapping[str, Any]) -> bytes:
     try:
         if name == CONFIG:
-            text = str(yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True))
-        else:
-            text = json.dumps(dict(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        return text.encode()
+            return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, encoding="utf-8")
+        return json.dumps(dict(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError, yaml.YAMLError) as error:
         raise CheckpointError(f"{name} cannot hold this: {first_line(error)}") from error
 
 
-def _summary_bytes(seconds: float | None, score: float | None) -> bytes:
+def _summary(seconds: float | None, score: float | None) -> bytes:
     known = None if score is None or not math.isfinite(score) else float(score)
-    return _plain_bytes(SUMMARY, {"seconds": seconds, "score": known})
+    return _plain(SUMMARY, {"seconds": seconds, "score": known})
 
 
 def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> bytes:
     """The contents of `trainer.pt`."""
-    # through memory: torch.save would turn an OSError of a file into a RuntimeError
-    buffer = io.BytesIO()
     try:
         stored = encode(trainer, "trainer")
     except ValueError as error:
         raise CheckpointError(str(error)) from error
+    buffer = io.BytesIO()  # torch.save turns an OSError of a file into a RuntimeError
     torch.save({"format": FORMAT, "step": step, "trainer": stored}, buffer)
     return buffer.getvalue()
 
 
-# --- Publishing ---
+# --- Folders and links ---
 
 
-def _write_aside(directory: Path, contents: Mapping[str, bytes]) -> Path:
-    aside = hidden(directory)
-    aside.mkdir()
-    for name, data in contents.items():
-        write_file(aside / name, data)
-    _flush_folder(aside)
-    return aside
+def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        write_file(folder / name, data)
+    flush_folder(folder)
 
 
-def _publish(aside: Path, target: Path) -> None:
-    if os.path.lexists(target):
-        # a folder cannot be replaced atomically: meanwhile `latest` points to a hidden copy of the new one
-        _point(target.parent / LATEST, _twin(aside))
-        _discard(target)
-    os.replace(aside, target)
-    _flush_folder(target.parent)
-    _point(target.parent / LATEST, target)
+def _rename(path: Path, target: Path) -> None:
+    os.replace(path, target)
+    flush_folder(target.parent)
 
 
-def _twin(folder: Path) -> Path:
-    twin = hidden(folder.parent)
-    twin.mkdir()
-    for file in folder.iterdir():
-        try:
-            os.link(file, twin / file.name)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(file, twin / file.name)
-    _flush_folder(twin)
-    return twin
+def _remove(folder: Path) -> None:
+    retired = folder.with_name(_OLD)
+    _rename(folder, retired)  # so that no step folder is ever seen half deleted
+    shutil.rmtree(retired)
 
 
 def _point(link: Path, folder: Path) -> None:
     """Make `link` point to the folder beside it, atomically."""
-    aside = hidden(folder.parent)
+    aside = link.with_name(_LINK)
+    aside.unlink(missing_ok=True)
     os.symlink(folder.name, aside)  # relative, so that a run directory can be moved
-    os.replace(aside, link)
-    _flush_folder(folder.parent)
+    _rename(aside, link)
 
 
-def _prune(directory: Path, step: int, retention: Retention) -> None:
-    _point_best(directory, now=step)
-    removable = which_to_remove(_saved(directory), step, retention)
-    for other in sorted(removable, key=lambda other: (other <= step, other)):  # abandoned ones first, then the oldest
-        _discard(step_folder(directory, other))
-    _point_best(directory, now=step)  # with keep_best=0 the best one may have been removed
-
-
-def _point_best(directory: Path, now: int) -> None:
-    """Make `best` point to the best checkpoint up to step `now`."""
-    best = best_of(each for each in _saved(directory) if each.step <= now)
-    link = directory / BEST
-    if best:
-        folder = step_folder(directory, best[0].step)
-        if link_target(link) != folder:
-            _point(link, folder)
-    elif link.is_symlink():
-        link.unlink()
+def _point_best(directory: Path, saved: Iterable[Saved]) -> None:
+    """Make the link `best` point to the one with the highest score; remove it if none has a score."""
+    best = best_of(saved)
+    if not best:
+        (directory / BEST).unlink(missing_ok=True)
+    elif link_target(directory / BEST) != step_folder(directory, best[0].step):
+        _point(directory / BEST, step_folder(directory, best[0].step))
 
 
 def _saved(directory: Path) -> list[Saved]:
     return [Saved(step, *read_summary(folder)) for step, folder in step_folders(directory)]
 
 
-def _step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step_")) if folder.name.startswith("step_") else 0
-
-
-def _discard(folder: Path) -> None:
-    retired = hidden(folder.parent)
-    os.replace(folder, retired)  # so that no step folder is ever seen half deleted
-    _remove(retired)
-
-
-def _tidy(directory: Path, target: Path) -> None:
-    latest = link_target(directory / LATEST)
-    if latest and latest.name.startswith(ASIDE) and target.is_dir():
-        _point(directory / LATEST, target)
-    _sweep(directory)
-
-
 def _sweep(directory: Path) -> None:
-    """Remove what crashed saves have left, except a folder that `latest` points to."""
+    """Remove the leftovers of saves that did not end, except a folder that `latest` points to."""
     in_use = link_target(directory / LATEST)
-    for leftover in list(directory.glob(f"{ASIDE}*")):
-        if leftover != in_use:
-            _remove(leftover)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    for leftover in list(directory.glob(".saving_*")):
+        if leftover.is_symlink():
+            leftover.unlink()
+        elif leftover != in_use:
+            shutil.rmtree(leftover)

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_folders
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
-from enn_ppo.checkpoints.layout import step_folders
 from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.actions import ActionSpace

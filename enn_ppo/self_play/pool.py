@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from enn_ppo.checkpoints.layout import step_folders
+from enn_ppo.checkpoints import step_folders
 from enn_ppo.config import SelfPlayConfig
 from enn_ppo.files import replace_file
 from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, name_of

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import yaml
 
-from enn_ppo.checkpoints.layout import BEST, LATEST
-
 __all__ = [
     "CHECKPOINTS",
     "CLONE_ROWS",
@@ -42,7 +40,7 @@ CLONE_ROWS = "clone.jsonl"
 _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, TENSORBOARD, WANDB)
 #: What a run leaves in its folders; those of trackers hold what they like.
 _LEAVES = {
-    CHECKPOINTS: rf"step_\d{{12,}}|{LATEST}|{BEST}|\.saving_\w+",
+    CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
     POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
     VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
 }

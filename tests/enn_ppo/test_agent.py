@@ -155,11 +155,11 @@ def rewrite(file: Path, compression: int = zipfile.ZIP_STORED, **members: bytes 
     [
         ({"policy": None}, "policy.safetensors is not in it"),
         ({"policy": b"x"}, "changed.agent is no agent that enn_ppo.export or save_agent wrote"),
-        ({"spaces": b"[]"}, "it holds list where a mapping was expected"),
+        ({"spaces": b"[]"}, "wrote: spaces.json: holds list, not a mapping"),
         ({"spaces": b"{"}, "is no agent that enn_ppo.export or save_agent wrote"),
         (
             {"config": b"!!python/object/apply:os.system ['true']"},
-            "is no agent that enn_ppo.export or save_agent wrote: could not determine",
+            "is no agent that enn_ppo.export or save_agent wrote: config.yaml: could not determine",
         ),
         ({"agent": b'{"format": 99, "step": 1}'}, "its format is 99, and this version of enn-ppo reads format 2"),
         ({"agent": b'{"format": "2"}'}, "agent.json holds"),

@@ -205,7 +205,7 @@ def test_a_value_that_would_not_come_back_is_refused_by_its_path(tmp_path: Path,
         ({"policy": {"w": 3}}, r"policy\['w'\] is int: it must be a tensor"),
         ({"config": {"a": object()}}, r"config.yaml cannot hold this: .*object"),
         ({"spaces": {"a": object()}}, r"spaces.json cannot hold this: Object of type object"),
-        ({"step": -1}, "step is -1: it must be at least 0"),
+        ({"step": -1}, "step is -1: it must be a whole number of at least 0"),
         ({"step": 1.5}, "step is 1.5: it must be a whole number"),
     ],
 )

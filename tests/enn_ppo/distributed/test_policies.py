@@ -28,8 +28,7 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.callbacks import Update
-from enn_ppo.checkpoints import CheckpointError, load_checkpoint
-from enn_ppo.checkpoints.common import load_common, runs_in
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint, load_common, runs_in
 from enn_ppo.checkpoints.fit import FittedPolicy
 from enn_ppo.config import DistributedConfig, TrainEvalConfig
 from enn_ppo.errors import PartLost
