@@ -30,8 +30,7 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
     if composed.config.get("resume") is None:
         return from_dict(TrainConfig, plain_values(composed.config)), ""
     check_text("resume", composed.config.resume, optional=True)
-    from enn_ppo.checkpoints import load_checkpoint  # imported here: it loads torch
-    from enn_ppo.checkpoints.common import load_common, runs_in
+    from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: it loads torch
 
     path = Path(str(composed.config.resume))
     of_policies = runs_in(path)
