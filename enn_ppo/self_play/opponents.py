@@ -111,9 +111,7 @@ class RandomOpponent:
 
     def clone(self) -> RandomOpponent:
         """Copy it; see `Opponents`."""
-        twin = RandomOpponent(self._action_space)
-        twin.load_state(self.state())
-        return twin
+        return copy.deepcopy(self)
 
     def state(self) -> dict[str, Any]:
         """State for `load_state`."""
