@@ -13,7 +13,7 @@ from enn_ppo.tracking.progress import announce
 
 if TYPE_CHECKING:
     from enn_ppo.distributed.group import RunnerGroup
-    from enn_ppo.distributed.remote_learner import RemoteLearner
+    from enn_ppo.distributed.learners import RemoteLearner
 
 
 def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> tuple[dict[str, RemoteLearner], RunnerGroup]:
@@ -39,12 +39,12 @@ def start_on_ray(config: TrainConfig, env: BoundEnvironment) -> tuple[dict[str, 
         stack.callback(cluster.close)
         from enn_ppo.distributed.board import Board  # these import Ray
         from enn_ppo.distributed.group import RunnerGroup
-        from enn_ppo.distributed.remote_learner import Policy, RemoteLearner
+        from enn_ppo.distributed.learners import RemoteLearner
 
         board = Board(num_policies)
         learners: dict[str, RemoteLearner] = {}
         for number, (name, own) in enumerate(players.items()):
-            learners[name] = RemoteLearner(config, cluster, board, Policy(number, name, len(own)))
+            learners[name] = RemoteLearner(config, cluster, board, number, name, len(own))
             stack.callback(learners[name].close)
         sampler = RunnerGroup(config, runners, cluster, board)
         stack.callback(sampler.close)
