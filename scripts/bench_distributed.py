@@ -34,7 +34,7 @@ from enn_ppo.tracking.logger import read_metrics
 
 FOLDER = Path(__file__).parent
 WARM_UP = 3  # updates that do not count
-WORLDS = {"cheap": ["env=MultiSnake"], "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"]}
+WORLDS = {"cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"], "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"]}
 UNITS = {
     "steps": "steps/s",
     "sampling": "steps/s",

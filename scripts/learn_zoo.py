@@ -74,12 +74,13 @@ ZOO = (
     World("TreasureHunt", ("env=TreasureHunt",), 4.5, 10),
     World("Minefield", ("env=Minefield",), 0.97, 15, ancestor="3,000,000: over 0.99"),
     World(
-        "MultiSnake, 1 snake",
-        ("env=MultiSnake", "env.kwargs.num_snakes=1"),
+        "MultiSnake",
+        ("env=MultiSnake",),
         0.95,
         30,
         ancestor="over 0.99, steps not known",
     ),
+    World("MultiSnake2", ("env=MultiSnake2",), 0.9, 60, ancestor="100,000,000: about 0.99"),
 )
 
 

@@ -42,7 +42,7 @@ TINY = (
 MINES = (*TINY, "env=MineSweeper", "env.kwargs.width=4", "env.kwargs.height=4", "env.kwargs.max_steps=10")
 SNAKES = (
     *TINY,
-    "env=MultiSnake",
+    "env=MultiSnake2",
     "env.kwargs.board_size=4",
     "env.kwargs.num_players=2",
     "env.kwargs.max_snake_length=3",
