@@ -12,11 +12,9 @@ import os
 import shlex
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, replace
-from datetime import datetime
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import yaml
 
-from enn_ppo.callbacks import Callback, Update
 from enn_ppo.command_line.job_process import GRACE, JobProcess, StopSignals, shared_cores
 from enn_ppo.config import TrainConfig
 from enn_ppo.errors import Interrupted
 from enn_ppo.files import replace_file
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.tracking.run_dir import METRICS
 from enn_ppo.train import train
 from enn_ppo.tuning.config import SweepConfig
 from enn_ppo.tuning.curve import Curve
@@ -42,13 +40,14 @@ SETTINGS, STUDY, TRIALS, BEST = "sweep.yaml", "study.db", "trials", Path("experi
 POINTS = 20  # of a learning curve, at which trials are compared
 HOPELESS = 10  # failed trials, without a single one that did not, after which a sweep ends
 ENDED = ("complete", "pruned", "fail")
-#: User attributes of trials: arguments of the command line, why it failed, the process that runs it, whether it was stopped,
-#: and the trial that it goes on with.
-ARGUMENTS, REASON, PROCESS, STOPPED, CONTINUES = "arguments", "reason", "process", "stopped", "continues"
+#: User attributes of trials: arguments of the command line, why it failed or was pruned, the process that runs it, and the trial
+#: that it goes on with.
+ARGUMENTS, REASON, PROCESS, CONTINUES = "arguments", "reason", "process", "continues"
 SECONDS = "seconds"  # user attribute of the study: used so far
 _MAY_CHANGE = ("trials", "minutes", "jobs", "sampler", "sampler_seed", "startup_trials", "pruner", "prune_after")
 _NOT_SETTINGS = ("run_dir", "resume", "overwrite", "debug")  # of one run, and not of the next with the same settings
 _POLL_INTERVAL = 0.2  # seconds
+_READING = 0.05  # the part of the time that may be spent on reading the metrics of one trial
 
 
 class SweepResult(NamedTuple):
@@ -60,15 +59,6 @@ class SweepResult(NamedTuple):
     command: str  # trains with its settings
 
 
-class Plan(NamedTuple):
-    """Arguments of a sweep, which each of its processes gets."""
-
-    config: SweepConfig
-    folder: Path
-    compose: Callable[[Sequence[str]], TrainConfig]
-    run: Callable[..., object]
-
-
 def sweep(
     config: SweepConfig,
     folder: Path,
@@ -76,7 +66,7 @@ def sweep(
     *,
     arguments: Sequence[str] = (),
     overwrite: bool = False,
-    run: Callable[..., object] = train,
+    run: Callable[[TrainConfig], object] = train,
 ) -> SweepResult:
     """Run the trials that are left of a sweep, and print one line for each.
 
@@ -90,20 +80,18 @@ def sweep(
 
     Raises:
         ValueError: a setting or the folder is not as it must be, or no trial succeeded.
-        Interrupted: after Ctrl-C or SIGTERM; what ran goes on with the same command.
+        Interrupted: after Ctrl-C or SIGTERM; the trials that ran go on with the same command.
     """
     import_optuna()
     _prepare_folder(folder, config, list(arguments), overwrite=overwrite)
-    plan = Plan(config, folder, compose, run)
     with _study_errors(folder):
-        study = open_study(plan)
+        study = open_study(config, folder)
         _wait_for_orphans(study)
-        for trial in trials_in(study, "running"):  # whose processes were killed
-            continue_later(study, trial)
+        _continue_later(study)
         done, unfinished = len(trials_in(study, *ENDED)), len(trials_in(study, "waiting"))
         if done or unfinished:
             print(f"going on: {done} trials are done, {unfinished} were left unfinished", flush=True)
-        exit_code = _run_trials(plan, study)
+        exit_code = _Trials(config, folder, compose, run, study).run_all()
         best = best_of(study)
     if best is not None:
         command = best_command(folder)
@@ -115,154 +103,172 @@ def sweep(
     return SweepResult(folder, number_of(best), best.value, best_command(folder))
 
 
-def _run_trials(plan: Plan, study: optuna.Study) -> int:
-    """Run what is left of the sweep, each trial in a process; 0, or the exit code after Ctrl-C or SIGTERM."""
-    config, used = plan.config, study.user_attrs.get(SECONDS, 0.0)
-    started, workers = time.monotonic(), list[JobProcess]()
-    asked, timed_out, draw = 0, False, len(study.trials)
-    try:
-        with StopSignals() as signals:
-            while True:
-                late = config.minutes is not None and used + time.monotonic() - started > 60 * config.minutes
-                if signals.count > asked or late > timed_out:
-                    asked, timed_out = signals.count, late
-                    for worker in workers:
-                        worker.interrupt()
-                for worker in [worker for worker in workers if worker.poll() is not None]:
-                    workers.remove(worker)
-                    _finish(plan, study, worker, stopped=signals.count > 0 or timed_out)
-                left = None if config.trials is None else config.trials - len(trials_in(study, *ENDED)) - len(workers)
-                hopeless = len(trials_in(study, "fail")) >= HOPELESS and best_of(study) is None
-                enough = signals.count > 0 or timed_out or hopeless or (left is not None and left <= 0)
-                if not enough and len(workers) < config.jobs:
-                    logs = [plan.folder / f"process_{k}.log" for k in range(config.jobs)]
-                    log = next(log for log in logs if log not in {worker.log for worker in workers})
-                    log.unlink(missing_ok=True)
-                    run = partial(run_trial, draw=draw)
-                    workers.append(JobProcess(run, plan, log, environment=shared_cores(config.jobs)))
-                    draw += 1
-                elif not workers:
-                    return signals.exit_code
-                else:
-                    time.sleep(_POLL_INTERVAL)
-    finally:
-        for worker in workers:
-            worker.kill()
-        study.set_user_attr(SECONDS, used + time.monotonic() - started)
+@dataclass
+class _Trials:
+    """The trials that are left of a sweep; arguments as of `sweep`."""
 
+    config: SweepConfig
+    folder: Path
+    compose: Callable[[Sequence[str]], TrainConfig]
+    run: Callable[[TrainConfig], object]
+    study: optuna.Study
 
-def _finish(plan: Plan, study: optuna.Study, worker: JobProcess, *, stopped: bool) -> None:
-    """Tell how the trial of a process ended. One that was stopped goes on later; one that died has failed."""
-    mine = [trial for trial in study.get_trials(deepcopy=False) if trial.user_attrs.get(PROCESS) == worker.pid]
-    if not mine:  # it ended before it had a trial
-        if not stopped:
-            raise ValueError(f"a trial could not begin: {worker.reason()} ({worker.log})")
-        return
-    trial = mine[-1]
-    if trial.user_attrs.get(STOPPED):
-        return
-    if stopped and not trial.state.is_finished():  # it would not end, and was killed
-        continue_later(study, trial)
-        return
-    if not trial.state.is_finished():
-        study.set_user_attr(f"{REASON} {trial.number}", worker.reason())
-        study.tell(trial.number, state=import_optuna().trial.TrialState.FAIL)
-    _tell(plan, study, study.trials[trial.number])
-
-
-def run_trial(plan: Plan, draw: int) -> None:
-    """Draw one trial and run it, in a process of its own. A trial that is stopped is put in line to go on.
-
-    Args:
-        plan: of the sweep.
-        draw: number of trials that were drawn before.
-    """
-
-    def end(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
-        if trial.user_attrs.get(STOPPED):
-            continue_later(study, trial)
-
-    open_study(plan, draw).optimize(Objective(plan), n_trials=1, catch=(Exception,), callbacks=[end])
-
-
-class Objective:
-    """Trains with the settings that a trial draws, and tells the score."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def __call__(self, trial: optuna.Trial) -> float:
-        """The mean of the seeds' scores.
-
-        Raises:
-            TrialPruned: its learning curve stays behind the others'.
-            Exception: it cannot be trained so; the trial has failed.
-        """
-        config = self._plan.config
-        arguments = [parameter.suggest(trial) for parameter in config.parameters]
-        trial.set_user_attr(ARGUMENTS, arguments)
-        trial.set_user_attr(PROCESS, os.getpid())
-        home = self._plan.folder / TRIALS / f"{trial.user_attrs.get(CONTINUES, trial.number):04d}"
-        scores: list[float] = []
+    def run_all(self) -> int:
+        """Run the trials, each in a process; 0, or the exit code after Ctrl-C or SIGTERM."""
+        config, study, running = self.config, self.study, list[RunningTrial]()
+        started, before = time.monotonic(), study.user_attrs.get(SECONDS, 0.0)
+        asked, timed_out = 0, False
         try:
-            training = self._plan.compose(arguments)
-            for seed in range(training.seed, training.seed + config.seeds):
-                scores.append(self._score(trial, replace(training, seed=seed), home / f"seed_{seed}", scores))
-        except (Interrupted, KeyboardInterrupt) as interrupted:
-            trial.set_user_attr(STOPPED, True)
-            raise Interrupted("the trial was stopped") from interrupted
-        except Exception as error:
-            trial.set_user_attr(REASON, " ".join([str(error), *getattr(error, "__notes__", [])]).strip())
-            raise
-        return sum(scores) / len(scores)
+            with StopSignals() as signals:
+                while True:
+                    used = before + time.monotonic() - started
+                    late = config.minutes is not None and used > 60 * config.minutes
+                    if signals.count > asked or late > timed_out:
+                        asked, timed_out = signals.count, late
+                        for each in running:
+                            each.worker.interrupt()
+                    stopped = asked > 0 or timed_out
+                    for each in [each for each in running if each.follow(stopped=stopped)]:
+                        running.remove(each)
+                        self._tell(each.trial.number)
+                    left = (
+                        None if config.trials is None else config.trials - len(trials_in(study, *ENDED)) - len(running)
+                    )
+                    hopeless = len(trials_in(study, "fail")) >= HOPELESS and best_of(study) is None
+                    enough = stopped or hopeless or (left is not None and left <= 0)
+                    if not enough and len(running) < config.jobs:
+                        running += self._begin()
+                    elif not running:
+                        return signals.exit_code
+                    else:
+                        time.sleep(_POLL_INTERVAL)
+        finally:
+            for each in running:
+                each.worker.kill()
+            _continue_later(study)
+            study.set_user_attr(SECONDS, before + time.monotonic() - started)
 
-    def _score(self, trial: optuna.Trial, training: TrainConfig, run_dir: Path, before: Sequence[float]) -> float:
-        """Train one seed, or go on with it."""
-        config = self._plan.config
+    def _begin(self) -> list[RunningTrial]:
+        """Draw a trial and start its process. The list is empty if its settings are not allowed, and so it has failed."""
+        self.study.sampler = _sampler(self.config, draw=len(self.study.trials))
+        trial = self.study.ask()
+        home = self.folder / TRIALS / f"{trial.user_attrs.get(CONTINUES, trial.number):04d}"
+        arguments = [parameter.suggest(trial) for parameter in self.config.parameters]
+        trial.set_user_attr(ARGUMENTS, arguments)
+        try:
+            training = self.compose(arguments)
+            seeds = range(training.seed, training.seed + self.config.seeds)
+            runs = [replace(training, seed=seed, run_dir=str(home / f"seed_{seed}")) for seed in seeds]
+            left = [run for run in runs if _curve(self.config, run).progress < 1]
+            environment = shared_cores(self.config.jobs)
+            worker = JobProcess(partial(run_seeds, self.run), left, home.with_suffix(".log"), environment=environment)
+        except ValueError as error:
+            _fail(self.study, trial, " ".join([str(error), *getattr(error, "__notes__", [])]).strip())
+            self._tell(trial.number)
+            return []
+        trial.set_user_attr(PROCESS, worker.pid)
+        return [RunningTrial(self.config, self.study, trial, runs, worker)]
+
+    def _tell(self, number: int) -> None:
+        """Print a line about a trial, unless it goes on later; and write the file of the best one, if it is that."""
+        config, study = self.config, self.study
+        trial, best = study.trials[number], best_of(study)
+        if not trial.state.is_finished():
+            return
+        if best is not None and best.number == number:
+            write_best(self.folder, trial, self.compose(trial.user_attrs[ARGUMENTS]), config.metric)
+        limit = "" if config.trials is None else f" of {config.trials}"
+        result = {"PRUNED": "pruned", "FAIL": "failed"}.get(trial.state.name) or f"{trial.value:.4g}"
+        reason = f": {text}" if (text := trial.user_attrs.get(REASON)) else ""
+        record = f" (best {best.value:.4g}, trial {number_of(best)})" if best is not None else ""
+        line = f"trial {number_of(trial)}: {result}{reason}{record}  {' '.join(trial.user_attrs[ARGUMENTS])}"
+        print(f"{len(trials_in(study, *ENDED))}{limit} done; {line}", flush=True)
+
+
+def run_seeds(run: Callable[[TrainConfig], object], runs: Sequence[TrainConfig]) -> None:
+    """Train with one seed after another, in the process of a trial; go on with those that have a checkpoint."""
+    for config in runs:
+        run_dir = Path(str(config.run_dir))
         resume = (run_dir / "checkpoints" / "latest").exists()
         if not resume and run_dir.exists():
             shutil.rmtree(run_dir)  # stopped before its first checkpoint
-        settings = replace(training, run_dir=str(run_dir), resume=str(run_dir) if resume else None, overwrite=False)
-        curve = Curve(config.metric, settings, config.last_fraction)
-        for row in read_metrics(run_dir / "metrics.jsonl") if resume else ():
-            curve.add(row)
-        if curve.progress == 1:
-            return curve.score()
-        watch = _Watch(trial, curve, before)
-        run_dir.parent.mkdir(parents=True, exist_ok=True)
-        with open(run_dir.with_suffix(".log"), "a") as log, redirect_stdout(log), redirect_stderr(log):
-            try:
-                self._plan.run(settings, callbacks=[watch])
-            except Exception:
-                traceback.print_exc()
-                raise
-        if watch.pruned:
-            raise import_optuna().TrialPruned(f"behind the others after {watch.pruned:.0%} of run {len(before) + 1}")
-        whole = Curve(config.metric, settings, config.last_fraction)  # with the last evaluation
-        for row in read_metrics(run_dir / "metrics.jsonl"):
-            whole.add(row)
-        return whole.score()
+        run(replace(config, resume=str(run_dir) if resume else None, overwrite=False))
 
 
-class _Watch(Callback):
-    """Reports a run's learning curve to its trial, and ends the run where it is behind."""
+@dataclass
+class RunningTrial:
+    """A trial whose process runs."""
 
-    def __init__(self, trial: optuna.Trial, curve: Curve, before: Sequence[float]) -> None:
-        self._trial, self._curve, self._before = trial, curve, list(before)
-        self._reported = 0
-        self.pruned = 0.0  # how far the run was when it was ended
+    config: SweepConfig
+    study: optuna.Study
+    trial: optuna.Trial
+    runs: Sequence[TrainConfig]  # of each seed
+    worker: JobProcess
+    _reported: int = field(default=0, init=False)  # points of the learning curves of all seeds
+    _pruned: bool = field(default=False, init=False)
+    _next_look: float = field(default=0.0, init=False)
 
-    def on_update(self, update: Update) -> None:
-        self._curve.add(update.row)
-        point = int(self._curve.progress * POINTS + 1e-9)
-        value = self._curve.mean()
-        if point > self._reported and value is not None:
-            self._reported = point
-            mean = (sum(self._before) + value) / (len(self._before) + 1)
-            self._trial.report(mean, len(self._before) * POINTS + point)
-            if self._curve.progress < 1 and self._trial.should_prune():
-                self.pruned = point / POINTS
-                update.stop()
+    def follow(self, *, stopped: bool) -> bool:
+        """Report the learning curve, end the process where that is behind, and tell the study how the trial has ended.
+
+        Args:
+            stopped: whether the process was asked to end; then the trial goes on later.
+
+        Returns:
+            Whether the process has ended.
+        """
+        code, now = self.worker.poll(), time.monotonic()
+        if code is None and now < self._next_look:
+            return False
+        try:
+            if not self._pruned:
+                self._report()
+            self._next_look = time.monotonic() + (time.monotonic() - now) / _READING
+            if code is None:
+                return False
+            if self._pruned:
+                self.study.tell(self.trial, state=import_optuna().trial.TrialState.PRUNED)
+            elif code == 0:
+                scores = [_curve(self.config, run).score() for run in self.runs]
+                self.study.tell(self.trial, sum(scores) / len(scores))
+            elif not stopped:
+                _fail(self.study, self.trial, self.worker.reason())
+        except ValueError as error:  # metrics that cannot be read, or have no score
+            self.worker.kill()
+            _fail(self.study, self.trial, str(error))
+        return True
+
+    def _report(self) -> None:
+        """Report the new points of the learning curve, each as the mean of the seeds so far, and prune where that is behind."""
+        scores: list[float] = []
+        for number, run in enumerate(self.runs):
+            curve = Curve(self.config.metric, run, self.config.last_fraction)
+            for row in _rows(run):
+                curve.add(row)
+                point, value = number * POINTS + int(curve.progress * POINTS + 1e-9), curve.mean()
+                if point <= self._reported or value is None:
+                    continue
+                self._reported = point
+                self.trial.report((sum(scores) + value) / (len(scores) + 1), point)
+                if curve.progress < 1 and self.trial.should_prune():
+                    part = (point - number * POINTS) / POINTS
+                    self.trial.set_user_attr(REASON, f"behind the others after {part:.0%} of run {number + 1}")
+                    self._pruned = True
+                    self.worker.interrupt()
+                    return
+            if (score := curve.mean()) is None:
+                return
+            scores.append(score)
+
+
+def _curve(config: SweepConfig, run: TrainConfig) -> Curve:
+    """The learning curve of a run."""
+    return Curve(config.metric, run, config.last_fraction, _rows(run))
+
+
+def _rows(run: TrainConfig) -> Sequence[dict[str, Any]]:
+    file = Path(str(run.run_dir)) / METRICS
+    return read_metrics(file) if file.exists() else ()
 
 
 # ---- The study
@@ -298,37 +304,43 @@ def _study_errors(folder: Path) -> Iterator[None]:
         raise ValueError(f"{folder / STUDY} cannot be written: {cause}; the same command goes on with it") from error
 
 
-def open_study(plan: Plan, draw: int = 0) -> optuna.Study:
-    """Open the study in the folder, or begin it. `draw` seeds the sampler together with `sweep.sampler_seed`."""
-    library, config = import_optuna(), plan.config
-    warmup = round(config.prune_after * POINTS)
+def open_study(config: SweepConfig, folder: Path) -> optuna.Study:
+    """Open the study in the folder, or begin it."""
+    library, warmup = import_optuna(), round(config.prune_after * POINTS)
     pruners = {
         "median": lambda: library.pruners.MedianPruner(config.startup_trials, warmup),
         "halving": lambda: library.pruners.SuccessiveHalvingPruner(max(1, warmup), 3),
         "none": library.pruners.NopPruner,
     }
     study: optuna.Study = library.create_study(
-        storage=f"sqlite:///{(plan.folder / STUDY).resolve()}",
+        storage=f"sqlite:///{(folder / STUDY).resolve()}",
         study_name="sweep",
         load_if_exists=True,
         pruner=pruners[config.pruner](),
         direction=config.direction,
     )
-    seed = int(np.random.SeedSequence([config.sampler_seed, draw]).generate_state(1)[0])  # no two trials draw the same
-    startup, parallel = config.startup_trials, config.jobs > 1
-    study.sampler = (
-        library.samplers.RandomSampler(seed)
-        if config.sampler == "random"
-        else library.samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=parallel)
-    )
     return study
 
 
-def continue_later(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
-    """Have a trial that was stopped before its end go on when the next one begins."""
-    if trial.state.name == "RUNNING":
+def _sampler(config: SweepConfig, draw: int) -> Any:
+    """The sampler of one trial, seeded with the number of trials before, so that a sweep that goes on repeats no draw."""
+    library = import_optuna()
+    seed = int(np.random.SeedSequence([config.sampler_seed, draw]).generate_state(1)[0])
+    if config.sampler == "random":
+        return library.samplers.RandomSampler(seed)
+    return library.samplers.TPESampler(seed=seed, n_startup_trials=config.startup_trials, constant_liar=config.jobs > 1)
+
+
+def _fail(study: optuna.Study, trial: optuna.Trial, reason: str) -> None:
+    trial.set_user_attr(REASON, reason)
+    study.tell(trial, state=import_optuna().trial.TrialState.FAIL)
+
+
+def _continue_later(study: optuna.Study) -> None:
+    """Have the trials that have not ended, and that no process runs any more, go on when the next ones begin."""
+    for trial in trials_in(study, "running"):
         study.tell(trial.number, state=import_optuna().trial.TrialState.FAIL)
-    study.enqueue_trial(trial.params, user_attrs={CONTINUES: number_of(trial)})
+        study.enqueue_trial(trial.params, user_attrs={CONTINUES: number_of(trial)})
 
 
 def number_of(trial: optuna.trial.FrozenTrial) -> int:
@@ -348,8 +360,7 @@ def trials_in(study: optuna.Study, *states: str) -> list[optuna.trial.FrozenTria
 
 def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
     """The complete trial with the best score; None if there is none."""
-    sign = 1 if study.direction.name == "MAXIMIZE" else -1
-    return max(trials_in(study, "complete"), key=lambda trial: sign * (trial.value or 0.0), default=None)
+    return study.best_trial if trials_in(study, "complete") else None
 
 
 def _wait_for_orphans(study: optuna.Study) -> None:
@@ -378,27 +389,7 @@ def _is_alive(process: object) -> bool:
     return True
 
 
-# ---- What it tells and writes
-
-
-def _tell(plan: Plan, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
-    """A line about a trial that has ended; and the file of the best one, if it is that."""
-    best = best_of(study)
-    if best is not None and best.number == trial.number:
-        write_best(plan.folder, trial, plan.compose(trial.user_attrs[ARGUMENTS]), plan.config.metric)
-    ended = sorted(trials_in(study, *ENDED), key=lambda other: other.datetime_complete or datetime.max)
-    done = 1 + [other.number for other in ended].index(trial.number)
-    limit = "" if plan.config.trials is None else f" of {plan.config.trials}"
-    result = {"PRUNED": "pruned", "FAIL": "failed"}.get(trial.state.name) or f"{trial.value:.4g}"
-    reason = f": {text}" if (text := _reason(study, trial)) else ""
-    record = f" (best {best.value:.4g}, trial {number_of(best)})" if best is not None else ""
-    arguments = " ".join(trial.user_attrs.get(ARGUMENTS, ()))
-    print(f"{done}{limit} done; trial {number_of(trial)}: {result}{reason}{record}  {arguments}", flush=True)
-
-
-def _reason(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> str:
-    """Reason why a trial failed or was pruned. If its process died, it is stored in the study: ended trials are read-only."""
-    return str(trial.user_attrs.get(REASON) or study.user_attrs.get(f"{REASON} {trial.number}", ""))
+# ---- Messages and files
 
 
 def write_best(folder: Path, trial: optuna.trial.FrozenTrial, training: TrainConfig, metric: str) -> None:
@@ -459,7 +450,7 @@ def _nothing_found(study: optuna.Study, folder: Path) -> str:
     failed = trials_in(study, "fail")
     if not failed:
         return f"no trial was complete when the budget was used up: {folder} goes on with more sweep.minutes or sweep.trials"
-    first = f"trial {number_of(failed[0])}: {_reason(study, failed[0]) or 'no reason is known'}"
+    first = f"trial {number_of(failed[0])}: {failed[0].user_attrs.get(REASON) or 'no reason is known'}"
     early = f"the first {len(failed)} trials" if len(failed) >= HOPELESS else f"all {len(failed)} trials"
     return f"{early} failed; {first} (what the others printed: {folder / TRIALS})"
 

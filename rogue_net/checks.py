@@ -14,7 +14,6 @@ A class of settings states the range of a number in its type, and `check_fields`
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,8 +64,7 @@ def check_fields(settings: Any, section: str = "") -> None:
         _check(section + name, getattr(settings, name), hint)
 
 
-@functools.cache
-def field_types(cls: Any) -> dict[str, Any]:
+def field_types(cls: type[Any]) -> dict[str, Any]:
     """The type of every field, with its `Range`."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}

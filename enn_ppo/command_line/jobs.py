@@ -150,7 +150,7 @@ def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
     finite = [float(reward) for reward in rewards if isinstance(reward, int | float) and math.isfinite(reward)]
     last = rows[-1] if rows else {}
     reward = sum(finite) / len(finite) if finite else None
-    return RunSummary(tuple(overrides), run_dir, reward, last.get("step"), last.get("seconds"))  # type: ignore[arg-type]
+    return RunSummary(tuple(overrides), run_dir, reward, last.get("step"), last.get("seconds"))
 
 
 def format_table(runs: Sequence[RunSummary]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from enn_ppo.config import TrainConfig
@@ -17,17 +17,22 @@ class Curve:
         metric: the column.
         config: of the run; progress is told by its steps, or by its seconds where these are nearer to the end.
         last_fraction: of the run, over which values are averaged.
+        rows: that are added.
 
     Attributes:
         progress: how much of the run is done, from 0 to 1.
     """
 
-    def __init__(self, metric: str, config: TrainConfig, last_fraction: float) -> None:
+    def __init__(
+        self, metric: str, config: TrainConfig, last_fraction: float, rows: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
         self.progress = 0.0
         self._metric, self._last_fraction = metric, last_fraction
         self._steps, self._seconds = config.total_timesteps, config.max_train_seconds
         self._names: dict[str, None] = {}
         self._points: list[tuple[float, float]] = []  # progress, value
+        for row in rows:
+            self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in a row. Evaluations count at the step of the policy that was evaluated."""

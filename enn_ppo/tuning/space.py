@@ -51,16 +51,15 @@ class Parameter:
         """Let a trial draw a value; the argument of the command line that sets it, for example `optim.lr=0.001`."""
         return f"{self.name}={self._draw(trial)}"
 
-    def _draw(self, trial: optuna.Trial) -> str | int:
+    def _draw(self, trial: optuna.Trial) -> str:
         match self.scale:
             case "choice":
                 return str(trial.suggest_categorical(self.name, self.choices))
             case "integer":
-                return trial.suggest_int(self.name, int(self.low), int(self.high))
+                return str(trial.suggest_int(self.name, int(self.low), int(self.high)))
             case "power_of_two":
-                return 2 ** trial.suggest_int(
-                    f"log2 {self.name}", round(math.log2(self.low)), round(math.log2(self.high))
-                )
+                power = trial.suggest_int(f"log2 {self.name}", round(math.log2(self.low)), round(math.log2(self.high)))
+                return str(2**power)
             case "one_minus":
                 distance = trial.suggest_float(f"1 - {self.name}", 1 - self.high, 1 - self.low, log=True)
                 return f"{1 - float(f'{distance:.6g}'):.12g}"

@@ -20,10 +20,9 @@ import pytest
 import yaml
 
 from enn_ppo import sweep as sweeping
-from enn_ppo.callbacks import Callback, Update
 from enn_ppo.config import TrainConfig
 from enn_ppo.errors import Interrupted
-from enn_ppo.sweep import Plan, SweepResult, best_of, import_optuna, open_study, sweep, trials_in
+from enn_ppo.sweep import SweepResult, best_of, import_optuna, open_study, sweep, trials_in
 from enn_ppo.tuning.command import run_sweep, split
 from enn_ppo.tuning.config import SweepConfig
 
@@ -36,12 +35,18 @@ Run = Callable[[TrainConfig], Iterator[float]]
 class Process:
     """Runs its trial where it stands, before it returns."""
 
-    def __init__(self, run: Callable[[Any], object], plan: Any, log: Path, *, environment: Mapping[str, str]) -> None:
-        self.log, self.pid, self._code = log, os.getpid(), 0
+    def __init__(
+        self, run: Callable[[Any], object], configs: Any, log: Path, *, environment: Mapping[str, str]
+    ) -> None:
+        self.log, self.pid, self._code, self._reason = log, os.getpid(), 0, ""
         try:
-            run(plan)
+            run(configs)
         except Crash as crash:
-            self._code = int(str(crash))
+            self._code, self._reason = -int(str(crash)), f"killed by signal {crash}"
+        except Interrupted as interrupted:
+            self._code = interrupted.exit_code
+        except Exception as error:
+            self._code, self._reason = 2, str(error)
 
     def poll(self) -> int | None:
         return self._code
@@ -52,7 +57,7 @@ class Process:
     kill = interrupt
 
     def reason(self) -> str:
-        return f"killed by signal {self._code}"
+        return self._reason
 
 
 class Crash(BaseException):
@@ -65,7 +70,7 @@ class Training:
     def __init__(self, work: Run) -> None:
         self.work = work
 
-    def __call__(self, config: TrainConfig, *, callbacks: Sequence[Callback]) -> None:
+    def __call__(self, config: TrainConfig) -> None:
         started.append(config)
         folder = Path(str(config.run_dir))
         for k, value in enumerate(self.work(config), 1):
@@ -73,10 +78,6 @@ class Training:
             (folder / "checkpoints/latest").mkdir(parents=True, exist_ok=True)
             with open(folder / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(row) + "\n")
-            update = Update(k, row, lambda: None)
-            callbacks[0].on_update(update)
-            if update.stopped:
-                break
 
 
 started: list[TrainConfig] = []
@@ -114,7 +115,7 @@ def run(tmp_path: Path, work: Run = learning_rate, **settings: Any) -> SweepResu
 
 
 def study_of(tmp_path: Path) -> Any:
-    return open_study(Plan(SweepConfig(space=SPACE), tmp_path / "s", compose, learning_rate))
+    return open_study(SweepConfig(space=SPACE), tmp_path / "s")
 
 
 def trials(tmp_path: Path) -> list[Any]:
@@ -164,8 +165,6 @@ def test_as_many_trials_as_asked_for_run_at_a_time(tmp_path: Path, monkeypatch: 
             return 0
 
     monkeypatch.setattr(sweeping, "JobProcess", Patient)
-    monkeypatch.setattr(os, "getpid", iter(range(10**6)).__next__)  # each trial in a process of its own
-    monkeypatch.setattr(sweeping, "_finish", lambda *arguments, **named: None)
     run(tmp_path, trials=5, jobs=2)
     assert most == 2 and len(started) == 5
 
@@ -221,15 +220,6 @@ def test_a_trial_whose_process_dies_has_failed_and_the_sweep_goes_on(
     run(tmp_path, work)
     assert [made.state.name for made in trials(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE"]
     assert "2 of 3 done; trial 1: failed: killed by signal 11" in capsys.readouterr().out
-
-
-def test_a_sweep_that_cannot_begin_a_trial_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crashes(plan: Any, draw: int) -> None:
-        raise Crash(9)
-
-    monkeypatch.setattr(sweeping, "run_trial", crashes)
-    with pytest.raises(ValueError, match=r"a trial could not begin: killed by signal 9 \(.*process_0\.log\)"):
-        run(tmp_path)
 
 
 def test_a_metric_that_is_not_there_is_named_with_what_is_near(tmp_path: Path) -> None:

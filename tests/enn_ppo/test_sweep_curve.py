@@ -11,10 +11,7 @@ CONFIG = TrainConfig(total_timesteps=1000, rollout=RolloutConfig(num_envs=8, ste
 
 
 def curve_of(*rows: dict[str, object], metric: str = "episodic_reward", config: TrainConfig = CONFIG) -> Curve:
-    curve = Curve(metric, config, last_fraction=0.2)
-    for row in rows:
-        curve.add(row)
-    return curve
+    return Curve(metric, config, last_fraction=0.2, rows=rows)
 
 
 def rewards(*points: tuple[int, float | None]) -> list[dict[str, object]]:
