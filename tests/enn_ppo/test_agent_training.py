@@ -27,7 +27,8 @@ from entity_gym.check.command import main as check
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests.enn_ppo.test_agent_training"
 SMALL = ["env=custom", "rollout.num_envs=8", "rollout.steps=16", "optim.batch_size=64", "device=cpu"]
-TINY = [*SMALL, "net.d_model=16", "net.n_layer=1", "total_timesteps=512"]
+# without kernels, which the first process to use them compiles for a minute
+TINY = [*SMALL, "net.d_model=16", "net.n_layer=1", "net.backend=reference", "total_timesteps=512"]
 
 
 class Sign(enum.Enum):
