@@ -1,1 +1,1 @@
-"""Sweeps over settings: a space to search, trials as processes, and what came of them. `python -m enn_ppo.sweep`."""
+"""Settings, search space and command line of a sweep. `python -m enn_ppo.sweep`."""
