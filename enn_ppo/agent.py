@@ -24,10 +24,9 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_checkpoint_or_
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
 from enn_ppo.checkpoints.policy import load_net, saved_config
 from enn_ppo.return_scale import value_unit
-from entity_gym.actions import Action, ActionSpace, CategoricalActionSpace
+from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import ActionsOfEach
 from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
-from entity_gym.agents.schema import EntityType
 from entity_gym.batch.batching import batch_frames, batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.environment import Observation
@@ -50,7 +49,7 @@ class Decision(Generic[A]):
 
 
 class _Fit(NamedTuple):
-    """The policy as it acts in what a program has shown until now."""
+    """The policy, fitted to the spaces of a program."""
 
     policy: FittedPolicy
     obs_space: ObsSpace
@@ -108,36 +107,29 @@ class TrainedAgent(Agent):
         return Decision(actions, choices.labels, probabilities, float(result.values[0]))
 
     def _fit(self, obs: Obs[A]) -> _Fit:
-        types, name = obs.types(), obs.choices.name
-        if any(self._types.get(each.name) != each.entity for each in types.values()):
-            self._meet(types)
-        fit = self._fits.get(name)
-        if fit is None or fit.action_space[name] != obs.choices.space:
-            fit = self._fits[name] = self._fit_anew(name, obs.choices.space)
-        return fit
-
-    def _meet(self, types: dict[str, EntityType]) -> None:
-        """Take in entity types that were not met before."""
-        for name, known in types.items():
-            if name in self._types and self._types[name] != known.entity:
+        """Fit the policy to the entity types that the program has shown until now, and to the action of `obs`."""
+        for name, shown in obs.types().items():
+            if name not in self._types:
+                self._types[name] = shown.entity
+                self._fits.clear()
+            elif self._types[name] != shown.entity:
                 raise ValueError(
                     f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
-                    f"{known.entity}: a type stays as it is; call load_agent again for a class that has changed"
+                    f"{shown.entity}: a type stays as it is; call load_agent again for a class that has changed"
                 )
-        self._types |= {name: known.entity for name, known in types.items()}
-        self._fits.clear()
-
-    def _fit_anew(self, action: str, space: CategoricalActionSpace) -> _Fit:
-        known = self._net.action_space
-        if action not in known:
-            raise ValueError(f"{self._name} was not trained for the action {action!r}; {nearest(action, known)}")
-        # Types that were not met yet may come: the policy knows what they are.
-        entities = {**self._net.obs_space.entities, **self._types}
-        obs_space = ObsSpace(entities, self._net.obs_space.global_features, self._net.obs_space.global_kinds)
-        action_space: dict[str, ActionSpace] = {**known, action: space}
-        policy = fit_net(self._net, obs_space, action_space, torch.device("cpu"), self._name, "the program")
-        policy.net.eval()
-        return _Fit(policy, obs_space, action_space)
+        action, space, known = obs.choices.name, obs.choices.space, self._net
+        if action not in known.action_space:
+            raise ValueError(
+                f"{self._name} was not trained for the action {action!r}; {nearest(action, known.action_space)}"
+            )
+        if action not in self._fits or self._fits[action].action_space[action] != space:
+            entities = {**known.obs_space.entities, **self._types}  # known types may be shown later
+            obs_space = ObsSpace(entities, known.obs_space.global_features, known.obs_space.global_kinds)
+            action_space: dict[str, ActionSpace] = {**known.action_space, action: space}
+            policy = fit_net(known, obs_space, action_space, torch.device("cpu"), self._name, "the program")
+            policy.net.eval()
+            self._fits[action] = _Fit(policy, obs_space, action_space)
+        return self._fits[action]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
-from entity_gym.actions import ActionSpace
-from entity_gym.actions.kind import has_global_entity
 from entity_gym.agents import TrainEnv
-from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.bridges.incoming import check_arguments
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.batch_env import BatchEnvironment
@@ -23,8 +19,6 @@ from entity_gym.pools.processes.env import ProcessVecEnv
 from entity_gym.pools.slots import SlotsFactory
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import look_up, with_parameters
-from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
-from rogue_net.adaptor import ObsAdaptor
 
 #: A compiled environment's class, an environment class, or a function that makes an environment.
 EnvFactory = Callable[..., Any]
@@ -141,66 +135,3 @@ def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
     check_arguments(factory, name, kwargs, "env.kwargs")
     create: Callable[[], Environment] = functools.partial(factory, **kwargs)
     return create
-
-
-class AdaptedSpaces(NamedTuple):
-    """Spaces of a checkpoint's policy, adapted to an environment."""
-
-    obs_space: ObsSpace  # what a network sees there: the features that the checkpoint knows, and new types as they are
-    action_space: dict[str, ActionSpace]  # what it does there
-    untrained: list[str]  # entity types that the checkpoint does not know; hidden from the others
-    adaptor: ObsAdaptor  # shows a network of these spaces what the environment shows
-    news: list[str]  # what else it does not know, a line each
-
-
-def adapt_spaces(
-    saved: Mapping[str, Any],
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    *,
-    name: str,
-    env: str,
-) -> AdaptedSpaces:
-    """Fit a checkpoint's policy into an environment with these spaces, which may have gained something since.
-
-    Args:
-        saved: the checkpoint's spaces.
-        obs_space: what the environment shows.
-        action_space: what can be done in it.
-        name: what messages call the policy, such as "checkpoint out/a/checkpoints/step_000000000100".
-        env: the environment's name, for messages.
-
-    Raises:
-        ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
-    """
-    known, known_actions = spaces_from_dict(saved)
-    try:
-        seen = _as_known(known, obs_space)
-        untrained = [name for name in obs_space.entities if name not in known.entities]
-        if untrained and (gone := [name for name in known.entities if name not in obs_space.entities]):
-            raise ValueError(f"the entity types {gone} are gone, and {untrained} are new")
-        if has_global_entity(seen, action_space) and not has_global_entity(known, known_actions):
-            untrained.append(GLOBAL_ENTITY)
-        adaptor = ObsAdaptor(seen, obs_space, action_space, untrained)
-        of_known = {name: entity for name, entity in seen.entities.items() if name in known.entities}
-        news = gained_features(known, ObsSpace(of_known, seen.global_features, seen.global_kinds, seen.targets))
-        news += gained_actions(known_actions, action_space)
-    except ValueError as error:
-        raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
-    return AdaptedSpaces(seen, dict(action_space), untrained, adaptor, news)
-
-
-def _as_known(known: ObsSpace, offered: ObsSpace) -> ObsSpace:
-    """The types of both, with the features that are known, of the kind that they have now."""
-
-    def present(before: Entity, now: Entity) -> Entity:
-        return Entity(before.features, {name: kind for name, kind in now.kinds.items() if name in before.features})
-
-    entities = {
-        name: present(known.entities[name], entity) if name in known.entities else entity
-        for name, entity in offered.entities.items()
-    }
-    everywhere = present(
-        Entity(known.global_features, known.global_kinds), Entity(offered.global_features, offered.global_kinds)
-    )
-    return ObsSpace({**known.entities, **entities}, everywhere.features, everywhere.kinds, known.targets)

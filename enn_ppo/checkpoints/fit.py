@@ -1,4 +1,4 @@
-"""A checkpoint's policy in an environment that may have gained something since, to act and not to learn."""
+"""A policy in an environment that may have gained something since training, to act and not to learn."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.checkpoints.transfer import transfer_from
-from enn_ppo.environment import adapt_spaces
+from enn_ppo.checkpoints.transfer import gains, transfer_from
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
-from entity_gym.spaces import ObsSpace
-from rogue_net import RogueNet, RogueNetConfig
+from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
+from rogue_net import RogueNet
 from rogue_net.adaptor import ObsAdaptor
 
 
@@ -23,8 +23,8 @@ class FittedPolicy(NamedTuple):
     """A policy that can act in an environment."""
 
     net: RogueNet
-    adaptor: ObsAdaptor  # shows it the environment's observations as it knows them
-    news: str  # what is not as it was in training, as one line; empty if nothing is
+    adaptor: ObsAdaptor  # converts the environment's observations to those that the network knows
+    news: str  # differences from training, as one line; empty if there are none
 
 
 def fit_policy(
@@ -35,15 +35,15 @@ def fit_policy(
     env: str,
     network: str = "policy",
 ) -> FittedPolicy:
-    """The policy of a checkpoint, or another of its networks, for an environment with these spaces.
+    """Fit a checkpoint's policy, or another of its networks, to an environment with these spaces.
 
     New features are ignored, and entities of new types are hidden from all others, so that these act as they learned to. New
-    actions and choices are as `enn_ppo.checkpoints.transfer` says; what they start as is always the same.
+    actions and choices start as `enn_ppo.checkpoints.transfer` says, always with the same weights.
 
     Args:
-        checkpoint: whose policy.
-        obs_space: what the environment shows.
-        action_space: what can be done in it.
+        checkpoint: of the policy.
+        obs_space: of the environment.
+        action_space: of the environment.
         device: where it acts.
         env: the environment's name, for messages.
         network: `policy`, or one of the checkpoint's `more_weights`.
@@ -63,22 +63,70 @@ def fit_net(
     name: str,
     env: str,
 ) -> FittedPolicy:
-    """The same of a network that is called `name` in messages. Where nothing has changed, it is that network itself."""
-    saved_spaces = spaces_to_dict(saved.obs_space, saved.action_space)
-    spaces = adapt_spaces(saved_spaces, obs_space, action_space, name=name, env=env)
-    news = "; ".join(line for line in (spaces.adaptor.describe(), *spaces.news) if line)
-    if spaces_difference(saved_spaces, spaces_to_dict(spaces.obs_space, spaces.action_space)) is None:
-        return FittedPolicy(saved.to(device), spaces.adaptor, news)
+    """Fit a network, called `name` in messages; see `fit_policy`. If nothing has changed, it is that network itself."""
+    seen, adaptor, news = adapt_spaces(saved.obs_space, saved.action_space, obs_space, action_space, name=name, env=env)
+    spaces = spaces_to_dict(saved.obs_space, saved.action_space), spaces_to_dict(seen, action_space)
+    if spaces_difference(*spaces) is None:
+        return FittedPolicy(saved.to(device), adaptor, news)
+    config = saved.config
+    if config.relpos.kind != "none":  # types that nobody sees need no position features
+        excluded = tuple(dict.fromkeys((*config.relpos.exclude_entities, *adaptor.hidden)))
+        config = replace(config, relpos=replace(config.relpos, exclude_entities=excluded))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = RogueNet(_without_positions_of(spaces.untrained, saved.config), spaces.obs_space, spaces.action_space)
+        net = RogueNet(config, seen, dict(action_space))
     transfer_from(saved, net, name, env)
-    return FittedPolicy(net.to(device), spaces.adaptor, news)
+    return FittedPolicy(net.to(device), adaptor, news)
 
 
-def _without_positions_of(untrained: list[str], config: RogueNetConfig) -> RogueNetConfig:
-    """Settings in which types that nobody sees need no position features."""
-    if config.relpos.kind == "none":
-        return config
-    excluded = tuple(dict.fromkeys((*config.relpos.exclude_entities, *untrained)))
-    return replace(config, relpos=replace(config.relpos, exclude_entities=excluded))
+def adapt_spaces(
+    known: ObsSpace,
+    known_actions: Mapping[str, ActionSpace],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    *,
+    name: str,
+    env: str,
+) -> tuple[ObsSpace, ObsAdaptor, str]:
+    """Fit the spaces of training to those of an environment, which may have gained something since.
+
+    Args:
+        known: the policy's observation space.
+        known_actions: the policy's action space.
+        obs_space: of the environment.
+        action_space: of the environment.
+        name: of the policy in messages, such as "checkpoint out/a/checkpoints/step_000000000100".
+        env: the environment's name, for messages.
+
+    Returns:
+        The observation space of a network there: known types with their known features, and new types as they are; a
+        conversion of observations to that space, which hides the new types; differences from training, as one line.
+
+    Raises:
+        ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
+    """
+    try:
+        entities = {
+            each: _known_features(known.entities[each], now) if each in known.entities else now
+            for each, now in obs_space.entities.items()
+        }
+        everywhere = _known_features(
+            Entity(known.global_features, known.global_kinds), Entity(obs_space.global_features, obs_space.global_kinds)
+        )
+        seen = ObsSpace({**known.entities, **entities}, everywhere.features, everywhere.kinds, known.targets)
+        untrained = [each for each in obs_space.entities if each not in known.entities]
+        if untrained and (gone := [each for each in known.entities if each not in obs_space.entities]):
+            raise ValueError(f"the entity types {gone} are gone, and {untrained} are new")
+        if has_global_entity(seen, action_space) and not has_global_entity(known, known_actions):
+            untrained.append(GLOBAL_ENTITY)
+        adaptor = ObsAdaptor(seen, obs_space, action_space, untrained)
+        of_known = {each: seen.entities[each] for each in known.entities}
+        news = gains(known, known_actions, ObsSpace(of_known, everywhere.features, everywhere.kinds), action_space)
+    except ValueError as error:
+        raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
+    return seen, adaptor, "; ".join(line for line in (adaptor.describe(), *news) if line)
+
+
+def _known_features(known: Entity, now: Entity) -> Entity:
+    """The features that are known, of the kind that they have now."""
+    return Entity(known.features, {name: kind for name, kind in now.kinds.items() if name in known.features})

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.batch.saving import spaces_from_dict
-from rogue_net import RogueNet, RogueNetConfig
+from rogue_net import RogueNet
 from rogue_net.backend import why_not_precision
 
 log = logging.getLogger(__name__)
@@ -79,27 +77,16 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     net_config = config.net if network == "policy" else getattr(config, network)
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
     obs_space, action_space = spaces_from_dict(checkpoint.spaces)
+    if (reason := why_not_precision(net_config, device.type)) is not None:
+        log.warning("the policy is played in fp32: %s", reason)
+        net_config = replace(net_config, precision="fp32")
     with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
-        net = RogueNet(_computable(net_config, device), obs_space, action_space)
-    _load_weights(net, weights, checkpoint)
+        net = RogueNet(net_config, obs_space, action_space)
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        differences = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise ValueError(
+            f"checkpoint {checkpoint.path} holds other weights than its config.yaml and spaces.json ask for: {differences}"
+        ) from error
     return net
-
-
-def _computable(config: RogueNetConfig, device: torch.device) -> RogueNetConfig:
-    if (reason := why_not_precision(config, device.type)) is None:
-        return config
-    log.warning("the policy is played in fp32: %s", reason)
-    return replace(config, precision="fp32")
-
-
-def _load_weights(net: RogueNet, weights: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
-    own = net.state_dict()
-    for name in own.keys() | weights.keys():
-        before = tuple(weights[name].shape) if name in weights else "not there"
-        now = tuple(own[name].shape) if name in own else "not there"
-        if before != now:
-            raise ValueError(
-                f"checkpoint {checkpoint.path} holds other weights than its config.yaml and spaces.json ask for: {name} is "
-                f"{before} and should be {now}"
-            )
-    net.load_state_dict(dict(weights))

@@ -60,7 +60,9 @@ def which_to_remove(saved: Iterable[Saved], now: int, retention: Retention) -> s
     abandoned = [each for each in all_saved if each.step > now]
     stays = {each.step for each in (ours + abandoned)[: retention.keep_last]}
     stays |= {each.step for each in best_of(ours)[: retention.keep_best]}
-    stays |= {each.step for each in _first_of_every(retention.keep_every_minutes, ours)}
+    if minutes := retention.keep_every_minutes:  # `ours` begins with the newest, so the first of every period is left
+        periods = {int(each.seconds / (60 * minutes)): each.step for each in ours if each.seconds is not None}
+        stays |= {step for period, step in periods.items() if period > 0}
     return {each.step for each in all_saved} - stays - set(retention.protected) - {now}
 
 
@@ -68,14 +70,3 @@ def best_of(saved: Iterable[Saved]) -> list[Saved]:
     """Checkpoints that have a score, the best first; of equal ones the later first."""
     scored = [each for each in saved if each.score is not None and not math.isnan(each.score)]
     return sorted(scored, key=lambda each: (each.score, each.step), reverse=True)
-
-
-def _first_of_every(minutes: float | None, saved: Iterable[Saved]) -> Iterable[Saved]:
-    """The first checkpoint at or after every multiple of `minutes` of training."""
-    first: dict[int, Saved] = {}
-    if minutes is not None:
-        for each in saved:
-            period = 0 if each.seconds is None else int(each.seconds / (60 * minutes))
-            if period > 0 and (period not in first or each.step < first[period].step):
-                first[period] = each
-    return first.values()

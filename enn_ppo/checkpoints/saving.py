@@ -205,7 +205,7 @@ def _weights(network: str, weights: Mapping[str, Tensor]) -> bytes:
 def _plain(name: str, value: Mapping[str, Any]) -> bytes:
     try:
         if name == CONFIG:
-            return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, encoding="utf-8")
+            return str(yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True)).encode()
         return json.dumps(dict(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError, yaml.YAMLError) as error:
         raise CheckpointError(f"{name} cannot hold this: {first_line(error)}") from error

@@ -14,10 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["decode", "encode"]
-
 _TAG = "__enn_ppo__"  # marks a dictionary that stands for another value
-
 _PLAIN = (str, float, bool, type(None))
 _BIG = 2000  # bits; the pickle that weights_only reads ends at 255 bytes per int
 
@@ -43,46 +40,35 @@ def encode(value: Any, where: str) -> Any:
     if kind in (list, tuple):
         return kind(encode(item, f"{where}[{index}]") for index, item in enumerate(value))
     if isinstance(value, Mapping):
-        return {_key(key, where): encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+        for key in value:
+            if type(key) not in (*_PLAIN, int):
+                raise ValueError(f"{where} has the key {key!r}: a key must be str, int, float, bool or None")
+            if key == _TAG:
+                raise ValueError(f"{where} has the key {key!r}, which is reserved")
+        return {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, Tensor):
-        return _encode_tensor(value, where)
+        if value.layout is not torch.strided:
+            raise ValueError(f"{where} is a tensor of layout {value.layout}: it must be dense")
+        tensor = value.detach().cpu()
+        # of a view, torch would save the whole storage
+        return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
     if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
-        return _encode_array(value, where)
+        array = np.asarray(value)
+        descr = None if array.dtype.hasobject else np.lib.format.dtype_to_descr(array.dtype)
+        if descr is None or np.lib.format.descr_to_dtype(descr) != array.dtype:
+            raise ValueError(f"{where} is a NumPy array of dtype {array.dtype}: it must hold numbers, flags or text")
+        return {
+            _TAG: "scalar" if isinstance(value, np.generic) else "array",
+            "dtype": descr,
+            "shape": list(array.shape),
+            # the memory order decides the order of sums, and so the last bits of a resumed run
+            "order": "F" if array.flags.fnc else "C",
+            "data": _byte_tensor(array.tobytes("A")),
+        }
     raise ValueError(
         f"{where} is {kind.__module__}.{kind.__qualname__}: what can be stored are dicts, lists and tuples of "
         "str, bytes, int, float, bool, None, tensors, NumPy arrays and NumPy scalars"
     )
-
-
-def _key(key: Any, where: str) -> Any:
-    if type(key) not in (*_PLAIN, int):
-        raise ValueError(f"{where} has the key {key!r}: a key must be str, int, float, bool or None")
-    if key == _TAG:
-        raise ValueError(f"{where} has the key {key!r}, which is reserved")
-    return key
-
-
-def _encode_tensor(tensor: Tensor, where: str) -> Tensor:
-    if tensor.layout is not torch.strided:
-        raise ValueError(f"{where} is a tensor of layout {tensor.layout}: it must be dense")
-    tensor = tensor.detach().cpu()
-    # of a view, torch would save the whole storage
-    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-
-
-def _encode_array(value: np.ndarray[Any, Any] | np.generic, where: str) -> dict[str, Any]:
-    array = np.asarray(value)
-    descr = None if array.dtype.hasobject else np.lib.format.dtype_to_descr(array.dtype)
-    if descr is None or np.lib.format.descr_to_dtype(descr) != array.dtype:
-        raise ValueError(f"{where} is a NumPy array of dtype {array.dtype}: it must hold numbers, flags or text")
-    return {
-        _TAG: "scalar" if isinstance(value, np.generic) else "array",
-        "dtype": descr,
-        "shape": list(array.shape),
-        # the memory order decides the order of sums, and so the last bits of a resumed run
-        "order": "F" if array.flags.fnc else "C",
-        "data": _byte_tensor(array.tobytes("A")),
-    }
 
 
 def _byte_tensor(data: bytes) -> Tensor:
@@ -107,15 +93,11 @@ def decode(value: Any) -> Any:
         case "bytes":
             return value["data"].numpy().tobytes()
         case "array" | "scalar" as kind:
-            array = _decode_array(value)
+            dtype = np.lib.format.descr_to_dtype(value["dtype"])
+            if dtype.hasobject:  # never turn bytes of a file into pointers
+                raise ValueError(f"holds an array of dtype {dtype}")
+            data = bytearray(value["data"].numpy().tobytes())
+            array = np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")
             return array[()] if kind == "scalar" else array
         case unknown:
             raise ValueError(f"holds a value of the unknown kind {unknown!r}")
-
-
-def _decode_array(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    dtype = np.lib.format.descr_to_dtype(value["dtype"])
-    if dtype.hasobject:  # never turn bytes of a file into pointers
-        raise ValueError(f"holds an array of dtype {dtype}")
-    data = bytearray(value["data"].numpy().tobytes())
-    return np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")

@@ -19,7 +19,7 @@ mean of the known ones: from 0, Adam would take steps several times as long as m
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,12 +28,14 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.checkpoints.space_changes import gained_actions, gained_features
 from enn_ppo.moments import update_normalization
 from enn_ppo.ranks import ALONE, Ranks
-from enn_ppo.settings.schema import to_dict
+from enn_ppo.settings.schema import flatten, to_dict
+from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
+from entity_gym.errors import nearest
+from entity_gym.spaces import Category, Entity, ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.config import RogueNetConfig
 from rogue_net.normalization import RunningNorm
@@ -136,21 +138,24 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
         ValueError: see `transfer_weights`.
     """
     try:
-        news = _news(saved, net)
+        news = gains(saved.obs_space, saved.action_space, net.obs_space, net.action_space)
     except ValueError as error:
         raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
-    _check_settings(saved, net, name, section)
+    was_entity, is_entity = (has_global_entity(each.obs_space, each.action_space) for each in (saved, net))
+    if is_entity and not was_entity:
+        news.append("the whole frame is now an entity of its own: untrained, and seen by all others")
+    before, now = _settings(saved.config, saved), _settings(net.config, saved)
+    for setting in before:
+        if before[setting] != now[setting]:
+            raise ValueError(
+                f"{name} does not fit the network: {section}.{setting} is {before[setting]} in the checkpoint and "
+                f"{now[setting]} now; resume with the settings of {section} that it was trained with: {to_dict(saved.config)}"
+            )
     moves = _moves(weight_names(saved), weight_names(net))
     net.load_state_dict(_moved_weights(saved, net, moves))
-    return Transferred(
-        net=net,
-        news=tuple(news),
-        changed=spaces_difference(
-            spaces_to_dict(saved.obs_space, saved.action_space), spaces_to_dict(net.obs_space, net.action_space)
-        ),
-        moves=moves,
-        parameters=tuple(parameter for parameter, _ in saved.named_parameters()),
-    )
+    spaces = (spaces_to_dict(each.obs_space, each.action_space) for each in (saved, net))
+    parameters = tuple(parameter for parameter, _ in saved.named_parameters())
+    return Transferred(net, tuple(news), spaces_difference(*spaces), moves, parameters)
 
 
 def untransferred(net: RogueNet) -> Transferred:
@@ -188,34 +193,68 @@ def _moved_average(kind: str, value: Any, move: Move, parameter: Tensor) -> Any:
     return move(value, background + value.mean() if kind == "exp_avg_sq" else background)
 
 
-def _news(saved: RogueNet, net: RogueNet) -> list[str]:
-    lines = gained_features(saved.obs_space, net.obs_space)
-    if has_global_entity(net.obs_space, net.action_space) and not has_global_entity(
-        saved.obs_space, saved.action_space
-    ):
-        lines.append("the whole frame is now an entity of its own: untrained, and seen by all others")
-    return lines + gained_actions(saved.action_space, net.action_space)
+# --- Differences between environments ---
 
 
-def _check_settings(saved: RogueNet, net: RogueNet, name: str, section: str) -> None:
-    """Check that the networks have the same settings for everything that both have."""
-    before, now = _settings(saved.config, saved), _settings(net.config, saved)
-    for setting in before:
-        if before[setting] != now[setting]:
-            raise ValueError(
-                f"{name} does not fit the network: {section}.{setting} is {before[setting]} in the checkpoint and "
-                f"{now[setting]} now; resume with the settings of {section} that it was trained with: {to_dict(saved.config)}"
-            )
+def gains(
+    known: ObsSpace,
+    known_actions: Mapping[str, ActionSpace],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> list[str]:
+    """A line for each entity type, feature, action and choice that is new.
+
+    Raises:
+        ValueError: one is missing, or of another kind; the message names it.
+    """
+    lines: list[str] = []
+    _check_present("entity type", known.entities, obs_space.entities)
+    for name, entity in obs_space.entities.items():
+        if name in known.entities:
+            lines += _gained_features(f" of {name!r}", known.entities[name], entity)
+        else:
+            lines.append(f"entity type {name!r} is new: untrained, and seen by all others")
+    global_features = (Entity(each.global_features, each.global_kinds) for each in (known, obs_space))
+    lines += _gained_features(" of the whole frame", *global_features)
+    _check_present("action", known_actions, action_space)
+    for name, space in action_space.items():
+        if name not in known_actions:
+            lines.append(f"action {name!r} is new: untrained")
+        elif type(before := known_actions[name]) is not type(space):
+            raise ValueError(f"the action {name!r} was a {type(before).__name__} and is a {type(space).__name__}")
+        else:
+            lines += space.changes_since(before, name)
+    return lines
+
+
+def _gained_features(owner: str, known: Entity, now: Entity) -> Iterator[str]:
+    _check_present("feature", known.features, now.features, owner)
+    for feature in known.features:
+        before, after = known.kinds.get(feature), now.kinds.get(feature)
+        if isinstance(before, Category) and isinstance(after, Category) and before.num < after.num:
+            yield f"feature {feature!r}{owner} has {after.num} categories, {before.num} before: new ones count as the mean"
+        elif before != after:
+            was, is_ = before or "a plain number", after or "a plain number"
+            raise ValueError(f"the feature {feature!r}{owner} was {was} and is {is_}")
+    for feature in now.features:
+        if feature not in known.features:
+            yield f"feature {feature!r}{owner} is new: without effect at first"
+
+
+def _check_present(what: str, known: Collection[str], now: Collection[str], owner: str = "") -> None:
+    for name in known:
+        if name not in now:
+            raise ValueError(f"the {what} {name!r}{owner} is gone; {nearest(name, now)}")
 
 
 def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
     """The settings that matter for the entity types of `saved`."""
-    settings = {name: value for name, value in vars(config).items() if name not in (*FREE, "relpos", "translation")}
-    settings |= {f"translation.{name}": value for name, value in vars(config.translation).items()}
-    settings |= {f"relpos.{name}": value for name, value in vars(config.relpos).items()}
+    settings = {name: value for name, value in flatten(to_dict(config)).items() if name not in FREE}
     excluded = config.relpos.exclude_entities
-    settings["relpos.exclude_entities"] = [name for name in saved.obs_space.entities if name in excluded]
-    return settings
+    return settings | {"relpos.exclude_entities": [name for name in saved.obs_space.entities if name in excluded]}
+
+
+# --- Moving weights ---
 
 
 def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str, Move]:
@@ -226,25 +265,19 @@ def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str,
         source = sources.get(weight.key)
         if source is not None:
             pairs = [_common(*axes) for axes in zip(before[source].axes, weight.axes, strict=True)]
-            moves[name] = Move(source, tuple(pair.before for pair in pairs), tuple(pair.now for pair in pairs))
+            moves[name] = Move(source, tuple(taken for taken, _ in pairs), tuple(places for _, places in pairs))
         elif weight.part == "project.2.bias" and (vector := sources.get((weight.owner, weight.name, "vector"))):
             width = torch.arange(len(weight.axes[0]))
             moves[name] = Move(vector, (torch.zeros(1, dtype=torch.int64), width), (width,))
     return moves
 
 
-class _Common(NamedTuple):
-    """Indices of the labels that two axes have in common, in the order of the second axis."""
-
-    before: Tensor
-    now: Tensor
-
-
-def _common(before: Axis, now: Axis) -> _Common:
+def _common(before: Axis, now: Axis) -> tuple[Tensor, Tensor]:
+    """Indices of the labels that two axes have in common, in the order of the second: in the first, and in the second."""
     place_before = {label: place for place, label in enumerate(before)}
     common = [(place_before[label], place) for place, label in enumerate(now) if label in place_before]
     places = torch.tensor(common, dtype=torch.int64).reshape(-1, 2)
-    return _Common(places[:, 0], places[:, 1])
+    return places[:, 0], places[:, 1]
 
 
 def _grid(places: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -264,23 +297,14 @@ def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) ->
         weight, move = names[name], moves.get(name)
         source = before[move.source] if move else None
         if (weight.owner, weight.name) not in owners:
-            moved[name] = fresh
-            continue
-        gains_features = weight.name in featureless and weight.part != "vector"
-        background = _background_of_layers(weight, fresh) if gains_features else _background(weight, fresh, source)
+            background = fresh
+        elif weight.name in featureless and weight.part != "vector":  # of the layers, only the last bias has an effect
+            background = torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
+        elif weight.new == "fresh":
+            background = fresh
+        elif weight.new == "mean" and source is not None:
+            background = source.mean(dim=0).to(fresh).expand_as(fresh)
+        else:
+            background = torch.zeros_like(fresh)
         moved[name] = move(source, background) if move and source is not None else background
     return moved
-
-
-def _background_of_layers(weight: Weight, fresh: Tensor) -> Tensor:
-    """Initial values for an entity type that had no features: only the bias of the LayerNorm has an effect."""
-    return torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
-
-
-def _background(weight: Weight, fresh: Tensor, source: Tensor | None) -> Tensor:
-    """Initial values of new rows or columns of a known tensor."""
-    if weight.new == "fresh":
-        return fresh
-    if weight.new == "mean" and source is not None:
-        return source.mean(dim=0).to(fresh).expand_as(fresh)
-    return torch.zeros_like(fresh)

@@ -22,9 +22,10 @@ from typing import NamedTuple
 import torch
 
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.fit import adapt_spaces
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.config import EnvConfig, TrainEvalConfig
-from enn_ppo.environment import EnvFactory, adapt_spaces
+from enn_ppo.environment import EnvFactory
 from enn_ppo.evaluation.checkpoint import (
     OPPONENTS,
     bind_evaluation,
@@ -40,7 +41,6 @@ from enn_ppo.self_play.opponents import load_opponent
 from enn_ppo.tracking.logger import read_metrics
 from enn_ppo.tracking.run_dir import METRICS, VIDEOS
 from entity_gym.actions import ActionSpace
-from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
 from entity_gym.spaces import ObsSpace
@@ -274,10 +274,8 @@ def check_evaluation(
         check_players(bound, config)
         fewest = check_whole_worlds(bound, config)
         with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, fewest, seed=config.seed)) as pool:
-            saved = spaces_to_dict(obs_space, action_space)
-            adapt_spaces(
-                saved, pool.obs_space(), pool.action_space(), name="the policy of this run", env=bound.config.id
-            )
+            spaces = pool.obs_space(), pool.action_space()
+            adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
             # these opponents do not exist before training
             if config.opponent not in (None, "past", "policies"):
                 load_opponent(str(config.opponent), None, pool, torch.device("cpu"))

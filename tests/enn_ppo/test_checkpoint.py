@@ -506,13 +506,6 @@ def test_a_file_in_the_way_is_a_checkpoint_error(tmp_path: Path) -> None:
         save(tmp_path / "checkpoints", 1)
 
 
-def test_hard_links_are_not_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", failing_at(os.link, 1))
-    save(tmp_path, 100, mark=1.0)
-    save(tmp_path, 100, mark=2.0)
-    assert mark_of(tmp_path) == 2.0
-
-
 KILL_WHILE_SAVING = """
 import os, signal, sys, time, torch
 from pathlib import Path

@@ -18,6 +18,7 @@ from torch import Tensor
 from enn_ppo import TrainConfig
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.fit import fit_net, fit_policy
+from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
 from enn_ppo.settings.schema import to_dict
 from entity_gym import (
@@ -617,6 +618,19 @@ def test_a_network_with_other_settings_is_refused_by_their_names(changed: dict[s
         ValueError, match=f"step_0*100 does not fit the network: {message}; resume with the settings of net"
     ):
         transferred(random_net(world), world, replace(NET, **changed))
+
+
+def test_weights_of_another_network_than_the_settings_describe_are_named() -> None:
+    net = random_net(KNOWN)
+    checkpoint = saved(net)
+    checkpoint.policy["value_head.project.bias"] = torch.zeros(7)
+    del checkpoint.policy["embedding.entities.0.project.0.weight"]
+    message = (
+        r"step_0*100 holds other weights than its config.yaml and spaces.json ask for: "
+        r'Missing key.*"embedding.entities.0.project.0.weight".*size mismatch for value_head.project.bias: .*\[7\]'
+    )
+    with pytest.raises(ValueError, match=message):
+        load_net(checkpoint)
 
 
 def test_settings_that_change_no_function_may_change() -> None:
