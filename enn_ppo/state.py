@@ -20,12 +20,12 @@ from enn_ppo.config import EnvConfig, TrainConfig
 from enn_ppo.environment import BoundEnvironment
 from enn_ppo.learner import Learned, Learner, LearnerState, Learns, Settings
 from enn_ppo.players import cast_of
-from enn_ppo.ppo import PPOSettings
 from enn_ppo.random_keys import Purpose, random_key
 from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.recording.recorder import Recorder
 from enn_ppo.sampling import LocalSampler, Sampler, make_pools
 from enn_ppo.self_play.pool import SelfPlay
+from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.tracking.logger import Row
 from enn_ppo.tracking.metrics import env_info_row
