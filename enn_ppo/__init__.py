@@ -1,6 +1,6 @@
 """Training agents for worlds with a variable number of things.
 
-Names are imported when they are first used: a program that only plays (`enn_ppo.agent`) does not wait for the trainer.
+Names are imported when they are first used: a program that only plays (`load_agent`, `load_policy`) never imports the trainer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
-    from enn_ppo.callbacks import Callback, Update
-    from enn_ppo.clone import CloneResult, clone
-    from enn_ppo.cloning.config import CloneConfig, CloningConfig
-    from enn_ppo.config import (
+    from enn_ppo.clone.clone import CloneResult, clone
+    from enn_ppo.clone.config import CloneConfig, CloningConfig
+    from enn_ppo.eval.evaluate import EvalResult, evaluate
+    from enn_ppo.serve.agent import load_agent, load_policy
+    from enn_ppo.settings.config import (
         EnvConfig,
         EvalConfig,
         LoggerConfig,
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
         TrainEvalConfig,
         ValueOptimConfig,
     )
-    from enn_ppo.errors import Interrupted
-    from enn_ppo.eval import EvalResult, evaluate
-    from enn_ppo.presets import preset
+    from enn_ppo.settings.presets import preset
     from enn_ppo.train import TrainResult, train
+    from enn_ppo.training.callbacks import Callback, Update
+    from enn_ppo.training.errors import Interrupted
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
 
 __all__ = [
@@ -63,26 +64,30 @@ __all__ = [
     "ValueOptimConfig",
     "clone",
     "evaluate",
+    "load_agent",
+    "load_policy",
     "preset",
     "train",
 ]
 
-#: Where these names are; those that are not listed are in `enn_ppo.config`.
+#: Where these names are; those that are not listed are in `enn_ppo.settings.config`.
 _HOMES = {
-    "Callback": "enn_ppo.callbacks",
-    "CloneConfig": "enn_ppo.cloning.config",
-    "CloneResult": "enn_ppo.clone",
-    "CloningConfig": "enn_ppo.cloning.config",
-    "EvalResult": "enn_ppo.eval",
-    "Interrupted": "enn_ppo.errors",
+    "Callback": "enn_ppo.training.callbacks",
+    "CloneConfig": "enn_ppo.clone.config",
+    "CloneResult": "enn_ppo.clone.clone",
+    "CloningConfig": "enn_ppo.clone.config",
+    "EvalResult": "enn_ppo.eval.evaluate",
+    "Interrupted": "enn_ppo.training.errors",
     "RelposConfig": "rogue_net.config",
     "RogueNetConfig": "rogue_net.config",
     "TrainResult": "enn_ppo.train",
     "TranslationConfig": "rogue_net.config",
-    "Update": "enn_ppo.callbacks",
-    "clone": "enn_ppo.clone",
-    "evaluate": "enn_ppo.eval",
-    "preset": "enn_ppo.presets",
+    "Update": "enn_ppo.training.callbacks",
+    "clone": "enn_ppo.clone.clone",
+    "evaluate": "enn_ppo.eval.evaluate",
+    "load_agent": "enn_ppo.serve.agent",
+    "load_policy": "enn_ppo.serve.agent",
+    "preset": "enn_ppo.settings.presets",
     "train": "enn_ppo.train",
 }
 
@@ -90,7 +95,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "enn_ppo.config")), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "enn_ppo.settings.config")), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""Write a checkpoint's policy into one file, which `enn_ppo.agent.load_agent` plays.
+"""Write a checkpoint's policy into one file, which `enn_ppo.load_agent` plays.
 
     python -m enn_ppo.export outputs/my_run snake.agent
 
@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from enn_ppo.agent import save_agent
+from enn_ppo.serve.agent import save_agent
 
 
 def main(argv: Sequence[str] | None = None) -> int:

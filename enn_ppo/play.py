@@ -22,7 +22,7 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.checkpoints.policy import saved_config
-from enn_ppo.environment import BRIDGES, bind_environment
+from enn_ppo.training.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
 from entity_gym.play.command import add_options, broken, run, style_of, usage_error

@@ -28,9 +28,9 @@ import numpy as np
 import yaml
 
 from enn_ppo.settings.schema import flatten, from_dict
-from enn_ppo.tracking.curve import new_figure, save_figure
-from enn_ppo.tracking.logger import read_metrics
-from enn_ppo.tracking.run_dir import CONFIG, METRICS
+from enn_ppo.training.tracking.curve import new_figure, save_figure
+from enn_ppo.training.tracking.logger import read_metrics
+from enn_ppo.training.tracking.run_dir import CONFIG, METRICS
 from rogue_net.checks import HalfOpenUnitInterval, check_fields
 
 try:

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from enn_ppo.actor_critic import ActorCritic
-from enn_ppo.frames import Frames
-from enn_ppo.moments import explained_variance, moments_of_some, normalize
-from enn_ppo.optimizer import clip_gradient, sum_gradients
-from enn_ppo.random_keys import dropout_seed
-from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOSettings, Ratio, Weighting
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.moments import explained_variance, moments_of_some, normalize
+from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
+from enn_ppo.training.random_keys import dropout_seed
+from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import Evaluation, RaggedTensor, RogueNet
 from rogue_net.crossing import moved
 from rogue_net.ragged import segment_sum

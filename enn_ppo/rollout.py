@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from enn_ppo.actor_critic import Actor
-from enn_ppo.frames import Frames, cat_columns
-from enn_ppo.graphs.acting import ActGraph
-from enn_ppo.players import Cast
+from enn_ppo.training.frames import Frames, cat_columns
+from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.learning.graphs.acting import ActGraph
+from enn_ppo.training.players import Cast
 from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating

@@ -11,14 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from enn_ppo.callbacks import Callback, Callbacks
-from enn_ppo.config import TrainConfig
-from enn_ppo.interrupt import finish_on_interrupt
-from enn_ppo.tracking.logger import Row
-from enn_ppo.tracking.progress import announce
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.callbacks import Callback, Callbacks
+from enn_ppo.training.interrupt import finish_on_interrupt
+from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.progress import announce
 
 if TYPE_CHECKING:  # `start` imports torch and the compiler, for which `--help` need not wait
-    from enn_ppo.environment import EnvFactory
+    from enn_ppo.training.environment import EnvFactory
     from rogue_net import RogueNet
 
 
@@ -57,8 +57,8 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
     """
     world = config.env.id if env is None else getattr(env, "__qualname__", type(env).__name__)
     announce(f"starting {world}: importing torch")
-    from enn_ppo.memory import explained_if_full
-    from enn_ppo.start import start_run
+    from enn_ppo.training.memory import explained_if_full
+    from enn_ppo.training.start import start_run
 
     with explained_if_full(config):
         callback = Callbacks(callbacks)
@@ -82,6 +82,6 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
 
 
 if __name__ == "__main__":
-    from enn_ppo.command_line.cli import run_train
+    from enn_ppo.settings.command_line.cli import run_train
 
     raise SystemExit(run_train(train))

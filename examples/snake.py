@@ -269,7 +269,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _load(path: str, seed: int) -> Agent:
-    from enn_ppo.agent import load_agent  # playing at random needs no network
+    from enn_ppo import load_agent  # playing at random needs no network
 
     return load_agent(path, greedy=True, seed=seed)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from enn_ppo.config import PPOConfig
+from enn_ppo.settings.config import PPOConfig
 from entity_gym import Observation
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig

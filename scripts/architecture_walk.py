@@ -24,10 +24,10 @@ from architecture_batch import (
 )
 from torch import Tensor
 
-from enn_ppo.moments import moments_of_some
 from enn_ppo.ppo import Advantages, gae, normalize, policy_terms, unit_weights, value_loss
-from enn_ppo.ranks import ALONE
 from enn_ppo.rollout import EnvBlock, Rollout, play
+from enn_ppo.training.learning.moments import moments_of_some
+from enn_ppo.training.ranks import ALONE
 from entity_gym import CategoricalAction
 from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.frame import FrameReader

@@ -30,11 +30,14 @@ from typing import Any, NamedTuple
 
 from benchmark import Measurement, parser, report
 
-from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.training.tracking.logger import read_metrics
 
 FOLDER = Path(__file__).parent
 WARM_UP = 3  # updates that do not count
-WORLDS = {"cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"], "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"]}
+WORLDS = {
+    "cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"],
+    "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"],
+}
 UNITS = {
     "steps": "steps/s",
     "sampling": "steps/s",

@@ -27,7 +27,7 @@ from benchmark import Measurement, parser, report
 NATURAL = dict(os.environ)  # of the ancestor, before the next import says how OpenMP threads wait
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
-from enn_ppo.tracking.logger import read_metrics  # noqa: E402
+from enn_ppo.training.tracking.logger import read_metrics  # noqa: E402
 
 import torch  # isort: skip  # noqa: E402
 
@@ -151,7 +151,7 @@ def _in_turn(given: Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         settings = repr(config(given, f"{folder}/run"))
         program = (
-            "import json, bench_train; from enn_ppo.config import *; from rogue_net.config import *;"
+            "import json, bench_train; from enn_ppo.settings.config import *; from rogue_net.config import *;"
             f"print(json.dumps(bench_train.run({settings})))"
         )
         return _last_line([sys.executable, "-c", program], NATURAL, FOLDER)

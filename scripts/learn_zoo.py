@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.training.tracking.logger import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 EPISODES, EVAL_SEED = 500, 7_000_000

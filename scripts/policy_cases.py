@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enn_ppo.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
 from enn_ppo.ppo import Samples, learn_minibatch
+from enn_ppo.settings.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
 from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions

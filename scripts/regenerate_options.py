@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 from pages import regenerate
 
-from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.command_line.options import Option, Section, sections_of
-from enn_ppo.config import EvalConfig, TrainConfig
+from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.command_line.options import Option, Section, sections_of
+from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.tuning.config import SweepCommand
+from enn_ppo.sweep.config import SweepCommand
 
 HEAD = """\
 # Options
 
-Every option of every command, made from the docstrings of the settings (`enn_ppo/config.py`, `enn_ppo/settings/`,
+Every option of every command, made from the docstrings of the settings (`enn_ppo/settings/config.py`, `enn_ppo/settings/`,
 `rogue_net/config.py` and others) by `python scripts/regenerate_options.py`. `--help` prints the same in short, with the
 values that the rest of the line gives; `--cfg job` prints those as YAML. From Python they are the arguments of the classes:
 `TrainConfig(optim=OptimConfig(lr=1e-3))`.

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from enn_ppo.config import EnvConfig, RolloutConfig, TrainConfig
-from enn_ppo.distributed.shipping import ship
-from enn_ppo.environment import bind_environment
-from enn_ppo.learner import make_model
-from enn_ppo.sampling import make_pools
+from enn_ppo.settings.config import EnvConfig, RolloutConfig, TrainConfig
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.learning.learner import make_model
+from enn_ppo.training.on_ray.shipping import ship
+from enn_ppo.training.sampling import make_pools
 from tests.enn_ppo.rollouts import OnePolicySampler
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.command_line.cli import run_train
+from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferI64

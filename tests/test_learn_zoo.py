@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from enn_ppo.command_line.cli import config_directory, run_train
-from enn_ppo.config import TrainConfig
-from enn_ppo.environment import BRIDGES
+from enn_ppo.settings.command_line.cli import config_directory, run_train
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.environment import BRIDGES
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, SelfPlayConfig, TrainEvalConfig, train
-from enn_ppo.callbacks import Callback
-from enn_ppo.config import DistributedConfig, PPOConfig
-from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.settings.config import DistributedConfig, PPOConfig
+from enn_ppo.training.callbacks import Callback
+from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym import (
     Action,
     ActionSpace,
@@ -93,7 +93,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+            "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
         )  # takes longer than the runs
 
         def run(name: str, env: Any, callbacks: Sequence[Callback] = (), **changes: Any) -> list[dict[str, Any]]:

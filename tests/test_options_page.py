@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.command_line.options import sections_of
-from enn_ppo.config import EvalConfig, TrainConfig
+from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.command_line.options import sections_of
+from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, setting_names, to_dict
 from enn_ppo.settings.serving import ServeConfig
-from enn_ppo.tuning.config import SweepCommand
+from enn_ppo.sweep.config import SweepCommand
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "options.md"

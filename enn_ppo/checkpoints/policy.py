@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from enn_ppo.checkpoints import Checkpoint
-from enn_ppo.config import TrainConfig
+from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.batch.saving import spaces_from_dict
 from rogue_net import RogueNet

@@ -40,7 +40,7 @@ from enn_ppo.checkpoints.reading import (
 )
 from enn_ppo.checkpoints.retention import Retention, Saved, best_of, which_to_remove
 from enn_ppo.checkpoints.stored_values import encode
-from enn_ppo.files import flush_folder, replace_file, write_file
+from enn_ppo.training.files import flush_folder, replace_file, write_file
 
 _NEW, _SPARE, _OLD, _LINK = ".saving_new", ".saving_spare", ".saving_old", ".saving_link"  # hidden, until renamed
 

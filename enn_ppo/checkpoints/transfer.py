@@ -28,9 +28,9 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.moments import update_normalization
-from enn_ppo.ranks import ALONE, Ranks
 from enn_ppo.settings.schema import flatten, to_dict
+from enn_ppo.training.learning.moments import update_normalization
+from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict

@@ -10,7 +10,7 @@
             agent.game_over(Obs(Move, score=game.score))
             game.restart()
 
-The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`enn_ppo.agent.load_agent`), and plays at random
+The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`enn_ppo.load_agent`), and plays at random
 (`random_agent`). Entities are dataclasses, actions are Enums or dataclasses of Enums (`entity_gym.agents.schema`).
 """
 
@@ -196,7 +196,7 @@ class Handle(Generic[A]):
 
 
 class Agent(ABC):
-    """Decides for the actors of a program. Agents of `enn_ppo.agent.load_agent` also have `decide` and `news`."""
+    """Decides for the actors of a program. Agents of `enn_ppo.load_agent` also have `decide` and `news`."""
 
     @abstractmethod
     def act_async(self, obs: Obs[A]) -> Handle[A]:

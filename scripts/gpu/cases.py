@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from policy_cases import Frames, Policy, ragged_frames
 
-from enn_ppo.callbacks import Callback
-from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
-from enn_ppo.run import Run
-from enn_ppo.start import start_run
+from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig
+from enn_ppo.training.callbacks import Callback
+from enn_ppo.training.run import Run
+from enn_ppo.training.start import start_run
 from rogue_net import RogueNetConfig
 from rogue_net.config import Backend, Precision, RelposConfig
 

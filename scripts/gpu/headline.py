@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from enn_ppo import train
-from enn_ppo.callbacks import Callback, Update
-from enn_ppo.config import EvalConfig
-from enn_ppo.eval import evaluate
+from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.settings.config import EvalConfig
+from enn_ppo.training.callbacks import Callback, Update
 from gpu.cases import WORLDS, Knobs, World, backends, precisions, start_knobs, train_config
 from gpu.results import Section, reason
 

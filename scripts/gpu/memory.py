@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from enn_ppo.config import EnvConfig
 from enn_ppo.rollout import Rollout
-from enn_ppo.run import Run
+from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.run import Run
 from gpu.cases import WORLDS, World, begin, start_knobs, train_config
 from gpu.results import Section
 from gpu.timing import synchronize

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from enn_ppo.config import TrainConfig
-from enn_ppo.graphs.acting import ActGraph
-from enn_ppo.graphs.learning import MinibatchGraph
 from enn_ppo.rollout import Rollout
-from enn_ppo.run import Run
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.learning.graphs.acting import ActGraph
+from enn_ppo.training.learning.graphs.learning import MinibatchGraph
+from enn_ppo.training.run import Run
 from gpu.cases import WORLDS, Knobs, World, begin, start_knobs, train_config
 from gpu.cost import Work, floor, network_work, optimizer_bytes
 from gpu.memory import bytes_of

@@ -9,7 +9,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from enn_ppo.actor_critic import Actor
+from enn_ppo.training.learning.actor_critic import Actor
 from entity_gym import Action, Observation
 from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig

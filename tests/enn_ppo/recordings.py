@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from enn_ppo.frames import Frames
-from enn_ppo.recording.recorder import Recorder
 from enn_ppo.rollout import Rollout
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.recording.recorder import Recorder
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig

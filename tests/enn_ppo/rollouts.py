@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from enn_ppo.actor_critic import Actor
 from enn_ppo.rollout import EnvBlock, Rollout, play
-from enn_ppo.sampling import LocalSampler, block_state, load_block
+from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.sampling import LocalSampler, block_state, load_block
 from entity_gym.pools.vec_env import VecEnv
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from enn_ppo.tracking.logger import MetricsLogger, Row
+from enn_ppo.training.tracking.logger import MetricsLogger, Row
 
 
 def log_all(path: Path, rows: Sequence[Row], resume_step: int | None = None) -> None:

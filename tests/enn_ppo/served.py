@@ -15,8 +15,8 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
-from enn_ppo.serving.policy import ServedPolicies
-from enn_ppo.serving.server import PolicyServer, Served
+from enn_ppo.serve.policy import ServedPolicies
+from enn_ppo.serve.server import PolicyServer, Served
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import (
     Action,

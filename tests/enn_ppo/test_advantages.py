@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from enn_ppo.ppo import gae
-from enn_ppo.vtrace import n_step
+from enn_ppo.training.learning.vtrace import n_step
 
 NO = torch.zeros(3, 1, dtype=torch.bool)
 ZERO = torch.zeros(3, 1)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
-from enn_ppo.agent import TrainedAgent, load_agent, save_agent
 from enn_ppo.export import main as export
+from enn_ppo.serve.agent import TrainedAgent, load_agent, save_agent
 from entity_gym.agents import Agent, Obs, TrainEnvBuilder
 from tests.enn_ppo.worlds import tiny_config
 
@@ -313,10 +313,11 @@ def test_playing_imports_nothing_of_the_trainer(run_dir: Path, tmp_path: Path) -
     file = save_agent(run_dir, tmp_path / "seek.agent")
     program = f"""
 import sys
-from enn_ppo.agent import load_agent
+from enn_ppo.serve.agent import load_agent
 from tests.entity_gym.agents.programs import Move
 load_agent({str(file)!r})
-unwanted = ["hydra", "omegaconf", "wandb", "matplotlib", "enn_ppo.train", "enn_ppo.ppo", "enn_ppo.rollout", "enn_ppo.state"]
+unwanted = ["hydra", "omegaconf", "wandb", "matplotlib"]
+unwanted += ["enn_ppo.train", "enn_ppo.ppo", "enn_ppo.rollout", "enn_ppo.training.state"]
 print([name for name in unwanted if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from enn_ppo import EvalConfig, evaluate
-from enn_ppo.command_line.cli import run_train
 from enn_ppo.play import main as play
+from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
 from entity_gym.agents import Agent, Obs, TrainEnvBuilder
 from entity_gym.check.command import main as check

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, evaluate, train
-from enn_ppo.auxiliary import TargetLoss
 from enn_ppo.ppo import Advantages, Minibatch, Samples
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.training.learning.auxiliary import TargetLoss
+from enn_ppo.training.tracking.logger import read_metrics
 from tests.enn_ppo.recordings import collector_of, net_for
 from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import Copycat, StopAfter, tiny_config

@@ -13,10 +13,10 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from enn_ppo import evaluate, train  # noqa: E402
 from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
-from enn_ppo.command_line.cli import run_eval, run_train  # noqa: E402
-from enn_ppo.config import EnvConfig, TrainConfig  # noqa: E402
-from enn_ppo.environment import bind_environment  # noqa: E402
 from enn_ppo.play import main as play  # noqa: E402
+from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
+from enn_ppo.settings.config import EnvConfig, TrainConfig  # noqa: E402
+from enn_ppo.training.environment import bind_environment  # noqa: E402
 
 TINY = (
     "rollout.num_envs=4",
@@ -35,7 +35,7 @@ LINE = "tests.entity_gym.bridges.gym_worlds:Line"
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
 
 

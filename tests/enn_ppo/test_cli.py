@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from enn_ppo.checkpoints import CheckpointError, Retention, save_checkpoint
-from enn_ppo.command_line import mistakes
-from enn_ppo.command_line.cli import run_eval, run_train
-from enn_ppo.command_line.jobs import RunSummary, format_table, summarize_run
-from enn_ppo.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
-from enn_ppo.errors import Interrupted
+from enn_ppo.settings.command_line import mistakes
+from enn_ppo.settings.command_line.cli import run_eval, run_train
+from enn_ppo.settings.command_line.jobs import RunSummary, format_table, summarize_run
+from enn_ppo.settings.config import EnvConfig, EvalConfig, OptimConfig, RolloutConfig, TrainConfig
 from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.errors import Interrupted
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
@@ -266,7 +266,9 @@ def test_an_orderly_interruption_says_its_message_and_exits_with_130(capsys: pyt
 
 def test_a_process_ends_with_the_exit_code_and_one_paragraph(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import sys\nfrom enn_ppo.command_line.cli import run_train\nsys.exit(run_train(print))\n")
+    script.write_text(
+        "import sys\nfrom enn_ppo.settings.command_line.cli import run_train\nsys.exit(run_train(print))\n"
+    )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     for arguments, code in ((["--multirun", "env=Foo"], 2), (["seed=2"], 0)):
         done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, env=environment)

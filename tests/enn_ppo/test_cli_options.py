@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from enn_ppo.checkpoints import Retention, save_checkpoint
-from enn_ppo.command_line.cli import run_eval, run_train
-from enn_ppo.config import EvalConfig, TrainConfig
+from enn_ppo.settings.command_line.cli import run_eval, run_train
+from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.schema import to_dict
 from rogue_net.config import RogueNetConfig
 
@@ -64,7 +64,7 @@ def test_a_schedule_needs_no_quotes_but_the_shells(argument: str, written: str) 
 
 
 def test_quotes_around_the_whole_argument_are_enough_in_a_shell() -> None:
-    program = "import sys; from enn_ppo.command_line.cli import run_train; "
+    program = "import sys; from enn_ppo.settings.command_line.cli import run_train; "
     program += "sys.exit(run_train(lambda c: print(c.optim.lr, c.env.info)))"
     arguments = "'optim.lr=0.001@0 -> 0@1' 'env.info.x={low: 1@0->2@1, high: 3}'"
     call = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} {arguments}"

@@ -26,15 +26,15 @@ from enn_ppo import (
     evaluate,
     train,
 )
-from enn_ppo.callbacks import Callbacks
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.cloning.examples import Examples, hold_out
-from enn_ppo.cloning.learning import frame_weights, learn, match_scales, measure
-from enn_ppo.command_line.cli import run_clone
-from enn_ppo.environment import bind_environment
-from enn_ppo.recording.reading import read_all
-from enn_ppo.state import TrainState
+from enn_ppo.clone.examples import Examples, hold_out
+from enn_ppo.clone.learning import frame_weights, learn, match_scales, measure
+from enn_ppo.settings.command_line.cli import run_clone
+from enn_ppo.training.callbacks import Callbacks
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.recording.reading import read_all
+from enn_ppo.training.state import TrainState
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
 from rogue_net.distributions import Categorical
 from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
@@ -338,9 +338,7 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = clone_config(tmp_path / "run", lessons)
-    monkeypatch.setattr(
-        "enn_ppo.cloning.learning.measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {}
-    )
+    monkeypatch.setattr("enn_ppo.clone.learning.measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
     with pytest.raises(Interrupted, match="interrupted after pass 1 of 8; saved .*step_000000000000"):
         clone(config, env=Copycat)
     assert load_checkpoint(tmp_path / "run").step == 0
@@ -425,7 +423,7 @@ def test_data_must_be_given_and_resume_not(tmp_path: Path) -> None:
 
 
 def test_record_clone_and_train_on_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from enn_ppo.command_line.cli import run_eval, run_train
+    from enn_ppo.settings.command_line.cli import run_eval, run_train
 
     world, data = ["env=Count", "device=cpu", "net.d_model=16", "net.n_layer=1"], tmp_path / "a.arrow"
     small = ["rollout.num_envs=8", "rollout.steps=8", "optim.batch_size=32"]

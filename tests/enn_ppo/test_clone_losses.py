@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.cloning.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
+from enn_ppo.clone.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, value_error
 
 NEVER = float("-inf")
 

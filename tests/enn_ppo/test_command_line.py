@@ -23,7 +23,7 @@ import torch
 
 from enn_ppo import evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.command_line.cli import run_eval, run_train
+from enn_ppo.settings.command_line.cli import run_eval, run_train
 
 REPOSITORY = Path(__file__).parents[2]
 WORLDS = "tests.enn_ppo.worlds"

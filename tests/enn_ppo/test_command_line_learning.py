@@ -11,8 +11,8 @@ import torch
 
 from enn_ppo import evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.command_line.cli import run_eval, run_train
-from enn_ppo.recording.reading import read_episodes, read_frames
+from enn_ppo.settings.command_line.cli import run_eval, run_train
+from enn_ppo.training.recording.reading import read_episodes, read_frames
 
 SMALL = (
     "rollout.num_envs=4",
@@ -38,7 +38,7 @@ DUEL = (*SMALL, "env=custom", "env.id=tests.enn_ppo.evaluation_worlds:Duel")
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
 
 

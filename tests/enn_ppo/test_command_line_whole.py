@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.recording.reading import read_episodes, read_frames
+from enn_ppo.training.recording.reading import read_episodes, read_frames
 
 for library in ("openskill", "pyarrow"):
     pytest.importorskip(library)

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import config
-from enn_ppo.config import (
+from enn_ppo.settings import config
+from enn_ppo.settings import evaluation as evaluation_config
+from enn_ppo.settings import learning as learning_config
+from enn_ppo.settings import schema as settings
+from enn_ppo.settings import world as world_config
+from enn_ppo.settings.config import (
     EnvConfig,
     EvalConfig,
     LoggerConfig,
@@ -27,10 +31,6 @@ from enn_ppo.config import (
     ValueOptimConfig,
     default_run_dir,
 )
-from enn_ppo.settings import evaluation as evaluation_config
-from enn_ppo.settings import learning as learning_config
-from enn_ppo.settings import schema as settings
-from enn_ppo.settings import world as world_config
 from enn_ppo.settings.schema import from_dict, setting_names, to_dict, unknown_setting
 from rogue_net import config as net_config
 from rogue_net.config import RogueNetConfig

@@ -9,7 +9,7 @@ import torch
 
 from enn_ppo import RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.config import DistributedConfig
+from enn_ppo.settings.config import DistributedConfig
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed
 from rogue_net.obs_batch import actions_to_tensors

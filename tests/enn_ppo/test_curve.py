@@ -10,8 +10,8 @@ import matplotlib
 import pytest
 from matplotlib import pyplot
 
-from enn_ppo.tracking.curve import _figure, plot_learning_curve
-from enn_ppo.tracking.logger import Row
+from enn_ppo.training.tracking.curve import _figure, plot_learning_curve
+from enn_ppo.training.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
 
 ROWS: list[Row] = [{"step": step, "reward": step / 3, "kl": None} for step in (100, 200, 300)]

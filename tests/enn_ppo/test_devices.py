@@ -22,8 +22,8 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_policy
-from enn_ppo.config import EnvConfig
-from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.tracking.logger import read_metrics
 from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.worlds import tiny_config
 from tests.rogue_net.devices import ON_DEVICES

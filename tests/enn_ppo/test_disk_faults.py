@@ -16,7 +16,7 @@ import torch
 
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, record_score, save_checkpoint
-from enn_ppo.recording.reading import read_all
+from enn_ppo.training.recording.reading import read_all
 from entity_gym import Action, Observation
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -37,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
+    monkeypatch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
 
 
 def save(directory: Path, step: int, size: int, **other: object) -> Path:
@@ -137,7 +137,7 @@ def test_a_run_whose_recording_cannot_be_written_ends_with_what_was_saved_named(
             raise OSError(28, "No space left on device")
         return write(file, data)
 
-    monkeypatch.setattr("enn_ppo.recording.recorder.os.write", until_full)
+    monkeypatch.setattr("enn_ppo.training.recording.recorder.os.write", until_full)
     config = tiny_config(tmp_path / "run", checkpoint_interval=1, record=str(tmp_path / "a.arrow"))
     with pytest.raises(ValueError, match="it holds 64 whole frames") as caught:
         train(config)

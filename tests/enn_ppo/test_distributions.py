@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.config import EnvConfig
+from enn_ppo.settings.config import EnvConfig
 from enn_ppo.settings.distributions import parse_distributions
 
 

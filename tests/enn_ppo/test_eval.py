@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
-from enn_ppo.evaluation.episodes import Estimate, summarize
-from enn_ppo.recording.reading import read_all, read_episodes
+from enn_ppo.eval.episodes import Estimate, summarize
+from enn_ppo.training.recording.reading import read_all, read_episodes
 from entity_gym import (
     Action,
     ActionSpace,

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, EvalConfig, TrainEvalConfig, evaluate, train
-from enn_ppo.environment import EnvFactory
-from enn_ppo.evaluation.evaluator import EvalRow, Evaluator, check_evaluation
+from enn_ppo.eval.evaluator import EvalRow, Evaluator, check_evaluation
 from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.training.environment import EnvFactory
 from entity_gym import Environment
 from tests.enn_ppo.evaluation_worlds import Careless, Fused, Gated
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
@@ -290,7 +290,7 @@ STARTS_AND_WAITS = """
 import sys, time
 from pathlib import Path
 from enn_ppo import TrainEvalConfig
-from enn_ppo.evaluation.evaluator import Evaluator
+from enn_ppo.eval.evaluator import Evaluator
 from tests.enn_ppo.evaluation_worlds import Gated
 
 config = TrainEvalConfig(interval=1, episodes=4, env_kwargs={"gate": sys.argv[1]})

@@ -39,10 +39,10 @@ from enn_ppo import (
     ValueOptimConfig,
     train,
 )
-from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint, record_score, save_checkpoint
-from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path
-from enn_ppo.tracking.run_dir import METRICS
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path
+from enn_ppo.training.tracking.run_dir import METRICS
 
 pytest.importorskip("openskill")
 pytest.importorskip("pyarrow")
@@ -207,7 +207,7 @@ def stop_after(updates: int, config: TrainConfig) -> None:
 def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+            "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
         )  # takes longer than a tiny run
         yield
 
@@ -332,15 +332,15 @@ class Killer(Callback):
             record_score(directory, step, value)
             self.comes("scored", step)
 
-        patch.setattr("enn_ppo.state.save_checkpoint", save)
-        patch.setattr("enn_ppo.run.record_score", score)
+        patch.setattr("enn_ppo.training.state.save_checkpoint", save)
+        patch.setattr("enn_ppo.training.run.record_score", score)
 
 
 def nursery(folder: Path) -> None:
     """Runs train here in processes of their own, forked from one in which everything is compiled: `Nursery` asks for them."""
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(sys.stderr), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
+        patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
         for name, world in WORLDS.items():
             train(world(folder / name, record=None, record_logits=False, total_timesteps=FRAMES))
         for line in sys.stdin:

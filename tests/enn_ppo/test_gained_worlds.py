@@ -14,7 +14,7 @@ import torch
 from enn_ppo import EnvConfig, EvalConfig, RogueNetConfig, TrainConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval import EvalResult
+from enn_ppo.eval.evaluate import EvalResult
 from entity_gym import (
     Action,
     ActionSpace,
@@ -72,7 +72,7 @@ class OneMoreFeature(Copycat):
 
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
+    monkeypatch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
 
 
 @pytest.fixture(scope="module")

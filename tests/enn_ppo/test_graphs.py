@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from enn_ppo import Callback, RolloutConfig, TrainConfig, TrainResult, train
-from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.command_line.cli import run_train
-from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig
-from enn_ppo.errors import DeviceMemoryFull
-from enn_ppo.graphs import support
-from enn_ppo.graphs.acting import ActGraph
-from enn_ppo.graphs.learning import MinibatchGraph
-from enn_ppo.graphs.recording import Recording, copy_all
 from enn_ppo.ppo import learn_minibatch
-from enn_ppo.ranks import ALONE
+from enn_ppo.settings.command_line.cli import run_train
+from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig
 from enn_ppo.settings.learning import PPOSettings, Ratio
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.errors import DeviceMemoryFull
+from enn_ppo.training.learning.graphs import support
+from enn_ppo.training.learning.graphs.acting import ActGraph
+from enn_ppo.training.learning.graphs.learning import MinibatchGraph
+from enn_ppo.training.learning.graphs.recording import Recording, copy_all
+from enn_ppo.training.ranks import ALONE
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.pools.pool import ListEnv
@@ -241,7 +241,7 @@ def test_a_full_device_ends_the_run_with_the_settings_that_take_less(
             "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of ..."
         )
 
-    monkeypatch.setattr("enn_ppo.learner.update", full)
+    monkeypatch.setattr("enn_ppo.training.learning.learner.update", full)
     with pytest.raises(
         DeviceMemoryFull, match=r"the device's memory is full \(CUDA out of memory\).*micro_batch_size=24"
     ):
@@ -263,7 +263,7 @@ def test_a_device_that_is_full_from_the_start_or_after_a_checkpoint_is_told_like
         patch.setattr("enn_ppo.rollout.Trajectory.act", full)
         with pytest.raises(DeviceMemoryFull, match="rollout.num_envs"):
             run(tmp_path / "b", "off")
-    monkeypatch.setattr("enn_ppo.learner.update", full)
+    monkeypatch.setattr("enn_ppo.training.learning.learner.update", full)
     with pytest.raises(DeviceMemoryFull, match=f"go on from the last checkpoint with resume={tmp_path / 'a'}"):
         run(tmp_path / "a", "off", resume=str(tmp_path / "a"))
 

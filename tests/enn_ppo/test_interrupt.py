@@ -13,7 +13,7 @@ import pytest
 
 from enn_ppo import Interrupted, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.interrupt import finish_on_interrupt
+from enn_ppo.training.interrupt import finish_on_interrupt
 from tests.enn_ppo.worlds import CtrlC, tiny_config
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from enn_ppo.command_line.job_process import JobProcess, StopSignals, last_line, shared_cores
-from enn_ppo.errors import Interrupted
+from enn_ppo.settings.command_line.job_process import JobProcess, StopSignals, last_line, shared_cores
+from enn_ppo.training.errors import Interrupted
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_job_ends_in_order_when_its_parent_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom enn_ppo.command_line.job_process import JobProcess\n"
+        "import sys, time\nfrom pathlib import Path\nfrom enn_ppo.settings.command_line.job_process import JobProcess\n"
         "def work(folder):\n"
         "    try:\n        (folder / 'ready').touch(); time.sleep(60)\n"
         "    except KeyboardInterrupt:\n        (folder / 'ended').touch()\n"

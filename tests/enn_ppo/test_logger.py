@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
+from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
 from tests.enn_ppo.rows import log_all
 
 ROWS: list[Row] = [{"step": step, "reward": step / 3, "kl": None} for step in (100, 200, 300)]
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_row_leaves_the_rows_before_it(t
     program = """
 import resource, signal, sys
 from pathlib import Path
-from enn_ppo.tracking.logger import MetricsLogger, read_metrics
+from enn_ppo.training.tracking.logger import MetricsLogger, read_metrics
 path = Path(sys.argv[1])
 logger = MetricsLogger(path, None)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -15,7 +15,6 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from enn_ppo.moments import moments_of_all
 from enn_ppo.ppo import (
     Ratio,
     Stats,
@@ -26,7 +25,8 @@ from enn_ppo.ppo import (
     unit_weights,
     value_loss,
 )
-from enn_ppo.ranks import ALONE
+from enn_ppo.training.learning.moments import moments_of_all
+from enn_ppo.training.ranks import ALONE
 
 NUM_ACTORS = torch.tensor([1, 2, 0])
 FRAMES = torch.tensor([0, 1, 1])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.frames import Frames
 from enn_ppo.rollout import Rollout, RolloutStats
-from enn_ppo.tracking.counts import merge_played, summarize
-from enn_ppo.tracking.metrics import env_info_row, metrics_row
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.tracking.counts import merge_played, summarize
+from enn_ppo.training.tracking.metrics import env_info_row, metrics_row
 from entity_gym import (
     ActionSpace,
     CategoricalActionSpace,

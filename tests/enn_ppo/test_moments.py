@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from enn_ppo.moments import explained_variance, moments_of_all, normalize, update_normalization
-from enn_ppo.ranks import ALONE, Alone
-from enn_ppo.return_scale import RewardScale
+from enn_ppo.training.learning.moments import explained_variance, moments_of_all, normalize, update_normalization
+from enn_ppo.training.learning.return_scale import RewardScale
+from enn_ppo.training.ranks import ALONE, Alone
 from entity_gym.actions import CategoricalActionSpace
 from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig

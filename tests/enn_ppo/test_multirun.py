@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from enn_ppo.command_line.cli import run_eval, run_train
-from enn_ppo.config import TrainConfig
-from enn_ppo.errors import Interrupted
+from enn_ppo.settings.command_line.cli import run_eval, run_train
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.errors import Interrupted
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -78,8 +78,8 @@ def test_a_mistake_in_the_last_job_is_found_before_the_first_starts(
 def test_ctrl_c_ends_the_jobs_that_run_in_order_and_starts_no_other(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, time\nfrom pathlib import Path\nfrom enn_ppo.command_line.cli import run_train\n"
-        "from enn_ppo.errors import Interrupted\n"
+        "import sys, time\nfrom pathlib import Path\nfrom enn_ppo.settings.command_line.cli import run_train\n"
+        "from enn_ppo.training.errors import Interrupted\n"
         "def work(config):\n"
         "    try:\n        Path(f'ready{config.seed}').touch(); time.sleep(60)\n"
         "    except KeyboardInterrupt:\n        raise Interrupted(f'saved {config.seed}')\n"

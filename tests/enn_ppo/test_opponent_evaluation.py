@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from enn_ppo import EnvConfig, EvalConfig, RolloutConfig, TrainEvalConfig, evaluate, train
-from enn_ppo.evaluation.episodes import Estimate
-from enn_ppo.evaluation.evaluator import Evaluator
-from enn_ppo.recording.reading import read_episodes
+from enn_ppo.eval.episodes import Estimate
+from enn_ppo.eval.evaluator import Evaluator
+from enn_ppo.training.recording.reading import read_episodes
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, tiny_config
 

@@ -12,8 +12,8 @@ import torch
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
-from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, RandomOpponent, load_opponent
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.envs.minesweeper import MineSweeper

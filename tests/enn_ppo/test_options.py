@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from enn_ppo.cloning.config import CloneConfig
-from enn_ppo.command_line.options import Option, field_docstrings, help_text, sections_of
-from enn_ppo.config import EvalConfig, PPOConfig, TrainConfig
+from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
+from enn_ppo.settings.command_line.options import Option, field_docstrings, help_text, sections_of
+from enn_ppo.settings.config import EvalConfig, PPOConfig, TrainConfig
 from enn_ppo.settings.schedule import Scheduled, ScheduleRange
 from enn_ppo.settings.schema import to_dict
-from enn_ppo.tuning.config import SweepCommand, SweepConfig
+from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from rogue_net.checks import Range
 from rogue_net.config import RelposConfig, RogueNetConfig
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from enn_ppo import OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
-from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.config import EnvConfig, ValueOptimConfig
-from enn_ppo.environment import bind_environment
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import EnvConfig, ValueOptimConfig
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.state import TrainState
+from enn_ppo.training.callbacks import Callback, Update
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.state import TrainState
 from entity_gym import Environment, Observation
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -35,7 +35,7 @@ CONSTANT = PPOConfig(anneal_entropy=False)
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("gymnasium")
 
 from enn_ppo import evaluate, train  # noqa: E402
-from enn_ppo.command_line.cli import run_eval, run_train  # noqa: E402
+from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
 
 HERD = (
     "env=pettingzoo",
@@ -33,7 +33,7 @@ HERD = (
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)
+    monkeypatch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
 
 
 def rows() -> list[dict[str, Any]]:

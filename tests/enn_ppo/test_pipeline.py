@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
-from enn_ppo.config import DistributedConfig, SelfPlayConfig
-from enn_ppo.ddp.joining import check_shares
-from enn_ppo.environment import BoundEnvironment, bind_environment
-from enn_ppo.learner import make_model
-from enn_ppo.players import Cast
 from enn_ppo.rollout import Rollout
-from enn_ppo.sampling import LocalSampler, make_pools
+from enn_ppo.settings.config import DistributedConfig, SelfPlayConfig
+from enn_ppo.training.environment import BoundEnvironment, bind_environment
+from enn_ppo.training.learning.learner import make_model
+from enn_ppo.training.players import Cast
+from enn_ppo.training.sampling import LocalSampler, make_pools
+from enn_ppo.training.torchrun.joining import check_shares
 from tests.enn_ppo.halves import Halves, SteppingHook
 from tests.enn_ppo.players_worlds import SNAKES
 from tests.enn_ppo.rollouts import OnePolicySampler
@@ -36,7 +36,7 @@ RAY = DistributedConfig(mode="ray", num_env_runners=2)
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
 
 

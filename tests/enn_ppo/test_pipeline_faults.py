@@ -18,10 +18,10 @@ import pytest
 
 from enn_ppo import Interrupted, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.config import EnvConfig
-from enn_ppo.environment import bind_environment
-from enn_ppo.learner import make_model
-from enn_ppo.sampling import make_pools
+from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.learning.learner import make_model
+from enn_ppo.training.sampling import make_pools
 from entity_gym import Action, Observation
 from entity_gym.pools.processes.handle import WorkerDied
 from tests.enn_ppo.halves import CPU, Halves, SteppingHook
@@ -38,7 +38,7 @@ HALVES = RolloutConfig(num_envs=4, steps=8, pipeline=2)
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
 
 

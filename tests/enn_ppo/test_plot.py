@@ -25,7 +25,7 @@ from enn_ppo.plot import (
     read_run,
     t_quantile,
 )
-from enn_ppo.tracking.logger import Row
+from enn_ppo.training.tracking.logger import Row
 from tests.enn_ppo.rows import log_all, size_of_png
 
 # three updates, of which the second ended no episode; an evaluation of the second, and one that ended after the last

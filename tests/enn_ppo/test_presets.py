@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from enn_ppo.checkpoints import Retention, save_checkpoint
-from enn_ppo.command_line.cli import config_directory, run_train
-from enn_ppo.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
-from enn_ppo.environment import BRIDGES
+from enn_ppo.settings.command_line.cli import config_directory, run_train
+from enn_ppo.settings.config import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, TrainConfig
 from enn_ppo.settings.schema import flatten, to_dict
+from enn_ppo.training.environment import BRIDGES
 from entity_gym.registry import list_envs
 
 #: Presets that are for any world of a kind, which `env.id` names.

@@ -10,8 +10,8 @@ import termios
 
 import pytest
 
-from enn_ppo.tracking.logger import Row
-from enn_ppo.tracking.progress import Progress
+from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.progress import Progress
 
 
 class Clock:

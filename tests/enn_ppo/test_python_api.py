@@ -20,8 +20,8 @@ from enn_ppo import (
     preset,
     train,
 )
-from enn_ppo.agent import load_policy, save_agent
-from enn_ppo.clone import _still_falls
+from enn_ppo.clone.clone import _still_falls
+from enn_ppo.serve.agent import load_policy, save_agent
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.worlds import Clock, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from enn_ppo import Callback, EnvConfig, Interrupted, PPOConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.environment import bind_environment
-from enn_ppo.recording.columns import RecordedFrames
-from enn_ppo.recording.reading import RecordedEpisode, read_all, read_episodes, read_frames, read_header
-from enn_ppo.recording.recorder import Recorder, RecordingError
-from enn_ppo.state import TrainState
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.recording.columns import RecordedFrames
+from enn_ppo.training.recording.reading import RecordedEpisode, read_all, read_episodes, read_frames, read_header
+from enn_ppo.training.recording.recorder import Recorder, RecordingError
+from enn_ppo.training.state import TrainState
 from entity_gym import Environment
 from entity_gym.pools.episodes import Episode
 from tests.enn_ppo.recordings import (
@@ -536,7 +536,7 @@ def test_a_disk_that_fills_up_ends_training_with_a_checkpoint_to_go_on_from(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return really_write(file, data)
 
-    monkeypatch.setattr("enn_ppo.recording.recorder.os.write", write)
+    monkeypatch.setattr("enn_ppo.training.recording.recorder.os.write", write)
     with pytest.raises(ValueError, match=r"run.arrow failed: No space left on device; it holds 64 whole frames"):
         train(config, env=CtrlC)
     monkeypatch.undo()
@@ -623,7 +623,7 @@ def test_a_file_that_is_not_there_or_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_a_recording_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.recording.columns.FORMAT", 2)
+    monkeypatch.setattr("enn_ppo.training.recording.columns.FORMAT", 2)
     record(tmp_path / "a.arrow", Copycat)
     monkeypatch.undo()
     with pytest.raises(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.ppo import Advantages, Samples, update
+from enn_ppo.settings.config import OptimConfig, PPOConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schema import from_dict
 from entity_gym import (

@@ -31,9 +31,9 @@ from enn_ppo import (
     train,
 )
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.environment import bind_environment
-from enn_ppo.state import TrainState
-from enn_ppo.tracking.run_dir import METRICS
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.state import TrainState
+from enn_ppo.training.tracking.run_dir import METRICS
 from entity_gym import Observation
 from tests.enn_ppo.worlds import SMALL_BOARD, Clock, Copycat, CtrlC, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -81,7 +81,7 @@ def resumed(config: TrainConfig, source: Path, **changes: Any) -> TrainConfig:
 @pytest.fixture(autouse=True)
 def nobody_presses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
     CtrlC.at, CtrlC.acts, CtrlC.presses = 0, 0, 1
     yield

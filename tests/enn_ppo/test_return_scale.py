@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo.return_scale import MIN_DEVIATION, ReturnScale, RewardScale
+from enn_ppo.training.learning.return_scale import MIN_DEVIATION, ReturnScale, RewardScale
 from rogue_net.heads import ValueHead
 
 NEVER = torch.zeros(2, 1, dtype=torch.bool)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_ppo.tracking.run_dir import prepare_run_dir
+from enn_ppo.training.tracking.run_dir import prepare_run_dir
 
 
 def a_run(path: Path) -> Path:

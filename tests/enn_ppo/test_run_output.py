@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from enn_ppo import EnvConfig, LoggerConfig, TrainConfig, train
-from enn_ppo.callbacks import Callback, Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
-from enn_ppo.tracking.run_output import RunOutput
-from enn_ppo.tracking.trackers import TensorBoardLogger
+from enn_ppo.training.callbacks import Callback, Update
+from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
+from enn_ppo.training.tracking.run_output import RunOutput
+from enn_ppo.training.tracking.trackers import TensorBoardLogger
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 UPDATE: Row = {"step": 32, "seconds": 1.0, "episodic_reward": 0.5, "episode_length": 1.0}
@@ -26,7 +26,7 @@ UPDATE: Row = {"step": 32, "seconds": 1.0, "episodic_reward": 0.5, "episode_leng
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
     )  # takes longer than a tiny run
 
 

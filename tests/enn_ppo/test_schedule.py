@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.config import PPOConfig
+from enn_ppo.settings.config import PPOConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schedule import Schedule, parse_schedule
 

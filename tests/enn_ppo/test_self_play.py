@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.self_play.opponents import LATEST, PolicyOpponents
-from enn_ppo.self_play.pool import SelfPlay, least_missed
-from enn_ppo.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
-from enn_ppo.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
+from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents
+from enn_ppo.training.self_play.pool import SelfPlay, least_missed
+from enn_ppo.training.self_play.ratings import DRIFT, SIGMA, Rating, Ratings, prioritized
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv

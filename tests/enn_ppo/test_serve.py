@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import Checkpoint, write_agent
 from enn_ppo.checkpoints.fit import fit_policy
-from enn_ppo.command_line.cli import run_serve
-from enn_ppo.serve import serve
-from enn_ppo.serving.policy import ServedPolicies
+from enn_ppo.serve.policy import ServedPolicies
+from enn_ppo.serve.serve import serve
+from enn_ppo.settings.command_line.cli import run_serve
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import (
     Entity,

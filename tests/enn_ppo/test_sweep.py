@@ -20,11 +20,11 @@ import pytest
 import yaml
 
 from enn_ppo import sweep as sweeping
-from enn_ppo.config import TrainConfig
-from enn_ppo.errors import Interrupted
-from enn_ppo.sweep import SweepResult, best_of, import_optuna, open_study, sweep, trials_in
-from enn_ppo.tuning.command import run_sweep, split
-from enn_ppo.tuning.config import SweepConfig
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.sweep.command import run_sweep, split
+from enn_ppo.sweep.config import SweepConfig
+from enn_ppo.sweep.sweep import SweepResult, best_of, import_optuna, open_study, sweep, trials_in
+from enn_ppo.training.errors import Interrupted
 
 optuna = pytest.importorskip("optuna", minversion="4")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from enn_ppo.config import OptimConfig, RolloutConfig, TrainConfig
-from enn_ppo.tuning.curve import Curve
+from enn_ppo.settings.config import OptimConfig, RolloutConfig, TrainConfig
+from enn_ppo.sweep.curve import Curve
 
 CONFIG = TrainConfig(total_timesteps=1000, rollout=RolloutConfig(num_envs=8, steps=8), optim=OptimConfig(batch_size=64))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_ppo.tuning.config import SweepConfig
-from enn_ppo.tuning.space import Parameter, check_names, parse_space
+from enn_ppo.sweep.config import SweepConfig
+from enn_ppo.sweep.space import Parameter, check_names, parse_space
 
 GROUPS = ["env", "net", "optim", "value_net"]
 

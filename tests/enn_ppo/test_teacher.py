@@ -15,8 +15,8 @@ from torch import Tensor
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, train
 from enn_ppo.ppo import Advantages, Minibatch, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.teacher import TeacherLoss
-from enn_ppo.tracking.logger import read_metrics
+from enn_ppo.training.learning.teacher import TeacherLoss
+from enn_ppo.training.tracking.logger import read_metrics
 from entity_gym import Environment
 from rogue_net import RogueNet
 from tests.enn_ppo.recordings import Menagerie, collector_of, net_for

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from enn_ppo.config import LoggerConfig, TrainConfig
-from enn_ppo.tracking.logger import MetricsLogger, Row, read_metrics
-from enn_ppo.tracking.trackers import WandbLogger, make_logger
+from enn_ppo.settings.config import LoggerConfig, TrainConfig
+from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
+from enn_ppo.training.tracking.trackers import WandbLogger, make_logger
 
 CONFIG = TrainConfig(total_timesteps=1000, logger=LoggerConfig(project="mines"))
 ROWS: list[Row] = [{"step": step, "reward": step / 4, "kl": None} for step in (100, 200, 300)]
@@ -43,7 +43,7 @@ def test_without_trackers_there_is_only_the_file(tmp_path: Path) -> None:
 
 def test_no_tracker_is_imported_before_it_is_chosen() -> None:
     code = """
-import sys, enn_ppo.tracking.run_output, enn_ppo.plot
+import sys, enn_ppo.training.tracking.run_output, enn_ppo.plot
 print([name for name in ("wandb", "tensorboard", "matplotlib") if name in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

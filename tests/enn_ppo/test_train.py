@@ -15,8 +15,8 @@ import yaml
 
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, TrainResult, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.environment import bind_environment
 from enn_ppo.settings.schema import from_dict
+from enn_ppo.training.environment import bind_environment
 from entity_gym import Environment
 from entity_gym.envs.count import Count
 from entity_gym.envs.xor import Xor
@@ -146,7 +146,7 @@ def test_an_update_without_a_finished_episode_has_null_rewards_and_lengths(tmp_p
 
 def test_an_explained_variance_that_is_not_defined_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stats = {"policy_loss": 0.0, "explained_variance": math.nan, "epochs": 2}
-    monkeypatch.setattr(sys.modules["enn_ppo.learner"], "update", lambda *args, **kwargs: stats)
+    monkeypatch.setattr(sys.modules["enn_ppo.training.learning.learner"], "update", lambda *args, **kwargs: stats)
     train(tiny_config(tmp_path / "a", total_timesteps=32))
     assert rows_of(tmp_path / "a")[0]["explained_variance"] is None
 

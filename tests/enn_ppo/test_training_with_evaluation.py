@@ -19,8 +19,8 @@ import safetensors.torch
 import torch
 
 from enn_ppo import Callback, EnvConfig, Interrupted, TrainEvalConfig, train
-from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.training.callbacks import Update
 from tests.enn_ppo.evaluation_worlds import Careless, Duel, Gated
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
 

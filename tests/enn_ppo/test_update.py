@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.ppo import Advantages, Minibatch, Samples, update
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import OptimConfig, PPOConfig
 from enn_ppo.settings.learning import PPOSettings
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from enn_ppo.evaluation.video import Video
+from enn_ppo.eval.video import Video
 
 
 class Lamps:

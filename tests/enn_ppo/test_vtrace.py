@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import enn_ppo.ppo
-import enn_ppo.vtrace
+import enn_ppo.training.learning.vtrace
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig
-from enn_ppo.environment import bind_environment
-from enn_ppo.frames import Frames
-from enn_ppo.learner import Learner, Settings
 from enn_ppo.ppo import Advantages, Samples, gae, policy_terms
 from enn_ppo.rollout import Rollout
-from enn_ppo.sampling import make_pools
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.vtrace import joint_log_ratios, n_step, recompute_log_probs, vtrace
+from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.learning.learner import Learner, Settings
+from enn_ppo.training.learning.vtrace import joint_log_ratios, n_step, recompute_log_probs, vtrace
+from enn_ppo.training.sampling import make_pools
 from rogue_net import RaggedTensor
 from rogue_net.ragged import offsets_of
 from tests.enn_ppo.rollouts import OnePolicySampler
@@ -339,7 +339,7 @@ def test_judging_again_does_not_depend_on_the_size_of_its_pieces(monkeypatch: py
     learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
     change(learner)
     whole, of_whole = recompute_log_probs(learner.model, rollout)
-    monkeypatch.setattr(enn_ppo.vtrace, "FRAMES_AT_ONCE", 5)  # of 48: the last has 3
+    monkeypatch.setattr(enn_ppo.training.learning.vtrace, "FRAMES_AT_ONCE", 5)  # of 48: the last has 3
     pieces, of_pieces = recompute_log_probs(learner.model, rollout)
     torch.testing.assert_close(of_pieces, of_whole)
     torch.testing.assert_close(pieces.frames.values, whole.frames.values)
@@ -396,7 +396,7 @@ def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_f
         seen.append(samples)
         return enn_ppo.ppo.update(model, optimizer, samples, *args, **kwargs)
 
-    monkeypatch.setattr("enn_ppo.learner.update", watched)
+    monkeypatch.setattr("enn_ppo.training.learning.learner.update", watched)
     learned = learner.learn(rollout, update_settings(config), stale=True)
     (samples,) = seen
     columns = map(now.by_step, ("rewards", "values", "terminated", "truncated", "final_values"))

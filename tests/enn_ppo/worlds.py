@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo import Callback, EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig
-from enn_ppo.callbacks import Update
+from enn_ppo.training.callbacks import Update
 from entity_gym import (
     Action,
     ActionMask,

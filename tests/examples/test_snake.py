@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from enn_ppo import train
-from enn_ppo.config import EnvConfig, PPOConfig, TrainConfig
+from enn_ppo.settings.config import EnvConfig, PPOConfig, TrainConfig
 from entity_gym.agents import random_agent
 from examples import snake
 from examples.snake import Food, Game, Head, Segment, Settings, Turn, play, run

@@ -17,10 +17,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_ppo.config import OptimConfig, PPOConfig
 from enn_ppo.ppo import Advantages, Samples, update
-from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import OptimConfig, PPOConfig
+from enn_ppo.settings.learning import PPOSettings
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig, TranslationConfig

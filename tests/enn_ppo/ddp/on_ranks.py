@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
-from enn_ppo.callbacks import Update
-from enn_ppo.config import DistributedConfig
-from enn_ppo.environment import EnvFactory
-from enn_ppo.learner import Learned, Learner
+from enn_ppo.settings.config import DistributedConfig
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.environment import EnvFactory
+from enn_ppo.training.learning.learner import Learned, Learner
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
@@ -143,5 +143,5 @@ def main(folder: Path, rank: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with mock.patch("enn_ppo.tracking.run_output.plot_learning_curve"):  # each would take as long as a run
+    with mock.patch("enn_ppo.training.tracking.run_output.plot_learning_curve"):  # each would take as long as a run
         main(Path(sys.argv[1]), int(os.environ["RANK"]))

@@ -18,7 +18,7 @@ import torch
 
 from enn_ppo import OptimConfig, RolloutConfig, train
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.ddp.joining import check_shares
+from enn_ppo.training.torchrun.joining import check_shares
 from tests.enn_ppo.ddp.on_ranks import DDP, GRADIENTS, WORLDS, first_gradient, long_run, one_update
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import tiny_config

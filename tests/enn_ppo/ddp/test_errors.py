@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from enn_ppo.ddp.torch_ranks import TorchRanks
-from enn_ppo.errors import RankDied
+from enn_ppo.training.errors import RankDied
+from enn_ppo.training.torchrun.torch_ranks import TorchRanks
 
 
 def ranks() -> TorchRanks:

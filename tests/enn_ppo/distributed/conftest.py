@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from enn_ppo.config import DistributedConfig
+from enn_ppo.settings.config import DistributedConfig
 
 
 @pytest.fixture(scope="session")
 def ray_here() -> Iterator[None]:
     """Within it, this process has Ray already; it has 4 CPUs by Ray's count, which runs take turns on."""
     pytest.importorskip("ray")
-    from enn_ppo.distributed.cluster import Cluster
+    from enn_ppo.training.on_ray.cluster import Cluster
 
     cluster = Cluster(DistributedConfig(mode="ray", num_env_runners=3))
     yield
@@ -22,4 +22,6 @@ def ray_here() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.tracking.run_output.plot_learning_curve", lambda *paths: None)  # takes a second
+    monkeypatch.setattr(
+        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
+    )  # takes a second

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from enn_ppo import TrainConfig
-from enn_ppo.config import DistributedConfig
+from enn_ppo.settings.config import DistributedConfig
 from tests.enn_ppo.rows import rows_without_times
 from tests.enn_ppo.worlds import tiny_config
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.config import DistributedConfig
+from enn_ppo.settings.config import DistributedConfig
 from tests.enn_ppo.distributed.runs import actors, on_ray
 from tests.enn_ppo.distributed.worlds import Unmakeable
 
@@ -23,7 +23,7 @@ def test_who_has_not_installed_ray_is_told_how(tmp_path: Path, monkeypatch: pyte
 
 
 def cluster(**settings: Any) -> Any:
-    from enn_ppo.distributed.cluster import Cluster
+    from enn_ppo.training.on_ray.cluster import Cluster
 
     return Cluster(DistributedConfig(mode="ray", **settings))
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
-from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.sampling import blocks_problem
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.sampling import blocks_problem
 from tests.enn_ppo.distributed.runs import learned_rows, on_ray, rows_of
 from tests.enn_ppo.test_resume import assert_same_end
 from tests.enn_ppo.worlds import StopAfter, tiny_config

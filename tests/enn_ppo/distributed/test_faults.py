@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from enn_ppo import Callback, EnvConfig, Interrupted, train
-from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.errors import ActorDied, TooManyFailures
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.errors import ActorDied, TooManyFailures
 from tests.enn_ppo.distributed.runs import actors, on_ray, rows_of
 from tests.enn_ppo.distributed.worlds import Doomed, Fuse, Unmakeable
 from tests.enn_ppo.worlds import Slow, tiny_config
@@ -143,7 +143,7 @@ def test_a_mistake_in_an_actor_is_shown_with_its_traceback(tmp_path: Path) -> No
 def test_who_waits_long_for_a_runner_is_told_for_which(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_ppo.distributed.group.WAIT_SECONDS", 0.05)  # a rollout takes 0.16 s
+    monkeypatch.setattr("enn_ppo.training.on_ray.group.WAIT_SECONDS", 0.05)  # a rollout takes 0.16 s
     train(on_ray(tmp_path / "a", 2, {"env": EnvConfig(), "total_timesteps": 64}), env=Slow)
     assert "still waiting for a rollout of runner 0, 1: none has come for 0.05 s" in capsys.readouterr().out
 
@@ -153,7 +153,7 @@ def test_a_runner_that_ray_ends_for_its_memory_has_died_too(monkeypatch: pytest.
     import ray
     from ray.exceptions import OutOfMemoryError
 
-    from enn_ppo.distributed.cluster import fetch
+    from enn_ppo.training.on_ray.cluster import fetch
 
     def out_of_memory(*_: Any, **__: Any) -> None:
         raise OutOfMemoryError("Task was killed due to the node running low on memory.\nMemory on the node was 63 GB.")

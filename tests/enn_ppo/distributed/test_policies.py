@@ -27,15 +27,15 @@ from enn_ppo import (
     TrainConfig,
     train,
 )
-from enn_ppo.callbacks import Update
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint, load_common, runs_in
 from enn_ppo.checkpoints.fit import FittedPolicy
-from enn_ppo.config import DistributedConfig, TrainEvalConfig
-from enn_ppo.errors import PartLost
-from enn_ppo.eval import evaluate
-from enn_ppo.evaluation.episodes import Policy, play_episodes
-from enn_ppo.players import Cast
+from enn_ppo.eval.episodes import Policy, play_episodes
+from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
 from enn_ppo.settings.evaluation import EpisodesConfig, EvalConfig
+from enn_ppo.training.callbacks import Update
+from enn_ppo.training.errors import PartLost
+from enn_ppo.training.players import Cast
 from entity_gym.pools.episodes import EpisodeVecEnv
 from rogue_net.adaptor import ObsAdaptor
 from tests.enn_ppo.distributed.runs import actors, learned_rows, on_ray, rows_of
@@ -297,7 +297,7 @@ def test_settings_that_do_not_go_with_policies(tmp_path: Path, changes: dict[str
 def test_nothing_is_started_or_written_where_policies_do_not_fit(
     tmp_path: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_ppo.distributed.start.start_on_ray", lambda *args: pytest.fail("Ray was started"))
+    monkeypatch.setattr("enn_ppo.training.on_ray.start.start_on_ray", lambda *args: pytest.fail("Ray was started"))
     with pytest.raises(ValueError, match=message):
         train(together(tmp_path / "a", 2, {"env": snakes(2), "policies": TWO} | changes))
     assert not (tmp_path / "a").exists()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo.config import EnvConfig
-from enn_ppo.distributed.shipping import as_tensor, load_weights, ship, ship_weights, unship
 from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import EnvConfig
+from enn_ppo.training.on_ray.shipping import as_tensor, load_weights, ship, ship_weights, unship
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_ppo.test_blocks import CPU, WORLDS, assert_equal, parts, sampler
 

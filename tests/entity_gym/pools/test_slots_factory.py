@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_ppo.config import EnvConfig, RolloutConfig
-from enn_ppo.environment import bind_environment
+from enn_ppo.settings.config import EnvConfig, RolloutConfig
+from enn_ppo.training.environment import bind_environment
 from entity_gym import CategoricalActionMask, CategoricalActionSpace, Entity, Environment, Observation, ObsSpace
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv

@@ -1,0 +1,140 @@
+"""Behavioural cloning: a policy learns from recordings to do what was done, and its values what came of it.
+
+python -m enn_ppo.clone data=expert.arrow env=MineSweeper
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import yaml
+
+from enn_ppo.checkpoints.policy import select_device, set_determinism
+from enn_ppo.clone.config import CloneConfig
+from enn_ppo.clone.examples import hold_out, load_examples
+from enn_ppo.clone.learning import learn, match_scales
+from enn_ppo.settings.config import default_run_dir
+from enn_ppo.settings.schema import to_dict
+from enn_ppo.training.callbacks import Callbacks
+from enn_ppo.training.environment import EnvFactory, bind_environment
+from enn_ppo.training.errors import Interrupted
+from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
+from enn_ppo.training.state import TrainState
+from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
+from rogue_net import RogueNet
+
+SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
+
+
+class CloneResult(NamedTuple):
+    """A finished clone."""
+
+    run_dir: Path
+    metrics: Row  # of the pass that was kept
+    policy: RogueNet
+
+
+def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
+    """Learn a policy from recordings, and save it as a run that has trained for 0 steps: evaluate it, or resume it.
+
+    Args:
+        config: every setting.
+        env: the environment, as in `train`.
+
+    Raises:
+        ValueError: a setting, a recording, the environment or the run directory is not as it must be.
+        Interrupted: after Ctrl-C or SIGTERM; the clone was saved as it was after the last pass.
+    """
+    device = select_device(config.device)
+    bound = bind_environment(config.env, env)
+    run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())
+    config = replace(config, env=bound.config, run_dir=run_dir)
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    set_determinism(config.torch_deterministic)
+
+    state = TrainState(config.training, bound, device, Callbacks(()))
+    with closing(state):
+        spaces = state.sampler.obs_space(), state.sampler.action_space()
+        examples = load_examples(config, *spaces, bound.config.id)
+        learned, held_out = match_scales(state, *hold_out(examples, config.clone.holdout, config.seed))
+        state.reset()
+        _prepare(config, Path(run_dir))
+        _say(
+            f"cloning {len(learned):,} frames of {learned.num_episodes:,} episodes into {run_dir}; "
+            f"{held_out.num_episodes:,} episodes are held out"
+        )
+        rows: list[Row] = []
+
+        def log(row: Row) -> None:
+            _log(row, config, Path(run_dir) / ROWS)
+            rows.append(row)
+
+        with finish_on_interrupt(_say) as interrupted:
+            row = learn(state.model, learned, held_out, config, log, lambda: bool(interrupted()))
+            saved = state.save(Path(run_dir))
+            if how := interrupted():
+                passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
+                raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
+        if _still_falls(rows):
+            _say(
+                "the held-out loss was still falling at the last pass: more passes (clone.epochs) or more recorded episodes may "
+                "make a better clone"
+            )
+        _say(
+            f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
+            f"ppo.teacher={run_dir}"
+        )
+    return CloneResult(Path(run_dir), row, state.net)
+
+
+def _prepare(config: CloneConfig, run_dir: Path) -> None:
+    """Create the run directory, with `config.yaml` (as training does), `clone.yaml` and an empty `clone.jsonl`.
+
+    Raises:
+        ValueError: the directory holds a run, and `overwrite` is not set, or it cannot be written.
+    """
+    prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
+    cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
+    try:
+        (run_dir / CONFIG).write_text(yaml.safe_dump(to_dict(config.training), sort_keys=False))
+        (run_dir / SETTINGS).write_text(yaml.safe_dump(cloning, sort_keys=False))
+        (run_dir / ROWS).write_text("")
+    except OSError as error:
+        raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
+
+
+def _log(row: Row, config: CloneConfig, path: Path) -> None:
+    """Print and store the metrics of a pass.
+
+    Raises:
+        ValueError: they cannot be stored.
+    """
+    try:
+        with open(path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error}; nothing was saved") from error
+    shown = ["loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss"]
+    if config.clone.loss == "cross_entropy":  # the loss is -log_prob: it is not shown twice
+        shown = [name for name in shown if "log_prob" not in name]
+    numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
+    _say(f"pass {row['epoch']}: {numbers}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _still_falls(rows: Sequence[Row]) -> bool:
+    """Whether the held-out loss of the last pass is the lowest, by more than a thousandth of that before."""
+    losses = [float(loss) for row in rows if (loss := row.get("holdout_loss")) is not None]
+    return len(losses) > 1 and losses[-1] < min(losses[:-1]) - 1e-3 * abs(losses[-2])

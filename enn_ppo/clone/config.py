@@ -1,0 +1,72 @@
+"""Settings of behavioural cloning."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.schedule import Scheduled, ScheduleRange
+from rogue_net.checks import HalfOpenUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt, check_fields
+
+Loss = Literal["cross_entropy", "kl", "log_prob"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloningConfig:
+    """How a policy learns from recordings."""
+
+    loss: Loss = "cross_entropy"
+    """What of the recording is imitated: `cross_entropy`: the actions; `kl`: the probabilities of all choices, where logits were
+    recorded; `log_prob`: the log-probabilities of the actions, by their squared error."""
+    epochs: PositiveInt = 20
+    """Passes over the recorded frames."""
+    batch_size: PositiveInt = 512
+    """Frames per optimizer step."""
+    lr: Annotated[Scheduled, ScheduleRange(0)] = "0.002@0 -> 0@1"
+    """Learning rate of AdamW, or a schedule over the passes."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay per unit of learning rate."""
+    max_grad_norm: PositiveFloat = 1.0
+    """The gradient's 2-norm is scaled down to this."""
+    vf_coef: NonNegativeFloat = 0.5
+    """Weight of the value loss: values learn the recorded returns, discounted by `ppo.gamma`."""
+    holdout: HalfOpenUnitInterval = 0.1
+    """Share of the episodes that are not learned from, and tell how well the clone does."""
+    patience: PositiveInt | None = None
+    """Cloning ends after so many passes in which the loss of the held-out episodes has not fallen, and the best pass is kept.
+    null: all passes, and the last is kept."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "clone.")
+        if self.patience is not None and not self.holdout:
+            raise ValueError(f"clone.patience={self.patience} needs episodes that are held out: clone.holdout=0.1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloneConfig(TrainConfig):
+    """Everything that cloning depends on. What is not about cloning is of the training that may go on from the clone."""
+
+    data: str | list[str]
+    """Recorded file, or a list of them."""
+    clone: CloningConfig = field(default_factory=CloningConfig)
+    """How the policy learns from them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        files = self.files
+        if not (isinstance(files, list) and files and all(isinstance(file, str) and file.strip() for file in files)):
+            raise ValueError(f"data must name a recorded file, or a list of some, got {self.data!r}")
+        if self.resume is not None:
+            raise ValueError(f"resume={self.resume} is for training: cloning always starts anew")
+
+    @property
+    def files(self) -> list[str]:
+        """The recorded files."""
+        return [self.data] if isinstance(self.data, str) else self.data
+
+    @property
+    def training(self) -> TrainConfig:
+        """The settings of the training that may go on from the clone."""
+        return TrainConfig(**{each.name: getattr(self, each.name) for each in dataclasses.fields(TrainConfig)})

@@ -1,1 +1,0 @@
-"""Behavioural cloning from recordings."""

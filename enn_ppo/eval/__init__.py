@@ -1,0 +1,1 @@
+"""Evaluation: whole episodes, beside training and by `python -m enn_ppo.eval`."""

@@ -1,0 +1,256 @@
+"""Evaluating a checkpoint: its environment, its opponents, and the files that are asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
+from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.eval.episodes import Estimate, Policy, play_episodes, policy_seed, summarize
+from enn_ppo.eval.video import Video
+from enn_ppo.settings.config import EnvConfig
+from enn_ppo.settings.distributed import check_policies
+from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.training.frames import Frames
+from enn_ppo.training.learning.return_scale import value_unit
+from enn_ppo.training.players import Cast, cast_of
+from enn_ppo.training.recording.recorder import Recorder
+from enn_ppo.training.self_play.opponents import load_opponent
+from entity_gym.agents import TrainEnv
+from entity_gym.batch.vec_obs import VecObs
+from entity_gym.pools.episodes import Episode, EpisodeVecEnv
+from entity_gym.pools.players import players_of
+from entity_gym.pools.seats import SeatedEpisodeVecEnv
+from rogue_net import ActResult, ObsBatch
+
+OPPONENTS = "an opponent is random, past, policies, or a run directory or checkpoint"  # for messages
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Estimates by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
+
+    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
+    """
+
+    estimates: dict[str, Estimate]
+    episodes: list[Episode] = field(repr=False)
+    notes: list[str]  # what differs from training, a sentence each
+    greedy: bool = False  # whether the likeliest actions were taken
+
+    def __str__(self) -> str:
+        lines = []
+        for name, estimate in self.estimates.items():
+            interval = "" if estimate.ci95 is None else f" ± {estimate.ci95:.4f}"
+            lines.append(f"{name}: {estimate.mean:.4f}{interval}  (n = {estimate.n})")
+        return "\n".join([*self.notes, *lines])
+
+
+def evaluate_checkpoint(
+    checkpoint: Checkpoint,
+    config: EpisodesConfig,
+    env: EnvFactory | None,
+    device: torch.device,
+    *,
+    video: Video | None = None,
+    record: Path | None = None,
+    record_logits: bool = False,
+    progress: bool = False,
+) -> EvalResult:
+    """Play `config.episodes` episodes with a checkpoint's policy.
+
+    Args:
+        checkpoint: the policy, its environment and its run.
+        config: number of episodes, opponent and so on.
+        env: the environment, if `env.id` of the checkpoint cannot be imported; as in `train`.
+        device: of the policy.
+        video: films the first episodes, and is written.
+        record: file of samples to record; None: none.
+        record_logits: whether the logits of all choices are recorded too.
+        progress: whether to show a progress bar.
+
+    Raises:
+        ValueError: a setting or the environment is not as it must be, an episode does not end, or a file cannot be written.
+    """
+    run = saved_config(checkpoint)
+    config = replace(config, greedy=bool(run.eval.greedy if config.greedy is None else config.greedy))
+    bound = bind_evaluation(run.env, config, env)
+    if config.opponent == "policies":
+        if record:
+            raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
+        name, checkpoints, cast = _policies_of_run(checkpoint, bound)
+    else:
+        check_players(bound, config)
+        name, checkpoints, cast = "", {"": checkpoint}, None
+    check_whole_worlds(bound, config)
+    with own_random_numbers(config.seed), ExitStack() as stack:
+        whole = EpisodeVecEnv(bound.source, min(config.num_envs, config.episodes), seed=config.seed)
+        stack.callback(whole.close)
+        pool = whole if cast else _seated(whole, bound, config, checkpoint, device)
+        spaces = pool.obs_space(), pool.action_space()
+        policies = {}
+        for number, (each, its) in enumerate(checkpoints.items()):
+            generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
+            fitted = fit_policy(its, *spaces, device, bound.config.id)
+            policies[each] = Policy(fitted, generator, bool(config.greedy), record_logits)
+        own = policies[name].fitted
+        record_step = None
+        if record:
+            recorder = Recorder(record, own.net.obs_space, own.net.action_space, logits=record_logits)
+            stack.callback(recorder.close)
+            critic = own
+            if "value_net" in checkpoint.more_weights:
+                critic = fit_policy(checkpoint, *spaces, device, bound.config.id, "value_net")
+            unit = value_unit(run.ppo.normalize, checkpoint.trainer.get("scale"))
+            record_step = partial(_record_step, recorder, own, critic, unit)
+        episodes = play_episodes(policies, pool, config, cast, video=video, record=record_step, progress=progress)[name]
+    if video:
+        video.write()
+    notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
+    return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy))
+
+
+def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:
+    """The name of a checkpoint's policy, and all policies of its run at the same step, with their players.
+
+    Raises:
+        ValueError: the run has one policy, or another policy has no checkpoint of that step.
+    """
+    home = checkpoint.path.parent.parent  # <run>/<policy>
+    cast = cast_of(check_policies(checkpoint.config.get("policies", {})), bound.source, bound.config.id)
+    if home.name not in cast.policies:
+        raise ValueError(
+            f"opponent=policies needs the run directory of one of several policies, and {home} is none (policies="
+            f"{dict(cast.policies)})"
+        )
+    within = checkpoint.path.relative_to(home)
+    checkpoints = {
+        name: checkpoint if name == home.name else load_checkpoint(home.parent / name / within)
+        for name in cast.policies
+    }
+    return home.name, checkpoints, cast
+
+
+def _seated(
+    pool: EpisodeVecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
+) -> EpisodeVecEnv | SeatedEpisodeVecEnv:
+    """The environments as the policy's player sees them, against an opponent. Without an opponent, the environments themselves.
+
+    Raises:
+        ValueError: there is no such opponent, or it does not fit the environments.
+    """
+    mapping, opponent = players_of(bound.source), config.opponent
+    if opponent is None and checkpoint.trainer.get("self_play") and mapping is not None and mapping.num_players > 1:
+        opponent = str(checkpoint.path)  # it was trained to see as one player: it plays each of them by itself
+    if opponent is None or mapping is None:
+        return pool
+    try:
+        opponents = load_opponent(opponent, checkpoint, pool, device, greedy=bool(config.greedy), seed=config.seed)
+        return SeatedEpisodeVecEnv(pool, mapping, opponents)
+    except Exception as error:
+        error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
+        raise
+
+
+def _record_step(
+    recorder: Recorder,
+    policy: FittedPolicy,
+    critic: FittedPolicy,
+    unit: float,
+    obs: VecObs,
+    batch: ObsBatch,
+    result: ActResult,
+    outcome: VecObs,
+) -> None:
+    """Record a step with the values of the critic, a value of 1 being `unit` in rewards."""
+
+    def values(seen: VecObs) -> Tensor:
+        return critic.net.value(critic.adaptor(ObsBatch.from_vec_obs(seen, batch.device))).cpu() * unit
+
+    done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
+    recorder.add(
+        Frames(
+            obs=batch,
+            env_id=torch.from_numpy(obs.env_id),
+            step=torch.from_numpy(obs.elapsed_step),
+            actions=result.actions,
+            log_probs={name: result.actions[name]._replace(values=each) for name, each in result.log_probs.items()},
+            logits=result.logits,
+            values=result.values * unit if critic is policy else values(obs),
+            rewards=torch.from_numpy(outcome.reward),
+            terminated=done & ~truncated,
+            truncated=truncated,
+            final_values=torch.where(truncated, values(outcome), 0.0) if truncated.any() else torch.zeros(len(obs)),
+        )
+    )
+
+
+def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:
+    """The environment of training with the arguments that `config.env_kwargs` changes.
+
+    Raises:
+        ValueError: there is no such environment, or it does not take these arguments.
+    """
+    return bind_environment(replace(trained_in, kwargs={**trained_in.kwargs, **config.env_kwargs}), env)
+
+
+def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
+    """Check that there are players for `config.opponent`.
+
+    Raises:
+        ValueError: there are none.
+    """
+    mapping = players_of(bound.source)
+    if config.opponent is not None and (mapping is None or mapping.num_players < 2):
+        has = "says nothing of players (see entity_gym.pools.players)" if mapping is None else "has one player"
+        raise ValueError(
+            f"opponent={config.opponent} needs an environment with several players, and {bound.config.id} {has}"
+        )
+
+
+def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
+    """Number of environments that make one world, and are played together.
+
+    Raises:
+        ValueError: `config` asks for parts of worlds.
+    """
+    num_agents = bound.source.num_agents if isinstance(bound.source, TrainEnv) else 1
+    for name in ("episodes", "num_envs"):
+        value = getattr(config, name)
+        if value % num_agents:
+            raise ValueError(
+                f"{config._section}{name} is {value}; it must be a multiple of {num_agents}: each world of {bound.config.id} has "
+                f"{num_agents} agents, and each of them is an environment"
+            )
+    return num_agents
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed the global random generators within this context, and restore them afterwards.
+
+    Policies and environments have generators of their own. Making a network, and what users' environments do, may not.
+    """
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+    devices = range(torch.cuda.device_count()) if initialized else ()
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        try:
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -1,0 +1,161 @@
+"""Playing whole episodes with one policy or several, and estimates from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from statistics import fmean, stdev
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from enn_ppo.checkpoints.fit import FittedPolicy
+from enn_ppo.eval.video import Video
+from enn_ppo.settings.evaluation import EpisodesConfig
+from enn_ppo.training.players import Cast
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.pools.episodes import Episode, EpisodeTracker, EpisodeVecEnv
+from entity_gym.pools.players import Seating
+from entity_gym.pools.seats import PlayersTracker, SeatedEpisodeVecEnv
+from rogue_net import ActResult, ObsBatch
+
+_COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of `n` episodes; with 95 % probability the true mean is within `ci95` of it (None for a single episode)."""
+
+    mean: float
+    ci95: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy in the environments of an evaluation."""
+
+    fitted: FittedPolicy  # to these environments
+    generator: torch.Generator  # of the sampling, on the policy's device
+    greedy: bool = False
+    logits: bool = False  # whether the logits of all choices are returned too
+
+    def act(self, obs: VecObs) -> tuple[ObsBatch, ActResult]:
+        """Choose actions. Returns the policy's input, and the result."""
+        batch = self.fitted.adaptor(ObsBatch.from_vec_obs(obs, self.generator.device))
+        return batch, self.fitted.net.act(batch, greedy=self.greedy, generator=self.generator, logits=self.logits)
+
+
+@torch.no_grad()
+def play_episodes(
+    policies: Mapping[str, Policy],
+    pool: EpisodeVecEnv | SeatedEpisodeVecEnv,
+    config: EpisodesConfig,
+    cast: Cast | None = None,
+    *,
+    video: Video | None = None,
+    record: Callable[[VecObs, ObsBatch, ActResult, VecObs], None] | None = None,
+    progress: bool = False,
+) -> dict[str, list[Episode]]:
+    """Play `config.episodes` episodes, in rounds of one in each environment, every one of them to its end.
+
+    Whether an episode counts thus never depends on its length: taking the first to finish would favour short ones.
+
+    Args:
+        policies: name -> policy; a single one without a `cast`.
+        pool: the environments.
+        config: number, seed and longest episode.
+        cast: which policy plays which players. None: the policy acts for all that the pool shows.
+        video: films the first episodes.
+        record: without a `cast`, called after each step with the observations, the policy's input, its result, and the
+            observations that followed.
+        progress: whether to show a progress bar.
+
+    Returns:
+        Name -> the episodes, with the rewards of that policy's players.
+
+    Raises:
+        ValueError: an episode is longer than `config.max_episode_steps`.
+    """
+    (name, *_), num_done = policies, 0
+    episodes: dict[str, list[Episode]] = {each: [] for each in policies}
+    tracker = PlayersTracker(len(pool), cast.policies) if cast else EpisodeTracker(len(pool))
+    with tqdm(total=config.episodes, unit=" episodes", disable=None if progress else True) as bar:
+        while num_done < config.episodes:
+            seed = None if num_done else config.seed
+            obs, running = pool.reset(seed, env_id=range(min(len(pool), config.episodes - num_done)))
+            tracker.reset()
+            if video:
+                video.start(pool.render, running)
+            while len(running):
+                _check_lengths(tracker.lengths, config.max_episode_steps)
+                if cast:
+                    step = pool.step(_act_together(policies, cast, obs))
+                else:
+                    batch, result = policies[name].act(obs)
+                    step = pool.step(result.to_buffers())
+                    if record:
+                        record(obs, batch, result, step.was_running.obs)
+                outcome, env_id = step.was_running
+                if video:
+                    video.add(pool.render, env_id)
+                if isinstance(tracker, PlayersTracker):
+                    assert cast
+                    ended = tracker.step(outcome, Seating(outcome, cast.mapping).rewards)
+                else:
+                    ended = [{name: episode} for episode in tracker.step(outcome)]
+                for of_policies in ended:
+                    for each, episode in of_policies.items():
+                        episodes[each].append(episode)
+                num_done += len(ended)
+                bar.update(len(ended))
+                obs, running = step.still_running
+    return episodes
+
+
+def _act_together(policies: Mapping[str, Policy], cast: Cast, obs: VecObs) -> dict[str, VecAction]:
+    """The actions of all players, each chosen by its policy from what the player sees."""
+    seating, parts = Seating(obs, cast.mapping), []
+    for player, name in enumerate(cast.played_by):
+        part = seating.part(player)
+        parts.append((part, policies[name].act(seating.show(part))[1].to_buffers()))
+    return seating.join(parts)
+
+
+def policy_seed(seed: int, number: int) -> int:
+    """Seed of the sampling of a run's policy `number`; that of the first one is `seed`."""
+    if number == 0:
+        return seed
+    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """Estimates of rewards, lengths, and all numbers in the episodes' infos; NaN counts as absent."""
+    values: dict[str, list[float]] = {
+        "episodic_reward": [episode.reward for episode in episodes],
+        "episode_length": [float(episode.length) for episode in episodes],
+    }
+    for episode in episodes:
+        for name, value in episode.info.items():
+            if isinstance(value, Real) and not math.isnan(value) and name not in _COUNTED_FROM_OUTSIDE:
+                values.setdefault(name, []).append(float(value))
+    return {name: _estimate(numbers) for name, numbers in values.items()}
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    """Mean and 1.96 standard errors, the normal approximation of the 95 % interval."""
+    ci95 = 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Estimate(fmean(values), ci95, len(values))
+
+
+def _check_lengths(lengths: NDArray[np.int64], limit: int) -> None:
+    if lengths.max() >= limit:
+        raise ValueError(
+            f"environment {int(lengths.argmax())} has played {limit} steps without ending its episode "
+            f"(max_episode_steps={limit}); "
+            "give the environment a step limit that truncates, or raise max_episode_steps"
+        )

@@ -1,0 +1,58 @@
+"""Evaluation: exactly as many episodes as asked for, every environment counted fairly.
+
+python -m enn_ppo.eval checkpoint=outputs/my_run episodes=200
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.eval.checkpoint import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.episodes import Estimate
+from enn_ppo.eval.video import Video
+from enn_ppo.settings.config import EvalConfig
+from enn_ppo.training.environment import EnvFactory
+
+__all__ = ["Estimate", "EvalResult", "evaluate"]
+
+
+def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
+    """Play `config.episodes` episodes with a checkpoint's policy; print, and write what the config asks for.
+
+    Args:
+        config: every setting.
+        env: the environment where the checkpoint's own `env.id` cannot be imported; as in `train`.
+
+    Raises:
+        ValueError: a setting, the checkpoint or the environment is not as it must be, or an episode does not end.
+    """
+    device = select_device(config.device)
+    checkpoint = load_checkpoint(Path(config.checkpoint))
+    video = Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None
+    record = Path(config.record) if config.record else None
+    result = evaluate_checkpoint(
+        checkpoint, config, env, device, video=video, record=record, record_logits=config.record_logits, progress=True
+    )
+    print(result)
+    for file in (config.render, config.record):
+        if file:
+            print(f"wrote {file}")
+    if config.output:
+        world = checkpoint.config["env"]
+        report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
+            "checkpoint": str(checkpoint.path),
+            "env": world["id"],
+            "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
+            "seed": config.seed,
+            "greedy": result.greedy,
+            "opponent": config.opponent,
+        }
+        try:
+            Path(config.output).parent.mkdir(parents=True, exist_ok=True)
+            Path(config.output).write_text(json.dumps(report, indent=2) + "\n")
+        except OSError as error:
+            raise ValueError(f"output {config.output} cannot be written: {error}") from error
+    return result

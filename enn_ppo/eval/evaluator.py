@@ -1,0 +1,311 @@
+"""Evaluation during training, in a process of its own or in line. Checkpoints are evaluated, so every result can be reproduced.
+
+    evaluator = Evaluator(config.eval, ...)
+    if evaluator.is_due(before, state.step):
+        evaluator.submit(saved_checkpoint, state.step)
+    if done := evaluator.poll():
+        row |= done.metrics
+
+An evaluation that fails prints a line, and training continues.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.fit import adapt_spaces
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.eval.checkpoint import (
+    OPPONENTS,
+    bind_evaluation,
+    check_players,
+    check_whole_worlds,
+    evaluate_checkpoint,
+    own_random_numbers,
+)
+from enn_ppo.eval.episodes import Estimate
+from enn_ppo.eval.process import EvaluationProcess, ProcessDied
+from enn_ppo.eval.video import Video
+from enn_ppo.settings.config import EnvConfig, TrainEvalConfig
+from enn_ppo.training.environment import EnvFactory
+from enn_ppo.training.self_play.opponents import load_opponent
+from enn_ppo.training.tracking.logger import read_metrics
+from enn_ppo.training.tracking.run_dir import METRICS, VIDEOS
+from entity_gym.actions import ActionSpace
+from entity_gym.pools.episodes import EpisodeVecEnv
+from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
+from entity_gym.spaces import ObsSpace
+
+TRIES = 2  # an evaluation whose process dies is tried so often
+PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
+
+
+class EvalRow(NamedTuple):
+    """A finished evaluation."""
+
+    step: int  # of the policy that was evaluated
+    metrics: dict[str, float]  # `eval/<name>`, `eval/<name>_ci95`, `eval/step`, `eval/seconds`
+    score: float  # the mean episodic reward
+    notes: list[str]  # what differs from training, a sentence each
+
+
+def evaluate_step(
+    step: int,
+    checkpoint: Path,
+    config: TrainEvalConfig,
+    env: EnvFactory | None,
+    device: str,
+    run_dir: Path,
+    deterministic: bool,
+) -> EvalRow:
+    """Evaluate the checkpoint of a step, with one thread. The numbers are the same in any process."""
+    started = time.perf_counter()
+    video = None
+    if config.video:
+        file = run_dir / VIDEOS / f"step_{step:012d}.{config.video_format}"
+        video = Video(file, config.video, f"eval.video={config.video}")
+    torch.use_deterministic_algorithms(deterministic)
+    with _one_thread():
+        result = evaluate_checkpoint(load_checkpoint(checkpoint), config, env, select_device(device), video=video)
+    metrics = as_metrics(result.estimates)
+    metrics |= {"eval/step": float(step), "eval/seconds": time.perf_counter() - started}
+    return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes)
+
+
+class Evaluator:
+    """Evaluates checkpoints of a run, one after the other.
+
+    Args:
+        config: settings of evaluations.
+        env: the environment, if it cannot be imported by name; as in `train`.
+        device: `cpu`, `cuda` or `auto`.
+        run_dir: of the run; videos are written as `videos/step_<12 digits>.gif` or `.mp4`.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        config: TrainEvalConfig,
+        env: EnvFactory | None,
+        device: str,
+        run_dir: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self._env, self._device, self._run_dir, self._say = env, device, run_dir, say
+        # step and evaluation, of those that are unfinished, oldest first; the process runs the first
+        self._waiting: deque[tuple[int, Callable[[], EvalRow]]] = deque()
+        self._finished: deque[EvalRow] = deque()  # not returned by `poll` yet
+        self._process: EvaluationProcess | None = None
+        self._asked = False  # whether the process is running the first of `_waiting`
+        self._deaths = 0  # of processes that ran it
+        self._told: set[str] = set()
+        self._said_behind = 0  # number of evaluations behind in the last warning
+
+    def is_due(self, before: int, after: int, last: bool = False) -> bool:
+        """Whether an update from step `before` to `after` passes a multiple of the interval, or is the last of the run."""
+        interval = self.config.interval
+        return interval is not None and (last or after // interval > before // interval)
+
+    def submit(self, checkpoint: Path, step: int) -> None:
+        """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        evaluation = partial(
+            evaluate_step, step, checkpoint, self.config, self._env, self._device, self._run_dir, deterministic
+        )
+        self._waiting.append((step, evaluation))
+        if self.config.process:
+            self._advance()
+            self._say_if_behind(step)
+        else:
+            answer: EvalRow | ErrorReport
+            try:
+                answer = evaluation()
+            except Exception as error:
+                answer = ErrorReport.of(error)
+            self._take(answer)
+
+    def _say_if_behind(self, step: int) -> None:
+        """Warn if evaluations are two or more behind, and again each time that number has doubled."""
+        behind = len(self._waiting) - 1
+        if behind < 2 * max(1, self._said_behind):
+            return
+        self._said_behind = behind
+        self._say(
+            f"evaluations are behind: at step {step:,}, {behind + 1} are under way, the first of step {self._waiting[0][0]:,}; "
+            "take fewer eval.episodes, a longer eval.interval, or eval.process=false, with which training waits"
+        )
+
+    def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
+        """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
+
+        Evaluations that are in metrics.jsonl already are left out. If a checkpoint was not kept, a line says so.
+        """
+        if self.config.interval is None:
+            return
+        metrics = self._run_dir / METRICS
+        told = {row.get("eval/step") for row in (read_metrics(metrics) if metrics.is_file() else [])}
+        for step in steps:
+            if step in told:
+                continue
+            checkpoint = checkpoints / f"step_{step:012d}"
+            if checkpoint.is_dir():
+                self.submit(checkpoint, step)
+            else:
+                self._say(f"step {step:,} is not evaluated any more: {checkpoint} is gone")
+
+    @property
+    def pending_steps(self) -> list[int]:
+        """Steps of the evaluations that `poll` has not returned yet, in the order in which they were submitted."""
+        return [row.step for row in self._finished] + [step for step, _ in self._waiting]
+
+    def poll(self) -> EvalRow | None:
+        """The oldest finished evaluation that was not returned yet; one at a time, as each goes into a row of metrics."""
+        self._advance()
+        return self._finished.popleft() if self._finished else None
+
+    def wait(self, stop: Callable[[], object] = lambda: False) -> EvalRow | None:
+        """Wait for an evaluation that is running, until `stop()` is true."""
+        while True:
+            row = self.poll()
+            if row or not self._waiting or stop():
+                return row
+            if self._process:
+                self._process.has_answered(PATIENCE)
+
+    def close(self) -> None:
+        """End the process. Unfinished evaluations stay in `pending_steps`. May be called twice."""
+        if self._process:
+            self._process.close()
+            self._process, self._asked = None, False
+
+    def _advance(self) -> None:
+        """Receive a result from the process if there is one, and send the next evaluation. Does not wait."""
+        if self._process and self._process.has_answered():
+            try:
+                self._take(self._process.answer())
+            except ProcessDied as death:
+                self._bury(death)
+        if self._waiting and not self._asked:
+            try:
+                self._process = self._process or EvaluationProcess(self.config.niceness)
+                self._process.ask(self._waiting[0][1])
+                self._asked = True
+            except (OSError, ValueError) as error:
+                self._say(f"{self._first()} is given up: {error}")
+                self._next()
+
+    def _take(self, answer: EvalRow | ErrorReport) -> None:
+        """Take in the result of the first evaluation."""
+        if isinstance(answer, EvalRow):
+            self._finished.append(answer)
+            for note in answer.notes:
+                if note not in self._told:
+                    self._say(f"in evaluations, {note}")
+                    self._told.add(note)
+        else:
+            self._say(f"{self._first()} failed: {answer.type_name}: {' '.join(answer.message.split())}")
+        self._next()
+
+    def _bury(self, death: ProcessDied) -> None:
+        """Start a process that has ended again, unless it has ended too often."""
+        self._process = None
+        if not self._asked:
+            self._say(f"the evaluation process {death}; the next evaluation starts it again")
+            return
+        self._asked = False
+        self._deaths += 1
+        if self._deaths < TRIES:
+            self._say(f"the evaluation process {death}; it is started again, and with it {self._first()}")
+        else:
+            self._say(f"the evaluation process {death} again; {self._first()} is given up")
+            self._next()
+
+    def _first(self) -> str:
+        return f"the evaluation of step {self._waiting[0][0]:,}"
+
+    def _next(self) -> None:
+        self._waiting.popleft()
+        self._asked, self._deaths = False, 0
+
+
+def check_evaluation(
+    config: TrainEvalConfig,
+    trained_in: EnvConfig,
+    env: EnvFactory | None,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> None:
+    """Check before training that evaluations will work.
+
+    Args:
+        config: settings of evaluations.
+        trained_in: the environment of training.
+        env: the environment, if it cannot be imported by name; as in `train`.
+        obs_space: of training.
+        action_space: of training.
+
+    Raises:
+        ValueError: the environment does not take `eval.env_kwargs`, has other spaces with them, has no second player for
+            `eval.opponent`, or cannot be rendered for `eval.video`; there is no such opponent; the video format cannot be
+            written; or the environment cannot be sent to a process.
+    """
+    if config.interval is None:
+        return
+    if config.process:
+        try:
+            pickled_for_worker(env)
+        except ValueError as error:
+            raise ValueError(f"eval.process=true: {error}; or evaluate in line, with eval.process=false") from error
+    video = None
+    if config.video:
+        video = Video(Path(f"videos/step.{config.video_format}"), 1, f"eval.video={config.video}")
+    try:
+        bound = bind_evaluation(trained_in, config, env)
+        check_players(bound, config)
+        fewest = check_whole_worlds(bound, config)
+        with own_random_numbers(config.seed), closing(EpisodeVecEnv(bound.source, fewest, seed=config.seed)) as pool:
+            spaces = pool.obs_space(), pool.action_space()
+            adapt_spaces(obs_space, action_space, *spaces, name="the policy of this run", env=bound.config.id)
+            # these opponents do not exist before training
+            if config.opponent not in (None, "past", "policies"):
+                load_opponent(str(config.opponent), None, pool, torch.device("cpu"))
+            if video:
+                _, running = pool.reset()
+                video.start(pool.render, running)
+    except ValueError as error:
+        if config.opponent:
+            error.add_note(f"(with eval.opponent={config.opponent}; {OPPONENTS})")
+        if config.env_kwargs:
+            error.add_note(f"(with eval.env_kwargs={config.env_kwargs})")
+        raise
+
+
+def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[str, float]:
+    """Estimates as metrics `<group>/<name>`, and `<group>/<name>_ci95` if there is an interval."""
+    metrics = {}
+    for name, estimate in estimates.items():
+        metrics[f"{group}/{name}"] = estimate.mean
+        if estimate.ci95 is not None:
+            metrics[f"{group}/{name}_ci95"] = estimate.ci95
+    return metrics
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Use one thread, so that results do not depend on the number of threads, and training keeps the others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,1 +1,0 @@
-"""Playing whole episodes to see how good a policy is."""

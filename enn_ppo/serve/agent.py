@@ -1,0 +1,259 @@
+"""A trained policy that plays in a program: `load_agent("outputs/my_run")` instead of the trainer's agent.
+
+    agent = load_agent("outputs/my_run")        # or a checkpoint, or one file that `save_agent` wrote
+    move = agent.act(Obs(Move, score=game.score, entities=[*game.foods], actors=[game.head]))
+    decision = agent.decide(obs)                # the same, with probabilities and the value of the position
+
+Nothing of the trainer is imported. Entity types, features, actions and choices are found by their names: features that the
+policy does not know are ignored, and entities of types that it does not know are hidden from it; without those that it needs,
+nothing is decided. A decision takes milliseconds, and the first one some time more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_checkpoint_or_agent, write_agent
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
+from enn_ppo.checkpoints.policy import load_net, saved_config
+from enn_ppo.training.learning.return_scale import value_unit
+from entity_gym.actions import Action, ActionSpace
+from entity_gym.actions.choices import ActionsOfEach
+from entity_gym.agents.agent import Agent, Handle, Obs, check_obs
+from entity_gym.batch.batching import batch_frames, batch_observations
+from entity_gym.batch.frame import FrameReader
+from entity_gym.environment import Observation
+from entity_gym.errors import nearest
+from entity_gym.pools.slots import check_seed
+from entity_gym.spaces import Entity, ObsSpace
+from rogue_net import ObsBatch
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Decision(Generic[A]):
+    """A decision of a policy: actions, probabilities and value."""
+
+    actions: list[A]  # of each actor
+    labels: tuple[str, ...]  # of the C choices
+    probabilities: NDArray[np.float32]  # (A, C) of each actor's choices; those that are not allowed have 0
+    value: float  # discounted rewards that are expected from here on, in the unit of the training
+
+
+class _Fit(NamedTuple):
+    """The policy, fitted to the spaces of a program."""
+
+    policy: FittedPolicy
+    obs_space: ObsSpace
+    action_space: dict[str, ActionSpace]
+
+
+class TrainedAgent(Agent):
+    """A checkpoint's policy; `load_agent` makes it.
+
+    Args:
+        checkpoint: whose policy.
+        greedy: the likeliest choice is always taken; otherwise choices are sampled.
+        seed: of the sampling.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
+        self._name = f"checkpoint {checkpoint.path}"
+        self._net = load_net(checkpoint)
+        self._net.eval()
+        self._greedy = greedy
+        self._generator = torch.Generator().manual_seed(seed)
+        self._types: dict[str, Entity] = {}  # that the program has shown
+        self._fits: dict[str, _Fit] = {}  # for each action
+
+    @property
+    def news(self) -> str:
+        """Spaces of the program that the policy was not trained with, in one line; empty if there are none."""
+        return "; ".join(dict.fromkeys(fit.policy.news for fit in self._fits.values() if fit.policy.news))
+
+    def act_async(self, obs: Obs[A]) -> Handle[A]:
+        """Decide at once; see `Agent.act_async`.
+
+        Raises:
+            ValueError: `obs` lacks what the policy needs; names it.
+        """
+        actions = self.decide(obs).actions
+        return Handle(obs, lambda: actions)
+
+    def decide(self, obs: Obs[A]) -> Decision[A]:
+        """Choose actions; with the probability of each choice, and the value.
+
+        Raises:
+            ValueError: `obs` lacks what the policy needs; names it.
+        """
+        check_obs(obs)
+        fit = self._fit(obs)
+        name, choices = obs.choices.name, obs.choices
+        batch = ObsBatch.from_vec_obs(
+            batch_observations([obs.to_observation()], fit.obs_space, fit.action_space, "the program")
+        )
+        result = fit.policy.net.act(fit.policy.adaptor(batch), self._greedy, generator=self._generator, logits=True)
+        assert result.logits is not None
+        actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
+        probabilities = result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
+        return Decision(actions, choices.labels, probabilities, float(result.values[0]))
+
+    def _fit(self, obs: Obs[A]) -> _Fit:
+        """Fit the policy to the entity types that the program has shown until now, and to the action of `obs`."""
+        for name, shown in obs.types().items():
+            if name not in self._types:
+                self._types[name] = shown.entity
+                self._fits.clear()
+            elif self._types[name] != shown.entity:
+                raise ValueError(
+                    f"the entity type {name!r} is {self._types[name]} since this agent was first shown one, and is now "
+                    f"{shown.entity}: a type stays as it is; call load_agent again for a class that has changed"
+                )
+        action, space, known = obs.choices.name, obs.choices.space, self._net
+        if action not in known.action_space:
+            raise ValueError(
+                f"{self._name} was not trained for the action {action!r}; {nearest(action, known.action_space)}"
+            )
+        if action not in self._fits or self._fits[action].action_space[action] != space:
+            entities = {**known.obs_space.entities, **self._types}  # known types may be shown later
+            obs_space = ObsSpace(entities, known.obs_space.global_features, known.obs_space.global_kinds)
+            action_space: dict[str, ActionSpace] = {**known.action_space, action: space}
+            policy = fit_net(known, obs_space, action_space, torch.device("cpu"), self._name, "the program")
+            policy.net.eval()
+            self._fits[action] = _Fit(policy, obs_space, action_space)
+        return self._fits[action]
+
+
+@dataclass(frozen=True)
+class PolicyDecision:
+    """A decision of a policy in one observation: actions, probabilities and value."""
+
+    actions: dict[str, Action]  # as `Environment.act` takes them
+    probabilities: dict[
+        str, Any
+    ]  # discrete action -> of each actor, how likely each choice was: lists, as in docs/protocol.md
+    value: float  # discounted rewards that are expected from here on
+
+
+class TrainedPolicy:
+    """A checkpoint's policy that is asked about observations of the world that it was trained in; `load_policy` makes it.
+
+    Args:
+        checkpoint: whose policy.
+        greedy: the likeliest action is always taken; otherwise actions are sampled.
+        seed: of the sampling.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
+        self._net = load_net(checkpoint).eval()
+        self._critic = load_net(checkpoint, "value_net").eval() if "value_net" in checkpoint.more_weights else self._net
+        self._unit = value_unit(saved_config(checkpoint).ppo.normalize, checkpoint.trainer.get("scale"))
+        self._reader = FrameReader(self._net.obs_space, self._net.action_space, "the observation")
+        self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
+
+    @property
+    def obs_space(self) -> ObsSpace:
+        """Observation space of its training."""
+        return self._net.obs_space
+
+    @property
+    def action_space(self) -> dict[str, ActionSpace]:
+        """Action space of its training."""
+        return dict(self._net.action_space)
+
+    @overload
+    def act(self, observation: Observation) -> PolicyDecision: ...
+
+    @overload
+    def act(self, observation: Sequence[Observation]) -> list[PolicyDecision]: ...
+
+    @torch.no_grad()
+    def act(self, observation: Observation | Sequence[Observation]) -> PolicyDecision | list[PolicyDecision]:
+        """Decide in one observation, or in several at once.
+
+        Raises:
+            ValueError: an observation does not fit the spaces; says what does not.
+        """
+        observations = [observation] if isinstance(observation, Observation) else list(observation)
+        if not observations:
+            return []
+        frames = [self._reader.read(each, i) for i, each in enumerate(observations)]
+        env_id, first = np.arange(len(frames)), np.zeros(len(frames), np.int64)
+        batch = ObsBatch.from_vec_obs(batch_frames(frames, observations, env_id, first, self._reader))
+        result = self._net.act(batch, self._greedy, generator=self._generator, logits=True)
+        assert result.logits is not None
+        values = result.values if self._critic is self._net else self._critic.value(batch)
+        told = ActionsOfEach(result.to_buffers(), 0, len(frames), self.action_space)
+        decisions = []
+        for k, frame in enumerate(frames):
+            probabilities = {}
+            for name, offer in frame.actions.items():
+                space = self._net.action_space[name]
+                if space.discrete:
+                    rows, offsets = result.logits[name]
+                    own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().numpy()
+                    probabilities[name] = space.probabilities_to_json(own, offer, frame.ids)
+            actions = told.of(k, frame.actions, frame.ids)
+            decisions.append(PolicyDecision(dict(actions), probabilities, float(values[k]) * self._unit))
+        return decisions[0] if isinstance(observation, Observation) else decisions
+
+
+def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedPolicy:
+    """A trained policy to ask about observations: `load_policy("outputs/my_run").act(env.reset()).actions`.
+
+    Args:
+        path: a run directory, one of its checkpoints, or a file that `save_agent` wrote.
+        greedy: the likeliest action is always taken; otherwise actions are sampled.
+        seed: of the sampling.
+
+    Raises:
+        ValueError: there is no policy at `path`.
+    """
+    check_seed(seed)
+    return TrainedPolicy(load_checkpoint_or_agent(Path(path)), greedy=greedy, seed=seed)
+
+
+def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:
+    """A trained policy as an agent. Loading never executes code.
+
+    Args:
+        path: a run directory, one of its checkpoints, or a file that `enn_ppo.export` or `save_agent` wrote.
+        greedy: the likeliest choice is always taken; otherwise choices are sampled.
+        seed: of the sampling, at least 0; the same one plays the same.
+
+    Raises:
+        ValueError: there is no policy at `path`, it is damaged, or it was written by another version; or an argument cannot be;
+            says which.
+    """
+    if not isinstance(path, str | Path):
+        raise ValueError(
+            f"load_agent: path is {path!r:.200}; it must name a run directory, a checkpoint or an agent file"
+        )
+    if not isinstance(greedy, bool):
+        raise ValueError(f"load_agent: greedy is {greedy!r:.200}; it must be True or False")
+    check_seed(seed)
+    return TrainedAgent(load_checkpoint_or_agent(Path(path)), greedy=greedy, seed=seed)
+
+
+def save_agent(path: str | Path, file: str | Path) -> Path:
+    """Write the policy of a checkpoint, and what is needed to play it, into one file.
+
+    Args:
+        path: a run directory, or one of its checkpoints.
+        file: what to write; an agent file that is there is replaced, and nothing else is.
+
+    Returns:
+        `file`.
+
+    Raises:
+        ValueError: there is no policy at `path`, or the file cannot be written, or is there and no agent.
+    """
+    return write_agent(load_checkpoint(Path(path)), Path(file))

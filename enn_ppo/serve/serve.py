@@ -1,0 +1,67 @@
+"""The policy server: programs in any language ask it what to do, by the protocol of docs/protocol.md.
+
+python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from enn_ppo.checkpoints import load_checkpoint_or_agent
+from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.serve.policy import ServedPolicies
+from enn_ppo.serve.server import PolicyServer, Served
+from enn_ppo.settings.serving import ServeConfig
+
+__all__ = ["ServeConfig", "Served", "serve"]
+
+
+def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Served:
+    """Answer clients until Ctrl-C or SIGTERM comes.
+
+    Args:
+        config: every setting.
+        say: prints a line for the user; None: on standard output, at once.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ValueError: a setting or the checkpoint is not as it must be, or the address cannot be listened on.
+    """
+    say = say or partial(print, flush=True)
+    device = select_device(config.device)
+    policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
+    policies.policy(None)  # what is wrong with it comes to light now
+
+    def started(port: int) -> None:
+        say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
+        if not _is_loopback(config.host):
+            say(f"host={config.host} is not this machine alone: whoever reaches it can ask, without a password")
+
+    async def serve_until_stopped() -> Served:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        with suppress(
+            NotImplementedError, RuntimeError, ValueError
+        ):  # not on every system, and in the main thread alone
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop.set)
+        return await PolicyServer(config, policies, say).run(stop, started)
+
+    served = asyncio.run(serve_until_stopped())
+    say(f"served {served.decisions:,} decisions in {served.batches:,} batches to {served.clients:,} clients")
+    return served
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

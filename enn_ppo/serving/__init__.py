@@ -1,1 +1,0 @@
-"""The policy server: choosing actions (`policy`), and connections (`server`)."""

@@ -1,0 +1,250 @@
+"""Composing the settings of every job from the command line, with Hydra.
+
+All jobs of `--multirun` are composed and checked before the first one starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+
+from enn_ppo.clone.config import CloneConfig
+from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.schema import plain, section_of
+from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.sweep.config import SweepConfig
+from rogue_net.config import RogueNetConfig
+
+T = TypeVar("T")
+
+#: Sections of training with a group each, which has the choice `default` and those of configs/<section>, of which there are
+#: none so far, and of the user's own folder.
+SECTIONS = ("rollout", "net", "optim", "value_optim", "ppo", "eval", "self_play", "logger")
+_OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # mappings that take any name
+_EXAMPLES = {
+    "env.id": "env.id=my_pkg.my_env:MyEnv",
+    "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
+    "data": "data=<recorded file>",
+}
+
+
+class Arguments(NamedTuple):
+    """The arguments of a command."""
+
+    overrides: list[str]  # `name=value`
+    multirun: bool = False  # whether there is a job for every combination of values
+    jobs: int = 1  # number that runs at a time
+    config_dir: Path | None = None  # with config files of the user
+    show: bool = False  # only print the settings
+    help: bool = False  # only print the help page
+
+
+class Composed(NamedTuple):
+    """The settings of one job."""
+
+    config: DictConfig
+    typed: tuple[str, ...]  # this job's overrides
+    job: int | None  # number of a job of `--multirun`
+    choices: Mapping[str, str]  # group -> choice
+    config_dir: Path | None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; settings are written name=value, and --help shows them all")
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Parse the arguments: flags, `jobs=n`, and overrides.
+
+    Raises:
+        ValueError: a flag is unknown, `jobs` is no positive number, or is given without `--multirun`.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--cfg", choices=["job"])
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_argument("--version", action="version", version=version("enn-ppo"))
+    parser.add_argument("overrides", nargs="*")
+    given = parser.parse_intermixed_args(list(arguments))
+    numbers = [argument.removeprefix("jobs=") for argument in given.overrides if argument.startswith("jobs=")]
+    for number in numbers:
+        if not re.fullmatch(r"[1-9]\d*", number):
+            raise ValueError(f"jobs must be how many jobs of a sweep run at a time, at least 1, got {number!r}")
+        if not given.multirun:
+            raise ValueError(f"jobs={number} is about the jobs of a sweep: add --multirun")
+    overrides = [argument for argument in given.overrides if not argument.startswith("jobs=")]
+    for override in overrides:
+        if re.match(r"[+~]*hydra[./]", override):
+            raise ValueError(f"{override} is a setting of Hydra, which only composes the settings here")
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise ValueError(f"--config-dir: folder '{given.config_dir}' not found")
+    jobs = int(numbers[-1]) if numbers else 1
+    return Arguments(overrides, given.multirun, jobs, given.config_dir, bool(given.cfg), given.help)
+
+
+def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> list[T]:
+    """Compose the settings of every job, and return what `make` makes of each.
+
+    Args:
+        name: of the command: `train`, `eval` and so on.
+        arguments: of the command line; with `show`, the settings are printed and nothing is returned.
+        make: Hydra's search path is set while it runs.
+
+    Raises:
+        ValueError: a setting is not allowed; and errors of Hydra, see `mistakes.told`.
+    """
+    _store_defaults()
+    overrides = [_quoted(override) for override in arguments.overrides]
+    made: list[T] = []
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_directory())):
+        combinations = _combinations(overrides) if arguments.multirun else [overrides]
+        for number, typed in enumerate(combinations):
+            composed = compose_one(name, typed, arguments.config_dir, number if arguments.multirun else None)
+            if arguments.show:
+                print(OmegaConf.to_yaml(composed.config).rstrip())
+                continue
+            try:
+                made.append(make(composed))
+            except Exception as error:
+                if arguments.multirun:
+                    error.add_note(f"(job {number + 1} of the sweep: {' '.join(typed)})")
+                raise
+    return made
+
+
+def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: int | None = None) -> Composed:
+    """Compose the settings of one job, while Hydra is initialized."""
+    searched = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+    overrides = [f"++{override}" if open_name(override) else override for override in typed]
+    try:
+        config = hydra_compose(config_name=name, overrides=[*overrides, *searched], return_hydra_config=True)
+    except (ValueError, yaml.YAMLError) as error:  # errors of Hydra, and files that are not YAML
+        raise ValueError(f"the settings {' '.join(typed)} cannot be composed: {error}") from error
+    choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+    with open_dict(config):
+        del config.hydra
+    return Composed(config, tuple(typed), job, choices, config_dir)
+
+
+def config_directory() -> Path:
+    """The folder `configs`: inside the installed package, or at the top of a checkout.
+
+    Raises:
+        ValueError: neither exists.
+    """
+    package = Path(__file__).resolve().parents[2]
+    candidates = (package / "configs", package.parent / "configs")
+    for candidate in candidates:
+        if (candidate / "env").is_dir():
+            return candidate
+    raise ValueError(f"configs/env is missing: looked in {' and '.join(map(str, candidates))}; reinstall enn-ppo")
+
+
+def open_name(override: str) -> str | None:
+    """The name that an override sets in a mapping that takes any name, or the mapping's; None of another override."""
+    name = re.match(rf"({_OPEN}(?:\.[^.=]+)?)[^=]*=", override)
+    return name and name[1]
+
+
+def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str, Any]:
+    """Convert a composed config to nested dictionaries, and resolve its interpolations.
+
+    Raises:
+        ValueError: a required setting (`???`) has no value, unless these may be missing.
+    """
+    if not allow_missing:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            example = _EXAMPLES.get(missing[0], f"{missing[0]}=<value>")
+            raise ValueError(f"{missing[0]} has no value, and no default: add {example} to the command")
+    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=not allow_missing)
+    assert isinstance(values, dict)
+    return {str(name): value for name, value in values.items()}
+
+
+def _combinations(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each job: every combination of the listed values; the last one varies fastest."""
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    values = []
+    for override in parser.parse_overrides(list(overrides)):
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise ValueError(f"{override.input_line} has no end of values: list them, as in seed=1,2,3")
+        key = override.get_key_element()
+        swept = override.sweep_string_iterator() if override.is_sweep_override() else None
+        values.append([str(override.input_line)] if swept is None else [f"{key}={value}" for value in swept])
+    return [list(combination) for combination in product(*values)]
+
+
+def _quoted(argument: str) -> str:
+    """Quote the schedules in an argument: Hydra's grammar has no `>`.
+
+    Raises:
+        ValueError: the shell has read `->` as a redirection.
+    """
+    key, equals, value = argument.partition("=")
+    if re.search(r"@\s*[\d.]+\s*-$", value):
+        raise ValueError(
+            f"{argument} breaks off at '->', where a shell writes into a file: quote it, '{key}=... -> ...'"
+        )
+    if "'" in value or '"' in value:
+        return argument  # the user has quoted it
+    schedule = r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]"
+    return key + equals + re.sub(schedule, r"'\g<0>'", value)
+
+
+# ---- Defaults
+
+
+def _store_defaults() -> None:
+    """Register the defaults of every command in Hydra's ConfigStore; the folder configs/ holds presets only."""
+    store = ConfigStore.instance().store
+    train = defaults_of(TrainConfig)
+    for section in SECTIONS:
+        store(group=section, name="default", node=train.pop(section))
+    store(group="value_net", name="default", node=defaults_of(RogueNetConfig))
+    store(group="value_net", name="none", node={"value_net": train.pop("value_net")}, package="_global_")
+    distributed = train.pop("distributed")
+    for mode in ("none", "ray", "ddp"):
+        store(group="distributed", name=mode, node=distributed | {"mode": mode})
+    groups: list[Any] = [{section: "default"} for section in SECTIONS]
+    groups += [{"value_net": "none"}, {"distributed": "none"}, "_self_", {"env": "MineSweeper"}, {"experiment": None}]
+    store(name="train", node={"defaults": groups, **train, "env": {"api": train["env"]["api"]}})
+    clone = defaults_of(CloneConfig)
+    own = {name: value for name, value in clone.items() if name not in TrainConfig.__dataclass_fields__}
+    store(name="clone", node={"defaults": ["train", "_self_"], **own})
+    store(name="eval", node=defaults_of(EvalConfig))
+    store(name="serve", node=defaults_of(ServeConfig))
+    store(group="sweep", name="default", node=defaults_of(SweepConfig))
+    store(name="sweep", node={"defaults": ["sweep/default", {"sweep": "ppo"}, "_self_"], "debug": False})
+
+
+def defaults_of(cls: type[Any]) -> dict[str, Any]:
+    """The defaults of a settings class as nested mappings; `???` if a setting has none."""
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if hints[field.name] == section_of(hints[field.name]):
+            values[field.name] = defaults_of(hints[field.name])
+        elif field.default is not dataclasses.MISSING:
+            values[field.name] = plain(field.default, field.name)
+        elif field.default_factory is not dataclasses.MISSING:
+            values[field.name] = plain(field.default_factory(), field.name)
+        else:
+            values[field.name] = MISSING
+    return values

@@ -1,0 +1,133 @@
+"""Error messages: one paragraph that says what was given, what is allowed, and a similar allowed value."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.schema import setting_names, unknown_setting
+from enn_ppo.training.errors import DeviceMemoryFull, Interrupted, PartLost, RankDied
+from entity_gym.errors import nearest
+from entity_gym.pools.processes.handle import WorkerDied
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+
+def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[], bool]) -> int:
+    """Run `action`, print a message for any exception, and return the exit code.
+
+    Args:
+        action: called without arguments.
+        schema: the settings class that unknown settings are compared with.
+        debug: returns whether a mistake shows its traceback; called after an error.
+
+    Returns:
+        0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            action()
+    except SystemExit as exit_:  # --version, and codes of jobs
+        if notes := getattr(exit_, "__notes__", []):  # notes of pools: an environment has called sys.exit
+            print(f"error: sys.exit({exit_.code!r}), {'; '.join(notes)}", file=sys.stderr)
+            return 1
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
+        return interrupted.exit_code
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        # otherwise the interpreter's flush at exit fails, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("error: the output is closed (broken pipe)", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        paragraph = told(error, schema)
+        if paragraph is None or debug():
+            traceback.print_exception(error, file=sys.stderr)
+        if paragraph is None:
+            return 1
+        print(f"error: {paragraph}", file=sys.stderr)
+        return 1 if isinstance(error, WorkerDied | PartLost | RankDied | DeviceMemoryFull) else USER_ERROR
+    return 0
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning without its line of source."""
+    ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[2])
+    text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
+    print(text, end="", file=file or sys.stderr)
+
+
+@contextmanager
+def as_value_error(schema: type[Any]) -> Iterator[None]:
+    """Turn a mistake of the user, such as an error of Hydra, into a ValueError with its message."""
+    try:
+        yield
+    except Exception as error:
+        paragraph = told(error, schema)
+        if paragraph is None:
+            raise
+        raise ValueError(paragraph) from error
+
+
+def told(error: Exception, schema: type[Any]) -> str | None:
+    """The message of an error, in one paragraph; None if it is a bug, which needs a traceback."""
+    message = _explain(error, schema)
+    return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
+
+
+def _explain(error: Exception, schema: type[Any]) -> str | None:
+    """The message of a mistake of the user; None if the error is none."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""
+        if group == "sweep":
+            hint = "; for a file of your own: sweep=my_sweep.yaml"
+        return f"{group}={choice} is not a choice; {nearest(choice, error.options)}{hint}"
+    if isinstance(error, OverrideParseException):
+        lines = [line for line in error.message.split("\n") if not line.startswith(("See ", "Error parsing"))]
+        reason = " ".join(lines)
+        return (
+            f"the argument {error.override!r} cannot be read: {reason}; arguments look like optim.lr=3e-4 or env=custom"
+        )
+    if isinstance(error, ConfigCompositionException):
+        key = re.match(r"Could not override '([^']+)'", str(error))
+        if key and key[1] not in setting_names(schema):
+            groups = ["experiment"] if schema is TrainConfig else []
+            return unknown_setting(key[1].split("@")[0], setting_names(schema) + groups)
+        if key and key[1].startswith("value_net."):
+            return f"{key[1]} needs a network for the value: add value_net=default to the command"
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+        return f"the settings cannot be composed: {error}{cause}"
+    if isinstance(error, ValueError | PartLost):
+        # A worker process adds its traceback, which debug=true shows.
+        notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
+        return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
+    if isinstance(error, RankDied | DeviceMemoryFull):
+        return "; ".join([str(error), *getattr(error, "__notes__", [])])
+    if isinstance(error, WorkerDied):
+        return f"{error}; go on from the last checkpoint with resume=<run directory>"
+    return None

@@ -1,0 +1,224 @@
+"""The help page of a command, and the options of docs/options.md: from the types, defaults and docstrings of the settings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from hydra.core.global_hydra import GlobalHydra
+
+from enn_ppo.settings.command_line.composition import Arguments, Composed, compose, plain_values
+from enn_ppo.settings.schedule import Scheduled
+from enn_ppo.settings.schema import section_of
+from rogue_net.checks import alternatives, field_types, split_range
+
+_WIDTH, _COLUMN = 120, 44  # of what --help prints, and where its second column begins
+_TYPES = {
+    NoneType: "null",
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    Scheduled: "number or schedule",
+}
+
+_EXAMPLES = {
+    "sweep": (
+        "sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2    # + any argument of enn_ppo.train",
+        "sweep=my_sweep.yaml sweep.minutes=60 sweep.seeds=3 run_dir=outputs/my_sweep    # the same again goes on",
+    ),
+    "train": (
+        "env=MineSweeper env.kwargs.width=8 total_timesteps=1e6 run_dir=outputs/mines",
+        "env=custom env.id=my_pkg.my_env:MyEnv env.kwargs.size=8",
+        "env=gymnasium env.id=CartPole-v1    # or dm_env, pettingzoo, program: see configs/env",
+        "'optim.lr=0.001@0 -> 0@1' 'env.info.num_mines=[3,4,5]'    # quotes: shells read > and [",
+        "--multirun env=Xor,Count seed=1,2,3    # every combination; jobs=2: two at a time",
+        "resume=outputs/mines total_timesteps=2e6",
+    ),
+    "clone": (
+        "data=expert.arrow env=MineSweeper run_dir=outputs/clone",
+        "'data=[a.arrow,b.arrow]' env=MineSweeper clone.loss=kl clone.patience=3",
+    ),
+    "eval": (
+        "checkpoint=outputs/mines episodes=1000 output=result.json",
+        "checkpoint=outputs/mines greedy=true env_kwargs.width=10 video=3 render=mines.gif",
+    ),
+    "serve": ("checkpoint=outputs/orchard port=5577 greedy=true",),
+}
+
+
+class Option(NamedTuple):
+    """Documentation of one setting."""
+
+    name: str  # dotted
+    type: str
+    default: str  # as YAML writes it; empty where there is none
+    range: str  # of a number; or the choices; else empty
+    meaning: str
+
+
+class Section(NamedTuple):
+    """Documentation of a settings class, without those nested in it."""
+
+    path: str  # dotted, empty at the top
+    summary: str
+    options: list[Option]
+    optional: bool  # may be null as a whole
+
+
+def sections_of(cls: type[Any], path: str = "", summary: str = "", *, optional: bool = False) -> list[Section]:
+    """The sections of a settings class in the order of their fields, each before those nested in it; the top one is last."""
+    docs, hints = field_docstrings(cls), field_types(cls)
+    own = Section(path, summary or _first_sentence(inspect.getdoc(cls) or ""), [], optional)
+    inner: list[Section] = []
+    for field in dataclasses.fields(cls):
+        hint, name = hints[field.name], f"{path}.{field.name}" if path else field.name
+        section = section_of(hint)
+        if section is None:
+            kind, range_ = _type_and_range(hint)
+            own.options.append(Option(name, kind, _default(field), range_, docs[field.name]))
+        elif hint == section:
+            inner += sections_of(section, name, optional=optional)
+        else:  # may be null: what that means stands with the field
+            inner += sections_of(section, name, docs[field.name], optional=True)
+    return [own, *inner] if path else [*inner, own]
+
+
+def field_docstrings(cls: type[Any]) -> dict[str, str]:
+    """Field -> its docstring in one line; fields of base classes, too.
+
+    Raises:
+        ValueError: a field has none.
+    """
+    docs: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined]
+        for node, following in zip(body, [*body[1:], None], strict=True):
+            match node, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+                case ast.AnnAssign(target=ast.Name(id=name)), _:
+                    raise ValueError(f"{base.__name__}.{name} has no docstring below it")
+    return docs
+
+
+def written(value: object) -> str:
+    """A value in the syntax of YAML and of the command line."""
+    return value if isinstance(value, str) else json.dumps(value, default=list)
+
+
+def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
+    """The text for `python -m enn_ppo.<name> --help`: usage, and every setting with the value that the other arguments give it.
+
+    Args:
+        name: of the command.
+        schema: its settings.
+        arguments: of the command line: `env=Xor --help` shows the values for Xor.
+
+    Raises:
+        ValueError: the arguments hold a mistake.
+    """
+
+    def describe(composed: Composed) -> str:
+        loader = GlobalHydra.instance().config_loader()
+        names = [group for group in composed.choices if not {"/", "@"} & set(group)]
+        groups = {group: loader.get_group_options(group) for group in reversed(names)}  # as the file lists them
+        return help_text(schema, plain_values(composed.config, allow_missing=True), groups)
+
+    (options,) = compose(name, Arguments(arguments.overrides, config_dir=arguments.config_dir), describe)
+    program = f"python -m enn_ppo.{name}"
+    return "\n".join(
+        [
+            f"{program} [name=value ...] [--cfg job] [--config-dir FOLDER] [--multirun] [--help]",
+            *(f"  {program} {example}" for example in _EXAMPLES.get(name, ())),
+            "",
+            options,
+            "",
+            "In full, with types and defaults: docs/options.md; of net, with formulas: docs/network.md.",
+            "--cfg job prints the settings as YAML.",
+        ]
+    )
+
+
+def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:
+    """The part of `--help` that lists groups and settings.
+
+    Args:
+        cls: the program's settings.
+        values: their values, nested.
+        groups: name -> choices.
+    """
+    lines = ["Groups: name=choice sets several settings at once."] * bool(groups)
+    lines += [_entry(name, "", ", ".join(choices)) for name, choices in groups.items()]
+    for section in sections_of(cls):
+        now = _look_up(values, section.path)
+        if isinstance(now, Mapping) or (section.optional and now is None):
+            heading = f"{section.path or 'top level'}: {section.summary}".replace("`", "")
+            lines += ["", *textwrap.wrap(heading, _WIDTH)]
+        if isinstance(now, Mapping):
+            for option in section.options:
+                lines += _entries(option, _look_up(values, option.name))
+    return "\n".join(lines).strip("\n")
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return written(field.default_factory())
+    return "" if field.default is dataclasses.MISSING else written(field.default)
+
+
+def _type_and_range(hint: object) -> tuple[str, str]:
+    """`PositiveInt | None` -> ("integer or null", "at least 1")."""
+    types, ranges = [], []
+    for kind, range_ in map(split_range, alternatives(hint)):
+        origin, arguments = get_origin(kind), get_args(kind)
+        if range_ is not None:
+            ranges.append(str(range_))
+        if origin is Literal:
+            choices = [f"`{choice}`" for choice in arguments]
+            types.append("choice" if len(choices) > 1 else choices[0])
+            ranges += [", ".join(choices)] * (len(choices) > 1)
+        elif origin is dict:
+            types.append("mapping")
+        elif isinstance(origin, type) and issubclass(origin, Sequence):
+            types.append("list of integers" if arguments == (int,) else "list of texts")
+        else:
+            types.append(_TYPES[kind])
+    return " or ".join(types), ", ".join(ranges)
+
+
+def _look_up(values: Any, name: str) -> Any:
+    """The value of a dotted name in nested mappings; `...` inside of null."""
+    for key in name.split(".") if name else []:
+        values = values.get(key, ...) if isinstance(values, Mapping) else ...
+    return values
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def _entries(option: Option, value: object) -> list[str]:
+    """Lines of `--help` about a setting, or about each name of a mapping."""
+    text = _first_sentence(option.meaning).removesuffix(".")
+    told = all(choice in text for choice in option.range.split(", "))  # also where there is no range
+    text = (text if told else f"{text} ({option.range})").replace("`", "")
+    if isinstance(value, Mapping) and value:
+        names = [_entry(f"  {option.name}.{key}", written(value[key])) for key in value]
+        return [_entry(option.name, "", text), *names]
+    return [_entry(option.name, written(value), text)]
+
+
+def _entry(name: str, value: str, text: str = "") -> str:
+    """`  name=value    text`, the text in a column of its own."""
+    head = f"  {name}={value}" if value else f"  {name}"
+    body = textwrap.wrap(text, _WIDTH - _COLUMN) or [""]
+    lines = [head, *body] if len(head) > _COLUMN - 2 else [head.ljust(_COLUMN) + body[0], *body[1:]]
+    return "\n".join([lines[0].rstrip(), *(" " * _COLUMN + line for line in lines[1:] if line)])

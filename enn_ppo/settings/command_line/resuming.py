@@ -1,0 +1,69 @@
+"""Settings of a resumed run: those of the checkpoint, changed by what is typed now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from enn_ppo.settings.command_line.composition import SECTIONS, Composed, compose_one, plain_values
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.schema import flatten, from_dict, to_dict
+from rogue_net.checks import check_text
+
+_SEPARATE = ("run_dir", "resume", "overwrite")  # say how to resume; not settings of the resumed run
+
+
+def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
+    """Turn what Hydra composed into a `TrainConfig`.
+
+    With `resume` (a run directory, a checkpoint, or the directory of a run with several policies), the settings are those of the
+    checkpoint, and what is typed is composed over them. Without `run_dir`, it is the directory of the resumed run.
+
+    Returns:
+        The config, and a line with the saved settings that it changes (empty if there are none).
+
+    Raises:
+        ValueError: a setting is not allowed, or there is no such checkpoint.
+    """
+    if composed.config.get("resume") is None:
+        return from_dict(TrainConfig, plain_values(composed.config)), ""
+    check_text("resume", composed.config.resume, optional=True)
+    from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: it loads torch
+
+    path = Path(str(composed.config.resume))
+    of_policies = runs_in(path)
+    checkpoint = load_common(of_policies)[0] if of_policies else load_checkpoint(path)
+    try:
+        saved = to_dict(from_dict(TrainConfig, checkpoint.config))
+    except ValueError as error:
+        error.add_note(f"(in the config.yaml of checkpoint {checkpoint.path})")
+        raise
+    holds = checkpoint.path.absolute().parent
+    run_dir = _relative(path.absolute() if of_policies else holds.parent) if holds.name == "checkpoints" else None
+    base = {**saved, "run_dir": run_dir, "overwrite": False}
+
+    # A typed `env=...` chooses a world. Other settings of its preset are for new runs.
+    typed = [override for override in composed.typed if not override.startswith("env=")]
+    if len(typed) < len(composed.typed):
+        saved_env, chosen = saved["env"], OmegaConf.to_container(composed.config.env, resolve=True)
+        assert isinstance(chosen, dict)
+        same = chosen["id"] == "???" or (chosen["id"], chosen["api"]) == (saved_env["id"], saved_env["api"])
+        base["env"] = OmegaConf.merge(saved_env, chosen) if same else chosen  # arguments are those of one world
+    groups = ["_self_", *({group: None} for group in (*SECTIONS, "value_net", "distributed", "env", "experiment"))]
+    ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
+    resolved = from_dict(TrainConfig, plain_values(compose_one("resumed", typed, composed.config_dir).config))
+
+    before, after = flatten(saved), flatten(to_dict(resolved))
+    changes = [
+        f"{name} {before.get(name, 'unset')} -> {after.get(name, 'unset')}"
+        for name in {**before, **after}
+        if name not in _SEPARATE and before.get(name, "unset") != after.get(name, "unset")
+    ]
+    resumed = path if of_policies else checkpoint.path
+    return resolved, f"resuming {resumed} with other settings: {', '.join(changes)}" if changes else ""
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,238 @@
+"""Every setting of training and evaluation: frozen, with its unit, range and default, checked when it is made.
+
+`command_line/cli.py` turns the command line into these; from Python they are made directly. Nothing here knows Hydra.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from enn_ppo.settings.distributed import DistributedConfig, check_policies
+from enn_ppo.settings.evaluation import Device, EvalConfig, TrainEvalConfig
+from enn_ppo.settings.learning import OptimConfig, PPOConfig, ValueOptimConfig
+from enn_ppo.settings.schedule import Schedule, parse_schedule
+from enn_ppo.settings.world import EnvConfig, RolloutConfig, SelfPlayConfig
+from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, check_fields
+from rogue_net.config import RogueNetConfig
+
+__all__ = [
+    "DistributedConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "LoggerConfig",
+    "OptimConfig",
+    "PPOConfig",
+    "RogueNetConfig",
+    "RolloutConfig",
+    "SelfPlayConfig",
+    "TrainConfig",
+    "TrainEvalConfig",
+    "ValueOptimConfig",
+    "default_run_dir",
+]
+
+WandbMode = Literal["disabled", "offline", "online"]
+Compile = Literal["auto", "off", "graphs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerConfig:
+    """Trackers that get the metrics beside `metrics.jsonl`."""
+
+    wandb: WandbMode = "disabled"
+    """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`."""
+    project: str = "enn-ppo"
+    """Project name in Weights & Biases."""
+    entity: str | None = None
+    """Team or user in Weights & Biases; null: your default one."""
+    tensorboard: bool = False
+    """Whether TensorBoard's files are written into the run directory."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "logger.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that a training run depends on."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The world."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """How experience is gathered."""
+    net: RogueNetConfig = field(default_factory=RogueNetConfig)
+    """The network."""
+    value_net: RogueNetConfig | None = None
+    """A network of its own for the value, with settings as `net` has; null: the policy's network tells the value, too."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The optimizer."""
+    value_optim: ValueOptimConfig = field(default_factory=ValueOptimConfig)
+    """The optimizer of `value_net`."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """The loss."""
+    eval: TrainEvalConfig = field(default_factory=TrainEvalConfig)
+    """Evaluation during training."""
+    self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
+    """Learning against past selves."""
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    """More than one process."""
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    """Tracking."""
+    policies: dict[str, list[int]] = field(default_factory=dict)
+    """In worlds with several players: policy -> the players that it plays and learns as, such as `{red: [0], blue: [1]}`. Each
+    has a learner, and a run directory of its own in `run_dir`; on Ray, learners train at the same time. Without, one policy for
+    all."""
+    seed: NonNegativeInt = 1
+    """Seeds the environments, the network and the sampling."""
+    total_timesteps: PositiveInt = 500_000
+    """Environment steps in all, counted over all environments; at least `rollout.num_envs`."""
+    max_train_seconds: PositiveFloat | None = None
+    """Seconds of rollouts and updates in all (saving, interruptions and evaluation in line not counted): training ends, and
+    schedules reach their end, when they are used up or `total_timesteps` are met. null: no limit."""
+    device: Device = "auto"
+    """`cpu`, `cuda`, or `auto`: cuda where there is one."""
+    compile: Compile = "auto"
+    """Whether acting and learning are recorded as CUDA graphs, which are launched at once whatever they do: `graphs`, `off`, or
+    `auto`: where they can be. Batches are then filled up to a fixed size, which grows when one is larger."""
+    num_threads: PositiveInt | None = None
+    """Threads that torch computes with. null leaves torch's choice."""
+    torch_deterministic: bool = False
+    """Whether torch may only use algorithms that give the same result every time; CUDA is slower then, and the CPU always
+    does."""
+    run_dir: str | None = None
+    """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`."""
+    resume: str | None = None
+    """A run directory, or one of its checkpoints, to continue from. null: start anew."""
+    overwrite: bool = False
+    """Whether an existing run directory may be emptied first."""
+    checkpoint_interval: PositiveInt = 20
+    """Updates between two checkpoints."""
+    keep_last: PositiveInt = 3
+    """Newest checkpoints kept."""
+    keep_best: NonNegativeInt = 1
+    """Best checkpoints kept besides, by evaluation where there is one, and else by the mean reward of the last 100 training
+    episodes."""
+    keep_every_minutes: PositiveFloat | None = None
+    """A checkpoint of every so many minutes of training is kept besides. null: none."""
+    record: str | None = None
+    """File of samples to record while training, for behavioural cloning; null: none."""
+    record_logits: bool = False
+    """Whether the logits of all choices are recorded too."""
+    debug: bool = False
+    """Whether a mistake shows its traceback beside the message."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "policies", check_policies(self.policies))
+        self._check_sizes()
+        self._check_needs()
+
+    @cached_property
+    def learning_rates(self) -> tuple[Schedule, Schedule]:
+        """The learning rate of the policy's network, and of a separate value network, before the warm-up."""
+        rates = self.optim.lr, self.value_optim.lr or self.optim.lr
+        policy, value = (parse_schedule("optim.lr", rate, decays=self.optim.anneal_lr) for rate in rates)
+        return policy, value
+
+    def _check_needs(self) -> None:
+        """Refuse settings that would do nothing without others."""
+        if self.value_net is None and (change := _change(self.value_optim)):
+            raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
+        if not self.self_play.enabled and (change := _change(self.self_play)):
+            raise ValueError(f"self_play.{change} needs self_play.enabled=true")
+        self._check_policies()
+        if self.distributed.mode != "none" and (self.record or self.self_play.enabled):
+            what = f"record={self.record}" if self.record else "self_play.enabled=true"
+            raise ValueError(f"distributed={self.distributed.mode} and {what} do not go together; leave one out")
+        self._check_runners()
+        if (blocks := _blocks(self.rollout)) and (self.record or self.self_play.enabled):
+            what = f"record={self.record}" if self.record else "self_play.enabled=true"
+            raise ValueError(f"{blocks} and {what} do not go together; leave one out")
+        if self.record_logits and self.record is None:
+            raise ValueError("record_logits=true needs a file: record=<name>")
+        if self.eval.interval is None:
+            if change := _change(self.eval, but="greedy"):  # that one is a preset's, and says how its policy is to act
+                raise ValueError(f"eval.{change} needs evaluations while training: eval.interval=<steps>")
+        elif self.eval.video_format != TrainEvalConfig().video_format and not self.eval.video:
+            raise ValueError(f"eval.video_format={self.eval.video_format} needs films: eval.video=<episodes>")
+        elif self.eval.seed == self.seed:
+            raise ValueError(
+                f"eval.seed={self.eval.seed} is the seed of training, whose first episodes would be those of evaluation: "
+                "choose another"
+            )
+
+    def _check_policies(self) -> None:
+        if not self.policies:
+            if self.eval.opponent == "policies":
+                raise ValueError(
+                    "eval.opponent=policies needs several policies: policies={<name>: [<player>, ...], ...}"
+                )
+            return
+        if self.self_play.enabled or self.record:
+            what = f"record={self.record}" if self.record else "self_play.enabled=true"
+            raise ValueError(f"policies={self.policies} and {what} do not go together; leave one out")
+        if self.distributed.mode == "ddp":
+            raise ValueError(
+                f"policies={self.policies} and distributed=ddp do not go together; leave one out, or take distributed=ray"
+            )
+        if self.keep_last < 2:
+            raise ValueError(
+                f"keep_last={self.keep_last} must be at least 2 with policies={self.policies}: they save one after the other, "
+                "and a crash in between must leave a step that all have"
+            )
+
+    def _check_runners(self) -> None:
+        rollout, runners = self.rollout, self.distributed.num_env_runners
+        if self.distributed.mode != "ray":
+            return
+        if rollout.num_envs % runners or (rollout.block and rollout.num_envs // runners % rollout.block):
+            of_blocks = f" of blocks of rollout.block={rollout.block}" if rollout.block else ""
+            raise ValueError(
+                f"rollout.num_envs={rollout.num_envs} must give each of distributed.num_env_runners={runners} an equal "
+                f"number{of_blocks}"
+            )
+        share = rollout.num_envs // runners
+        if problem := rollout.halves_problem(share):
+            raise ValueError(
+                f"rollout.num_envs={rollout.num_envs} gives each of distributed.num_env_runners={runners} {share} "
+                f"environments; {share} {problem}"
+            )
+
+    def _check_sizes(self) -> None:
+        num_envs, steps = self.rollout.num_envs, self.rollout.steps
+        if self.optim.batch_size > num_envs * steps:
+            raise ValueError(
+                f"optim.batch_size must be at most the {num_envs * steps} frames of a rollout "
+                f"(rollout.num_envs={num_envs} times rollout.steps={steps}), got {self.optim.batch_size}"
+            )
+        if self.total_timesteps < num_envs:
+            raise ValueError(
+                f"total_timesteps must be at least rollout.num_envs={num_envs}, one step of each environment, "
+                f"got {self.total_timesteps}"
+            )
+
+
+def _blocks(rollout: RolloutConfig) -> str | None:
+    """The setting that makes several blocks of environments, as `name=value`; None if there is none."""
+    if rollout.block:
+        return f"rollout.block={rollout.block}"
+    return f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None
+
+
+def _change(section: Any, but: str = "") -> str | None:
+    """The first setting of a section, but for one, that is not its default, as `name=value`; None if there is none."""
+    default = type(section)()
+    changes = (
+        f"{name}={value}" for name, value in vars(section).items() if name != but and value != getattr(default, name)
+    )
+    return next(changes, None)
+
+
+def default_run_dir(env_id: str, when: datetime, root: str = "outputs") -> str:
+    """The run directory where none was given: `<root>/<env id>/<YYYY-mm-dd_HH-MM-SS>`, as a safe file name."""
+    return str(Path(root) / re.sub(r"[^\w.-]+", "_", env_id) / when.strftime("%Y-%m-%d_%H-%M-%S"))

@@ -1,0 +1,7 @@
+"""The command `python -m enn_ppo.sweep`."""
+
+from enn_ppo.sweep.command import run_sweep
+from enn_ppo.sweep.sweep import sweep
+
+if __name__ == "__main__":
+    raise SystemExit(run_sweep(sweep))

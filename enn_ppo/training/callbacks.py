@@ -1,0 +1,103 @@
+"""Callbacks, for your own code during training: `train(config, callbacks=[MyCallback()])`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enn_ppo.training.tracking.logger import Row
+
+if TYPE_CHECKING:
+    from entity_gym.pools.episodes import Episode
+    from rogue_net import RogueNet
+
+
+@dataclass
+class Update:
+    """An update that was just done."""
+
+    step: int  # environment steps trained
+    row: Row  # its metrics; what is added here is not logged any more
+    fetch_policy: Callable[[], RogueNet]
+    stopped: bool = False
+    policy_name: str | None = None  # whose update it is, where a run has several policies
+
+    @property
+    def policy(self) -> RogueNet:
+        """The policy as it is now; of a learner elsewhere a copy, fetched when it is asked for."""
+        return self.fetch_policy()
+
+    def stop(self) -> None:
+        """End the training after this update, with a checkpoint."""
+        self.stopped = True
+
+
+class Callback:
+    """Methods that the trainer calls; override those you need. What they raise ends the training.
+
+    In a run with several policies, each has its own updates, episodes and checkpoints: one policy after the other, in the order
+    of the setting. `Update.policy_name`, `policy` of an episode's info, and the folder of a checkpoint say whose they are.
+
+    A run that is resumed is the uninterrupted one only if `env_info` depends on its arguments alone.
+    """
+
+    def on_update(self, update: Update) -> None:
+        """After every update."""
+
+    def on_episode(self, episode: Episode) -> None:
+        """Called for every training episode that ended, in their order, before `on_update`."""
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        """After a checkpoint was written into the folder `path`."""
+
+    def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]] | None:
+        """Parameters for the episodes that begin from now on: name -> one value for each environment.
+
+        Called when a run begins, before its first episodes, and before every update. Where two callbacks, or the setting
+        `env.info`, give the same name, the later one holds.
+
+        Args:
+            progress: of the training, 0 to 1.
+            num_envs: how many environments there are.
+            rng: keyed by the seed and the step.
+
+        Returns:
+            None leaves the parameters as they are.
+        """
+        return None
+
+
+class Callbacks(Callback):
+    """Passes every call on to several callbacks, in their order.
+
+    Raises:
+        ValueError: one of them is no `Callback`.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise ValueError(f"callbacks must hold instances of enn_ppo.Callback, got {callback!r}")
+        self._callbacks = list(callbacks)
+
+    def on_update(self, update: Update) -> None:  # noqa: D102 - see Callback
+        for callback in self._callbacks:
+            callback.on_update(update)
+
+    def on_episode(self, episode: Episode) -> None:  # noqa: D102
+        for callback in self._callbacks:
+            callback.on_episode(episode)
+
+    def on_checkpoint(self, path: Path, step: int) -> None:  # noqa: D102
+        for callback in self._callbacks:
+            callback.on_checkpoint(path, step)
+
+    def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]] | None:  # noqa: D102
+        merged: dict[str, Sequence[Any]] = {}
+        for callback in self._callbacks:
+            merged.update(callback.env_info(progress, num_envs, rng) or {})
+        return merged or None

@@ -1,0 +1,137 @@
+"""From settings to environments."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from enn_ppo.settings.config import EnvConfig, RolloutConfig
+from entity_gym import Environment
+from entity_gym.agents import TrainEnv
+from entity_gym.bridges.incoming import check_arguments
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.pools.batch_env import BatchEnvironment
+from entity_gym.pools.pool import EnvSource, ThreadedVecEnv, is_compiled
+from entity_gym.pools.processes.env import ProcessVecEnv
+from entity_gym.pools.slots import SlotsFactory
+from entity_gym.pools.vec_env import VecEnv
+from entity_gym.registry import look_up, with_parameters
+
+#: A compiled environment's class, an environment class, or a function that makes an environment.
+EnvFactory = Callable[..., Any]
+
+#: `env.api` -> where the function is that finds a world of that interface: `function(env.id, **env.kwargs)` returns what
+#: pools take. Imported when it is used: it may need other packages.
+BRIDGES = {
+    "gymnasium": "entity_gym.bridges:gymnasium_worlds",
+    "dm_env": "entity_gym.bridges:dm_worlds",
+    "pettingzoo": "entity_gym.bridges:pettingzoo_worlds",
+    "program": "entity_gym.bridges.remote:program_worlds",
+}
+
+
+class BoundEnvironment(NamedTuple):
+    """An environment that only needs to be made."""
+
+    source: (
+        EnvSource  # a compiled environment with its parameters, a vectorised one's class, or what makes a Python one
+    )
+    config: EnvConfig  # names `source`, so that a checkpoint can find it again
+
+    def create(self) -> Environment:
+        """One plain environment.
+
+        Raises:
+            ValueError: for an environment that is vectorised by hand: it has no such form.
+        """
+        source: Any = self.source
+        if isinstance(source, CompiledEnvironment):
+            return source.as_environment()
+        if _is_vectorised(source):
+            raise ValueError(f"{self.config.id} is vectorised by hand and has no form that can be drawn one by one")
+        made: Environment = source()
+        return made
+
+    def make_vec_env(
+        self, rollout: RolloutConfig, seed: int, first_env: int = 0, *, background: bool = False
+    ) -> VecEnv:
+        """The pool that `rollout` asks for.
+
+        Args:
+            rollout: how many environments, and how they are stepped.
+            seed: of their random numbers.
+            first_env: the number of environment 0 in seeds and messages, where this is a part of more.
+            background: whether steps that are sent are taken while the caller does something else.
+
+        Raises:
+            ValueError: an environment cannot be made, or is not as it must be.
+        """
+        if rollout.num_processes:
+            return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed, first_env=first_env)
+        return ThreadedVecEnv(
+            self.source,
+            rollout.num_envs,
+            rollout.num_threads,
+            seed=seed,
+            first_env=first_env,
+            background=background,
+        )
+
+
+def _is_vectorised(source: object) -> bool:
+    return isinstance(source, type) and issubclass(source, BatchEnvironment)
+
+
+def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundEnvironment:
+    """Find the environment and check its arguments.
+
+    Args:
+        config: what to look up, and the arguments.
+        env: used instead of looking `config.id` up.
+
+    Raises:
+        ValueError: there is no such environment, or it does not take these arguments.
+    """
+    kwargs = dict(config.kwargs)
+    if env is None and config.api in BRIDGES:
+        return BoundEnvironment(_across(config), config)
+    factory: Any = env
+    if env is None:
+        registered = look_up(config.id, "env.id")
+        factory, kwargs = registered.load("env.id"), registered.arguments() | kwargs
+    name = config.id if env is None else f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', repr(env))}"
+    return BoundEnvironment(_bind(factory, name, kwargs), replace(config, id=name))
+
+
+def _across(config: EnvConfig) -> EnvSource:
+    """Make the factory of an environment with another interface; errors name the library to install."""
+    module, _, name = BRIDGES[config.api].partition(":")
+    bridge = getattr(importlib.import_module(module), name)
+    try:
+        source: EnvSource = bridge(config.id, **config.kwargs)
+    except (TypeError, ImportError) as error:
+        raise ValueError(f"env.api={config.api} env.id={config.id}: {error}") from error
+    return source
+
+
+def _bind(factory: Any, name: str, kwargs: Mapping[str, Any]) -> EnvSource:
+    if is_compiled(factory):
+        compiled: CompiledEnvironment = with_parameters(factory, kwargs)
+        return compiled
+    if _is_vectorised(factory):
+        if kwargs:
+            raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is vectorised by hand: subclass it")
+        vectorised: type[BatchEnvironment] = factory
+        return vectorised
+    if isinstance(factory, TrainEnv):
+        return factory.configured(kwargs)
+    if isinstance(factory, SlotsFactory):
+        if kwargs:
+            raise ValueError(f"env.kwargs {kwargs} cannot be given to {name}, which is made already: {factory!r:.200}")
+        return factory
+    check_arguments(factory, name, kwargs, "env.kwargs")
+    create: Callable[[], Environment] = functools.partial(factory, **kwargs)
+    return create

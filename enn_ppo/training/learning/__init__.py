@@ -1,0 +1,1 @@
+"""Learning: networks, optimizer, statistics, further terms of the loss and other advantages."""

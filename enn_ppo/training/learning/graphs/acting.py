@@ -1,0 +1,94 @@
+"""Acting as one graph: a step of the environments crosses to a fixed place, filled up to a fixed size."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.learning.graphs.recording import Recording
+from enn_ppo.training.learning.graphs.room import Room
+from entity_gym.batch.vec_obs import VecObs
+from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
+from rogue_net.crossing import num_bytes, to_device, views
+from rogue_net.padding import padded, unpadded
+
+
+class Acted(NamedTuple):
+    """What was seen, and what was done."""
+
+    batch: ObsBatch  # on the device
+    result: ActResult
+
+
+class _Recorded(NamedTuple):
+    """What one recording reads and does."""
+
+    memory: Tensor  # uint8, the frames one tensor behind the other
+    keys: Tensor  # (F,) int64
+    act: Recording[ActResult]
+
+
+class ActGraph:
+    """`Actor.act` of frames as environments show them, recorded.
+
+    One recording serves all steps of as many environments, until one has more to show than there is room for: then there is a
+    new one with more room, which is said.
+
+    Args:
+        net: acts; its parameters may change, but not move.
+        device: where it is.
+    """
+
+    def __init__(self, net: Actor, device: torch.device) -> None:
+        self._net, self._device = net, device
+        self._room = Room("a step has outgrown its graph")
+        self._recorded: _Recorded | None = None
+
+    @torch.no_grad()
+    def __call__(self, obs: VecObs, keys: Tensor) -> Acted:
+        """Act.
+
+        Args:
+            obs: N frames.
+            keys: (N,) of their noise.
+        """
+        batch = ObsBatch.from_vec_obs(obs)
+        if not self._room.fits(batch, self._net):
+            self._recorded = None
+        full = padded(batch, self._room.capacity)  # on the host, before it crosses
+        tensors = full.tensors()
+        if self._recorded is None:
+            self._recorded = self._record(full, num_bytes(tensors))
+        to_device(tensors, self._device, self._recorded.memory)
+        self._recorded.keys[: len(keys)].copy_(keys)
+        result = self._recorded.act()
+        # what is in fixed places is overwritten by the next step
+        seen = unpadded(full.with_tensors(views(self._recorded.memory.clone(), tensors)), batch)
+        return Acted(seen, _real_results(result, seen))
+
+    def _record(self, full: ObsBatch, size: int) -> _Recorded:
+        memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+        keys = torch.zeros(len(full), dtype=torch.int64, device=self._device)
+
+        def act() -> ActResult:
+            # built anew each time, so that what a batch works out once is worked out of what is there now
+            batch = full.with_tensors(views(memory, full.tensors()))
+            return self._net.act(batch, generator=FrameKeys(keys))
+
+        return _Recorded(memory, keys, Recording(act, self._device))
+
+
+def _real_results(result: ActResult, seen: ObsBatch) -> ActResult:
+    """Copies of what concerns the frames that are real."""
+    actors = {name: mask.actors for name, mask in seen.action_masks.items()}
+    return ActResult(
+        actions={
+            name: RaggedTensor(action.values[: len(actors[name].values)].clone(), actors[name].offsets)
+            for name, action in result.actions.items()
+        },
+        log_probs={name: each[: len(actors[name].values)].clone() for name, each in result.log_probs.items()},
+        values=result.values[: len(seen)].clone(),
+    )

@@ -1,0 +1,109 @@
+"""Optimizer steps as one CUDA graph: minibatches are padded to a fixed size, and nothing of a step waits for the host."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.ppo import Loss, Samples, Stats, learn_minibatch, ppo_loss
+from enn_ppo.settings.config import OptimConfig
+from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.graphs.recording import Recording, copy_all
+from enn_ppo.training.learning.graphs.room import Room
+from enn_ppo.training.ranks import ALONE, Ranks
+from rogue_net import RaggedTensor, RogueNet
+from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
+
+#: Settings that schedules change from update to update: a graph reads them from memory.
+COEFFICIENTS = ("clip", "ent_coef", "vf_coef", "target_coef")
+
+
+class _Recorded(NamedTuple):
+    """A recording, and the memory that it reads."""
+
+    samples: Samples
+    coefficients: Tensor  # (4,) float32
+    step: Recording[Stats]
+
+
+class MinibatchGraph:
+    """`enn_ppo.ppo.learn_minibatch`, recorded.
+
+    One recording serves all minibatches of a run, whose settings are the same but for `COEFFICIENTS`, until a minibatch is
+    larger than the recorded one: then it is recorded again with more room, which is logged.
+    """
+
+    def __init__(self) -> None:
+        self._room = Room("minibatches have outgrown their graph")
+        self._recorded: _Recorded | None = None
+        self._coefficients: list[float] = []  # that the recording reads now
+
+    def __call__(
+        self,
+        net: RogueNet | ActorCritic,
+        optimizer: torch.optim.Optimizer,
+        samples: Samples,
+        optim: OptimConfig,
+        settings: PPOSettings,
+        loss: Loss = ppo_loss,
+        ranks: Ranks = ALONE,
+    ) -> Stats:
+        """Replay `learn_minibatch`; the result is valid until the next call."""
+        assert ranks.size == 1 and optim.micro_batch_size is None
+        coefficients = [float(getattr(settings, name)) for name in COEFFICIENTS]
+        if not self._room.fits(samples.obs, net):
+            self._recorded = None  # frees the old graph's memory first
+        full = pad_samples(samples, self._room.capacity)
+        if self._recorded is None:
+            self._recorded = _record(net, optimizer, full, optim, settings, loss)
+            self._coefficients = []
+        else:
+            copy_all(self._recorded.samples.tensors(), full.tensors())
+        if coefficients != self._coefficients:  # they change from update to update
+            self._coefficients = coefficients
+            self._recorded.coefficients.copy_(torch.tensor(coefficients))
+        return self._recorded.step()
+
+
+def _record(
+    net: RogueNet | ActorCritic,
+    optimizer: torch.optim.Optimizer,
+    samples: Samples,
+    optim: OptimConfig,
+    settings: PPOSettings,
+    loss: Loss,
+) -> _Recorded:
+    device = samples.values.device
+    coefficients = torch.zeros(len(COEFFICIENTS), device=device)
+    changed: dict[str, Any] = dict(zip(COEFFICIENTS, coefficients.unbind(), strict=True))
+    on_device = replace(settings, **changed)
+
+    def step() -> Stats:
+        # a new object each time: what a batch computes once and keeps is computed from the memory's present contents
+        fresh = replace(samples, obs=samples.obs.map(lambda tensor: tensor))
+        return learn_minibatch(net, optimizer, fresh, optim, on_device, loss)
+
+    return _Recorded(samples, coefficients, Recording(step, device))
+
+
+def pad_samples(samples: Samples, capacity: Capacity) -> Samples:
+    """Samples padded to a capacity that their frames fit in. Nobody waits for the device."""
+    obs = padded(samples.obs, capacity)
+    actors = {name: mask.actors for name, mask in obs.action_masks.items()}
+
+    def padded_column(column: Any) -> Any:
+        if isinstance(column, dict):  # an item for each actor of each action
+            return {
+                name: RaggedTensor(pad_ragged(ragged, len(actors[name].values), len(obs)).values, actors[name].offsets)
+                for name, ragged in column.items()
+            }
+        return None if column is None else fill_up(column, len(obs))
+
+    columns = {field.name: getattr(samples, field.name) for field in fields(samples) if field.name != "obs"}
+    real = torch.arange(len(obs), device=samples.values.device) < len(samples)
+    changed = {name: padded_column(column) for name, column in columns.items()} | {"real": real}
+    return replace(samples, obs=obs, **changed)

@@ -1,0 +1,62 @@
+"""Whether a run can be recorded as graphs: the setting `compile`."""
+
+from __future__ import annotations
+
+import torch
+
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.ranks import Ranks
+from rogue_net import RogueNetConfig
+from rogue_net.backend import why_not_triton
+
+#: Devices that record graphs.
+GRAPH_DEVICES = {"cuda"}
+
+
+def uses_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> bool:
+    """Whether to record graphs.
+
+    Args:
+        config: of the run.
+        device: where the policy is.
+        ranks: who learns together.
+
+    Raises:
+        ValueError: `compile=graphs` was asked for, and cannot be.
+    """
+    if config.compile == "off":
+        return False
+    reason = why_no_graphs(config, device, ranks)
+    if reason is not None and config.compile == "graphs":
+        raise ValueError(f"compile=graphs cannot be: {reason}; allowed: auto, off")
+    return reason is None
+
+
+def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> str | None:
+    """Reason why CUDA graphs cannot be used; None if they can."""
+    if device.type not in GRAPH_DEVICES:
+        return f"graphs are of CUDA, and the policy is on {device}"
+    if ranks.size > 1:
+        return f"distributed={config.distributed.mode} sums gradients of several processes in between"
+    if config.torch_deterministic:
+        return "torch_deterministic=true, and sums are rounded by how much room a graph has, which a resumed run finds anew"
+    if config.policies:
+        return "policies are several, and each acts for some of the players"
+    if config.ppo.teacher is not None:
+        return f"ppo.teacher={config.ppo.teacher} is asked for its logits, whose number differs between minibatches"
+    if config.optim.micro_batch_size is not None:
+        return f"optim.micro_batch_size={config.optim.micro_batch_size} cuts minibatches where only their frames tell"
+    networks = {"net": config.net, "value_net": config.value_net}
+    reasons = (_why_not(section, net) for section, net in networks.items() if net is not None)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_not(section: str, net: RogueNetConfig) -> str | None:
+    for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
+        if getattr(net, dropout) > 0:
+            return f"{section}.{dropout}={getattr(net, dropout)} draws other numbers every time"
+    if net.n_layer == 0 or net.pooling != "none":
+        return None  # no attention
+    if net.backend == "reference":
+        return f"{section}.backend=reference packs frames on the host"
+    return why_not_triton(net)

@@ -1,0 +1,346 @@
+"""The learner: networks, optimizer, and the running statistics that scale rewards or returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.checkpoints.transfer import Transferred, transfer_optimizer, transfer_weights, untransferred
+from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, update
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.auxiliary import TargetLoss
+from enn_ppo.training.learning.graphs.learning import MinibatchGraph
+from enn_ppo.training.learning.graphs.support import uses_graphs
+from enn_ppo.training.learning.moments import update_normalization
+from enn_ppo.training.learning.optimizer import make_optimizer, plain_state, set_learning_rates
+from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
+from enn_ppo.training.learning.teacher import load_teacher
+from enn_ppo.training.learning.vtrace import n_step, recompute_log_probs, vtrace
+from enn_ppo.training.random_keys import Purpose, random_key
+from enn_ppo.training.ranks import ALONE, Ranks
+from enn_ppo.training.tracking.counts import Played, merge_played, summarize
+from enn_ppo.training.tracking.logger import Row
+from entity_gym.actions import ActionSpace
+from entity_gym.spaces import ObsSpace
+from rogue_net import ObsBatch, RogueNet
+from rogue_net.backend import check_backend
+
+
+class Settings(NamedTuple):
+    """Settings of one update, with the value of every schedule."""
+
+    step: int  # environment steps trained before this update
+    ppo: PPOSettings
+    learning_rates: tuple[float, float]  # of the policy, and of a separate value network
+
+
+class Learned(NamedTuple):
+    """The result of an update."""
+
+    stats: dict[str, float]  # name -> mean over the update's minibatches
+    played: Played  # episodes and counts of its rollout
+
+
+class LearnerState(NamedTuple):
+    """The part of a checkpoint that belongs to the learner: weights, optimizer and scales."""
+
+    policy: dict[str, torch.Tensor]
+    value_net: dict[str, torch.Tensor] | None
+    optimizer: dict[str, Any]
+    scale: dict[str, Any] | None
+
+
+class Learns(Protocol):
+    """A learner, as `TrainState` uses it: a `Learner` in this process, or a proxy of one in another process.
+
+    `rollout` is what the sampler of the same run collects for its policy: a `Rollout`, or with Ray a reference to one.
+    """
+
+    device: torch.device
+
+    @property
+    def model(self) -> ActorCritic:
+        """The current policy and value function."""
+
+    def learning(self, rollout: Any, settings: Settings) -> Callable[[], Learned]:
+        """Begin an update, which trains on a rollout. The returned function ends it: learners elsewhere train meanwhile."""
+
+    def measure_rollout(self, rollout: Any) -> None:
+        """Initialise the input statistics from a rollout, without training on it."""
+
+    def measure_what_is_new(self, rollout: Any) -> None:
+        """Initialise the input statistics of features that the checkpoint did not have, without training."""
+
+    def begin_episodes(self) -> None:
+        """All environments have been reset."""
+
+    def state(self) -> LearnerState:
+        """The part of a checkpoint that belongs to the learner."""
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """Continue from `checkpoint`. Errors as in `Learner.restore`."""
+
+    def metrics(self) -> Row:
+        """Metrics beside those of `Learned`."""
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
+
+class Learner:
+    """Trains a policy and a value function on rollouts.
+
+    Args:
+        config: settings of the run.
+        obs_space: observation space of the policy.
+        action_space: action name -> its space.
+        device: of the networks.
+        ranks: the processes that train together, each on rollouts of as many environments.
+        num_players: players of each environment that this policy plays; a rollout has a column for each.
+
+    Attributes:
+        model: policy and value function.
+        loss: `ppo_loss` with the additional terms of the settings.
+        uses_graphs: whether training uses CUDA graphs, and acting should, too.
+
+    Raises:
+        ValueError: the device does not support the precision, or `compile=graphs`.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        num_players: int = 1,
+    ) -> None:
+        self.config, self.device, self.ranks = config, device, ranks
+        set_products(config, device)
+        self.uses_graphs = uses_graphs(config, device, ranks)
+        self._learn_minibatch = MinibatchGraph() if self.uses_graphs else None
+        self.model = make_model(config, obs_space, action_space).to(device)
+        self.optimizer = make_optimizer(self.model, config, device if self.uses_graphs else None)
+        self._num_players = num_players
+        num_columns = config.rollout.num_envs // ranks.size * num_players
+        self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
+        self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
+        self._action_space = action_space
+        self.loss: Loss = partial(ppo_loss, terms=terms_of(config, obs_space, action_space, device))
+        self._shuffling = torch.Generator()
+        self._transferred: Sequence[Transferred] = ()
+
+    def learn(self, rollout: Rollout, settings: Settings, *, stale: bool = False) -> Learned:
+        """One update: estimate advantages, train epochs of minibatches, and update the input statistics.
+
+        Args:
+            rollout: T steps of N environments.
+            settings: of this update.
+            stale: whether earlier parameters have played a part of it. Then log-probs and values are computed again, and
+                advantages are estimated with V-trace.
+        """
+        self.begin(settings)
+        log_ratios = None
+        if stale:
+            rollout, log_ratios = recompute_log_probs(self.model, rollout)
+        advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
+        stats = update(
+            self.model,
+            self.optimizer,
+            Samples.of(rollout, advantages),
+            self.config.optim,
+            settings.ppo,
+            generator=self._shuffling,
+            loss=self.loss,
+            ranks=self.ranks,
+            learn=self._learn_minibatch,
+        )
+        limit = self.config.rollout.freeze_normalization_after
+        if limit is None or settings.step < limit:
+            self.measure(rollout.frames.obs)
+        played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
+        # several frames of a policy with several players are one step of an environment
+        return Learned(stats, played._replace(num_frames=played.num_frames // self._num_players))
+
+    def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
+        """See `Learns`: the update takes place when it is asked for."""
+        return partial(self.learn, rollout, settings)
+
+    def begin(self, settings: Settings) -> None:
+        """Set the learning rates of an update, and seed its shuffling."""
+        purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
+        self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
+        set_learning_rates(self.optimizer, settings.learning_rates)
+
+    def estimate_advantages(
+        self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None
+    ) -> Advantages:
+        """Advantages and returns, of rewards or returns that are scaled according to `ppo.normalize`.
+
+        Args:
+            rollout: T steps of N environments.
+            settings: gamma, lambda and n-step settings.
+            log_ratios: (T, N) log(pi/mu) of a stale rollout, for `vtrace`; None: the rollout is on-policy.
+        """
+        rewards, values, terminated, truncated, final_values = map(
+            rollout.by_step, ("rewards", "values", "terminated", "truncated", "final_values")
+        )
+        gamma, n_steps = settings.gamma, settings.n_steps
+        if self.reward_scale:
+            begins, env_id = (rollout.by_step("step")[0] == 0).cpu(), rollout.by_step("env_id")[0].cpu()
+            rewards = self.reward_scale(rewards, terminated | truncated, gamma, begins, env_id)
+        played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
+        if log_ratios is not None:
+            decay = settings.gae_lambda if n_steps is None else 1.0
+            advantages = vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay, n_steps=n_steps)
+        elif n_steps is None:
+            advantages = gae(*played, gamma=gamma, gae_lambda=settings.gae_lambda)
+        else:
+            advantages = n_step(*played, gamma=gamma, n_steps=n_steps)
+        if self.return_scale:
+            self.return_scale(advantages.returns, self.model.value_head, self.ranks)
+        return advantages
+
+    def measure(self, obs: ObsBatch) -> None:
+        """Update the input statistics with these observations."""
+        update_normalization(self.model, obs, self.ranks)
+
+    def measure_rollout(self, rollout: Rollout) -> None:
+        """Initialise the input statistics from a rollout, without training on it."""
+        self.measure(rollout.frames.obs)
+
+    @property
+    def value_unit(self) -> float:
+        """The reward that a value of 1 stands for."""
+        return self.reward_scale.deviation if self.reward_scale else 1.0
+
+    def state(self) -> LearnerState:
+        """The part of a checkpoint that belongs to the learner."""
+        value_net, scale = self.model.value_net, self.reward_scale or self.return_scale
+        return LearnerState(
+            policy=self.model.policy.state_dict(),
+            value_net=value_net.state_dict() if value_net else None,
+            optimizer=plain_state(self.optimizer),
+            scale=scale.state() if scale else None,
+        )
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """Continue from `checkpoint`. Entity types, features and actions are matched by name; new ones start untrained.
+
+        Raises:
+            ValueError: it belongs to another environment or network.
+        """
+        networks = self._transfer(checkpoint, env_name)
+        transfer_optimizer(self.optimizer, checkpoint.trainer["optimizer"], networks)
+        news = list(networks[0].news)
+        before, now = saved_config(checkpoint).ppo.normalize, self.config.ppo.normalize
+        scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
+        if before != now:
+            if (
+                before == "returns"
+            ):  # unscale the head: values stay the same, and the loss is no longer divided by the deviation
+                head = self.model.value_head
+                head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))
+            if "rewards" in (before, now):
+                news.append(
+                    f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
+                )
+        elif scale and saved_scale:
+            scale.load_state(saved_scale)
+        unmeasured = any(network.unmeasured for network in networks)
+        return LearnerNews(tuple(news), networks[0].changed, unmeasured)
+
+    def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """Start from the networks of `checkpoint` and their input statistics only. Errors as in `restore`."""
+        networks = self._transfer(checkpoint, env_name)
+        return LearnerNews(networks[0].news, networks[0].changed, any(each.unmeasured for each in networks))
+
+    def _transfer(self, checkpoint: Checkpoint, env_name: str) -> Sequence[Transferred]:
+        """Load the checkpoint's weights into each network, and return what was matched."""
+        networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
+        if value_net := self.model.value_net:
+            is_known = "value_net" in checkpoint.more_weights
+            networks.append(
+                transfer_weights(value_net, checkpoint, env_name, "value_net") if is_known else untransferred(value_net)
+            )
+        self._transferred = networks
+        return networks
+
+    def begin_episodes(self) -> None:
+        """All environments have been reset: forget the returns that are under way."""
+        if self.reward_scale:
+            self.reward_scale.begin()
+
+    def measure_what_is_new(self, rollout: Rollout) -> None:
+        """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
+        for network in self._transferred:
+            network.measure(rollout.frames.obs, self.ranks)
+
+    def metrics(self) -> Row:
+        """Metrics beside those of `Learned`."""
+        return {}
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
+
+class LearnerNews(NamedTuple):
+    """Differences between a checkpoint and the run that it was loaded into."""
+
+    news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed
+    changed: (
+        str | None
+    )  # first difference of the spaces, with which saved environments cannot be used; None: no difference
+    unmeasured: bool  # whether some features have no input statistics; see `Learner.measure_what_is_new`
+
+
+def terms_of(
+    config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+) -> list[Term]:
+    """The terms that the settings add to PPO's loss. `enn_ppo/training/learning/auxiliary.py` is an example of a term.
+
+    Raises:
+        ValueError: the environment has no targets, or the teacher does not fit it.
+    """
+    terms: list[Term] = []
+    if config.ppo.teacher is not None:
+        terms.append(load_teacher(config.ppo.teacher, obs_space, action_space, device))
+    if config.ppo.target_coef != 0:
+        if not obs_space.targets:
+            raise ValueError(
+                f"ppo.target_coef={config.ppo.target_coef}: {config.env.id} declares no targets to predict"
+            )
+        terms.append(TargetLoss())
+    return terms
+
+
+def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
+    """New networks, initialised on the CPU so that all devices start from the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        policy = RogueNet(config.net, obs_space, action_space)
+        return ActorCritic(policy, RogueNet(config.value_net, obs_space, action_space) if config.value_net else None)
+
+
+def set_products(config: TrainConfig, device: torch.device) -> None:
+    """Check that the device supports the networks' `precision`, and set torch's precision of matrix products.
+
+    Raises:
+        ValueError: see `rogue_net.backend.check_backend`.
+    """
+    networks = [net for net in (config.net, config.value_net) if net is not None]
+    for net in networks:
+        check_backend(net, device.type)
+    if device.type == "cuda":
+        rounded = any(net.precision == "tf32" for net in networks)
+        torch.set_float32_matmul_precision("high" if rounded else "highest")

@@ -1,0 +1,127 @@
+"""Merging means and variances of numbers that several processes have; see `enn_ppo.training.ranks`.
+
+Shapes: K ranks; F quantities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.ranks import ALONE, Ranks
+from rogue_net import ObsBatch, RogueNet
+from rogue_net.normalization import RunningNorm
+
+
+class Moments(NamedTuple):
+    """Count, mean and squared distances of n numbers, in float64: () or (F,) each."""
+
+    number: Tensor
+    mean: Tensor
+    squares: Tensor  # sum of squared distances from the mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of all numbers, without Bessel's correction; 0 of nothing."""
+        return self.squares / self.number.clamp(min=1)
+
+    def merged(self, other: Moments) -> Moments:
+        """Moments of both together. Equal means are kept exactly, so that constant numbers have a variance of exactly 0.
+
+        Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
+        """
+        number = self.number + other.number
+        share = other.number / number.clamp(min=1)
+        delta = other.mean - self.mean
+        squares = self.squares + other.squares + delta.square() * self.number * share
+        return Moments(number, self.mean + delta * share, squares)
+
+
+def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
+    """Moments of the numbers of all ranks that count, without asking the device which these are.
+
+    Args:
+        values: (n,) numbers of this rank, at least one; n may differ between ranks.
+        counted: (n,) bool, whether each of them counts.
+        ranks: who has others.
+    """
+    doubles, weights = values.double(), counted.double()
+    number = weights.sum()
+    # of equal numbers exactly that number, however it rounds
+    shift = torch.where(counted, doubles, -torch.inf).amax().nan_to_num(neginf=0.0)
+    mean = shift + (doubles - shift).dot(weights) / number.clamp(min=1)
+    own = torch.stack([number, mean, (doubles - mean).square().dot(weights)])
+    return reduce(Moments.merged, (Moments(*part) for part in ranks.gather(own)))
+
+
+def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
+    """Moments of the (n,) numbers that each rank has, at least one; n may differ."""
+    return moments_of_some(values, torch.ones_like(values, dtype=torch.bool), ranks)
+
+
+def normalize(advantages: Tensor, moments: Moments) -> Tensor:
+    """(B,) advantages with mean 0 and standard deviation 1; a single one becomes 0.
+
+    Args:
+        advantages: of the minibatch, or of a part of it.
+        moments: of the whole minibatch.
+    """
+    return (advantages - moments.mean.float()) / (moments.variance.sqrt().float() + 1e-8)
+
+
+def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """() 1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same.
+
+    Args:
+        values: (B,) of the frames that this rank has.
+        returns: (B,) of the same frames.
+        ranks: who has other frames.
+    """
+
+    def variance(numbers: Tensor) -> Tensor:
+        return numbers.var(correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
+
+    of_returns = variance(returns)
+    explained = 1 - variance(returns - values) / of_returns
+    return torch.where(of_returns > 0, explained, torch.nan).float()
+
+
+@torch.no_grad()
+def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: Ranks) -> None:
+    """Take the features that every rank has seen into the running statistics of a network, the same on all ranks.
+
+    Args:
+        network: changed in place.
+        obs: what this rank has seen; it may lack types of entities that others have.
+        ranks: who takes part.
+    """
+    if ranks.size == 1:
+        network.update_normalization(obs)
+        return
+    norms = [module for module in network.modules() if isinstance(module, RunningNorm)]
+    before = [Moments(norm.count.double(), norm.mean.clone(), norm.squares.clone()) for norm in norms]
+    for norm in norms:
+        for buffer in (norm.count, norm.mean, norm.squares):
+            buffer.zero_()
+    network.update_normalization(obs)  # from nothing: these are the moments of `obs` alone
+    if not norms:
+        return
+    seen = [torch.cat([norm.count.double().reshape(1), norm.mean, norm.squares]) for norm in norms]
+    parts = torch.split(ranks.gather(torch.cat(seen)), [len(each) for each in seen], dim=1)
+    for norm, known, part in zip(norms, before, parts, strict=True):
+        merged = reduce(Moments.merged, _rows(part), known)
+        norm.count.copy_(merged.number)
+        norm.mean.copy_(merged.mean)
+        norm.squares.copy_(merged.squares)
+        norm.refresh()
+
+
+def _rows(part: Tensor) -> Sequence[Moments]:
+    """Of (K, 1 + 2F)."""
+    num_features = (part.shape[1] - 1) // 2
+    return [Moments(*row.split([1, num_features, num_features]))._replace(number=row[0]) for row in part]

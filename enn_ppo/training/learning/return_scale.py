@@ -1,0 +1,158 @@
+"""Rewards and returns of any size, brought to about 1: the setting `ppo.normalize`.
+
+Shapes: T steps, N environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enn_ppo.training.ranks import ALONE, Ranks
+from rogue_net.heads import ValueHead
+
+MIN_DEVIATION = 1e-2  # of returns: as long as all are the same, their errors are not blown up
+
+
+class RewardScale:
+    """Divides rewards by the standard deviation that their discounted sum, over all that was seen, has.
+
+        R_t = r_t + γ R_{t-1}        (R starts from 0 with every episode)        r_t / std(R)
+
+    Source: Engstrom et al. 2020 (arXiv 2005.12729), section 3; OpenAI's baselines. Mean and variance are counted exactly, in
+    float64, by the parallel formula of Chan et al. 1979.
+    """
+
+    def __init__(self, num_envs: int, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks  # each has `num_envs` environments
+        self._first_env = ranks.rank * num_envs
+        self._running = torch.zeros(num_envs, dtype=torch.float64)
+        self._count = 0
+        self._mean = 0.0
+        self._squares = 0.0  # sum of squared distances from the mean
+
+    def __call__(
+        self, rewards: Tensor, ended: Tensor, gamma: float, begins: Tensor | None = None, env_id: Tensor | None = None
+    ) -> Tensor:
+        """Take the (T, N) rewards in, and return them scaled.
+
+        Args:
+            rewards: of steps that follow on the last ones.
+            ended: (T, N) bool, the episode ended with the step.
+            gamma: discount.
+            begins: (N,) bool, an episode begins with the first step, whatever came before; None: where one had ended.
+            env_id: (N,) int64, the environments, as they are numbered among those of all ranks; one that has played several
+                times is there as often, the earlier first. None: all of this rank, in order.
+        """
+        env_id = torch.arange(rewards.shape[1]) if env_id is None else env_id - self._first_env
+        begins = torch.zeros(len(env_id), dtype=torch.bool) if begins is None else begins
+        sums = torch.empty(rewards.shape, dtype=torch.float64)
+        # counted on the CPU: the rewards synchronise with the device, once per update
+        rewards_there, ended_there = rewards.double().cpu(), ended.cpu()
+        for columns in _in_turn(env_id):
+            running = self._running[env_id[columns]].masked_fill(begins[columns], 0.0)
+            for t, (reward, end) in enumerate(zip(rewards_there[:, columns], ended_there[:, columns], strict=True)):
+                running = reward + gamma * running
+                sums[t, columns] = running
+                running = running.masked_fill(end, 0.0)
+            self._running[env_id[columns]] = running
+        count, mean = sums.numel(), float(sums.mean())
+        of_each = self._ranks.gather(sums.new_tensor([count, mean, float((sums - mean).square().sum())]))
+        for part in of_each.tolist():
+            self._take_in(*part)
+        scaled: Tensor = rewards / self.deviation
+        return scaled
+
+    def begin(self) -> None:
+        """New episodes begin everywhere."""
+        self._running = torch.zeros_like(self._running)
+
+    @property
+    def deviation(self) -> float:
+        """What rewards are divided by; 1 as long as their sums do not vary."""
+        deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        return float(deviation) if deviation > 1e-8 else 1.0
+
+    def _take_in(self, count: float, mean: float, squares: float) -> None:
+        total = self._count + int(count)
+        shift = mean - self._mean
+        self._squares += squares + shift**2 * self._count * count / total
+        self._mean += shift * count / total
+        self._count = total
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`; of all environments, those of rank 0 first."""
+        running = self._ranks.gather(self._running).flatten()
+        return {"running": running, "count": self._count, "mean": self._mean, "squares": self._squares}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned; running sums start from 0 where the number of environments is another."""
+        own, size = len(self._running), self._ranks.size
+        if len(state["running"]) == own * size:
+            self._running = state["running"][own * self._ranks.rank :][:own].clone()
+        self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+
+
+def _in_turn(env_id: Tensor) -> list[Tensor]:
+    """Which columns each environment has first, which second, and so on; mostly all of them first."""
+    if len(set(env_id.tolist())) == len(env_id):
+        return [torch.arange(len(env_id))]
+    before = (env_id.unsqueeze(1) == env_id).tril(-1).sum(1)  # columns of the same environment to the left
+    return [(before == turn).nonzero()[:, 0] for turn in range(int(before.max()) + 1)]
+
+
+def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:
+    """What a value of 1 is in rewards.
+
+    Args:
+        normalize: the setting `ppo.normalize`.
+        saved: what `state` returned of the scale that it stands for; None: there is none.
+    """
+    if normalize != "rewards" or saved is None:
+        return 1.0
+    scale = RewardScale(0)
+    scale.load_state(saved)
+    return scale.deviation
+
+
+class ReturnScale:
+    """Keeps a value head's mean and deviation those of the returns.
+
+    Both are moving averages over updates, in which an update weighs 1 - `decay`, corrected for their start at 0 (Kingma & Ba
+    2015, section 3). The head is rescaled so that its values stay what they were: PopArt, see `ValueHead.rescale`. Only a new
+    head, which tells no frames apart, says the mean from then on: to learn it step by step would take long where it is large.
+    """
+
+    def __init__(self, decay: float = 0.9) -> None:
+        self._decay = decay
+        self._weight = 0.0
+        self._first = 0.0  # moments, not corrected
+        self._second = 0.0
+
+    def __call__(self, returns: Tensor, head: ValueHead, ranks: Ranks = ALONE) -> None:
+        """Take in the (T, N) returns of a rollout, of which each of `ranks` has a part, all of the same size."""
+        is_new = self._weight == 0 and not bool(head.project.weight.any())
+        keep, take = self._decay, 1 - self._decay
+        self._weight = keep * self._weight + take
+        returns = returns.double()
+        moments = ranks.gather(torch.stack([returns.mean(), returns.square().mean()])).mean(0)
+        first, second = moments.tolist()  # synchronises, once per update
+        self._first = keep * self._first + take * first
+        self._second = keep * self._second + take * second
+        mean = self._first / self._weight
+        variance = self._second / self._weight - mean**2
+        deviation = max(variance**0.5 if variance > 0 else 0.0, MIN_DEVIATION)
+        head.rescale(head.mean.new_tensor(mean), head.mean.new_tensor(deviation))
+        if is_new:
+            torch.nn.init.zeros_(head.project.bias)
+
+    def state(self) -> dict[str, Any]:
+        """For `load_state`."""
+        return {"weight": self._weight, "first": self._first, "second": self._second}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._weight, self._first, self._second = state["weight"], state["first"], state["second"]

@@ -1,0 +1,61 @@
+"""Staying close to a teacher: a term of the loss that keeps a policy from forgetting (`ppo.teacher`, `ppo.teacher_kl`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.clone.losses import choices_kl, numbers_kl, spread
+from enn_ppo.ppo import Minibatch, Stats
+from enn_ppo.settings.learning import PPOSettings
+from entity_gym.actions import ActionSpace
+from entity_gym.batch.saving import spaces_difference, spaces_to_dict
+from entity_gym.spaces import ObsSpace
+from rogue_net import Evaluation, RogueNet
+
+
+class TeacherLoss:
+    """c_T KL(teacher || policy), weighted over units as the policy's loss is; a term of `enn_ppo.ppo.ppo_loss`.
+
+    Args:
+        teacher: of the same spaces as the policy, on its device; not changed.
+    """
+
+    def __init__(self, teacher: RogueNet) -> None:
+        self._teacher = teacher.eval().requires_grad_(False)
+
+    def __call__(self, new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
+        """The term, and `teacher_kl`, the divergence in nats; both 0 once the coefficient is."""
+        kl = new.values.new_zeros(())
+        if settings.teacher_kl == 0:
+            return kl, {"teacher_kl": kl}
+        taught = self._teacher.act(batch.obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
+        assert taught is not None
+        for name, logits in taught.items():
+            divergence = choices_kl if self._teacher.action_space[name].discrete else numbers_kl
+            rows = spread(batch.weights, logits)
+            kl = kl + divergence(new.logits[name].view_as(logits.values), logits.values, rows)
+        return settings.teacher_kl * kl, {"teacher_kl": kl}
+
+
+def load_teacher(
+    path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+) -> TeacherLoss:
+    """The teacher of the setting `ppo.teacher`.
+
+    Raises:
+        ValueError: there is no such checkpoint, or its policy has other spaces.
+    """
+    try:
+        checkpoint = load_checkpoint(Path(path))
+    except ValueError as error:
+        raise ValueError(f"ppo.teacher: {error}; ppo.teacher=null trains without a teacher") from error
+    difference = spaces_difference(checkpoint.spaces, spaces_to_dict(obs_space, action_space))
+    if difference:
+        raise ValueError(f"ppo.teacher={path} was trained in another environment: {difference}")
+    return TeacherLoss(load_policy(checkpoint, device))

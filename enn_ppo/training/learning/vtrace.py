@@ -1,0 +1,168 @@
+"""Other advantages than GAE: n-step returns, and V-trace for rollouts that earlier parameters have played.
+
+Shapes: T steps, N environments, B = T * N frames, A actors of an action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from enn_ppo.ppo import Advantages, check_rollout, next_values, sum_backwards
+from enn_ppo.rollout import Rollout
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from rogue_net import RaggedTensor
+from rogue_net.ragged import segment_sum
+
+#: Frames that are evaluated at a time, to bound the memory of their activations.
+FRAMES_AT_ONCE = 4096
+
+
+def n_step(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    *,
+    gamma: float,
+    n_steps: int,
+) -> Advantages:
+    """Discounted n-step returns, and how far they are above the values.
+
+        G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
+
+    where B_t is 0 after a termination, the value of the episode's own final observation after a truncation, and
+    Gⁿ⁻¹_{t+1} otherwise (`last_values` at t = T - 1). Source: Sutton & Barto 2018, equation 7.1.
+
+    Args:
+        rewards: (T, N); these and the following are as in `gae`.
+        values: (T, N).
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        final_values: (T, N).
+        last_values: (N,).
+        gamma: discount in [0, 1].
+        n_steps: n, at least 1. T or more gives what `gae` gives with λ = 1.
+
+    Raises:
+        ValueError: as `gae`.
+    """
+    check_rollout(rewards, values, terminated, truncated, final_values)
+    returns = values
+    for _ in range(min(n_steps, len(rewards))):
+        returns = rewards + gamma * next_values(returns, terminated, truncated, final_values, last_values)
+    return Advantages(returns - values, returns)
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_values: Tensor,
+    last_values: Tensor,
+    log_ratios: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    n_steps: int | None = None,
+    max_rho: float = 1.0,
+    max_c: float = 1.0,
+) -> Advantages:
+    """V-trace: advantages of the current policy π for steps that another policy μ has played.
+
+        ρ_t = min(ρ̄, π(a_t) / μ(a_t))               c_t = λ min(c̄, π(a_t) / μ(a_t))
+        δ_t = ρ_t (r_t + γ V'_{t+1} - V_t)
+        v_t - V_t = δ_t + γ c_t (1 - ended_t) (v_{t+1} - V_{t+1})
+
+    where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. With ρ̄ = c̄ the advantages are ρ_t times
+    r_t + γ V'_{t+1} - V_t + γ λ (1 - ended_t) (v_{t+1} - V_{t+1}): they contain the importance weight of the policy gradient,
+    so the probability ratios of the loss begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
+    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1; λ: remark 2. Truncating ρ moves
+    the fixed point of the values from those of π to those of a policy between π and μ; truncating c changes only how fast
+    they converge: equation 3.
+
+    Args:
+        rewards: (T, N); these and the following are as in `gae`.
+        values: (T, N), of π.
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        final_values: (T, N), of π.
+        last_values: (N,), of π.
+        log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 where nobody acted.
+        gamma: discount in [0, 1].
+        gae_lambda: λ in [0, 1].
+        n_steps: rewards that are added up before the value of the state that follows, at least 1; None: to the rollout's end.
+        max_rho: ρ̄, greater than 0; may be infinite.
+        max_c: c̄, greater than 0 and not above ρ̄.
+
+    Raises:
+        ValueError: as `gae`; or c̄ is above ρ̄.
+    """
+    check_rollout(rewards, values, terminated, truncated, final_values, log_ratios=log_ratios)
+    if not 0 < max_c <= max_rho:
+        raise ValueError(f"max_c must be greater than 0 and at most max_rho, got max_c={max_c}, max_rho={max_rho}")
+    rhos, cs = (log_ratios.clamp(max=math.log(limit)).exp() for limit in (max_rho, max_c))
+    following = next_values(values, terminated, truncated, final_values, last_values)
+    deltas = rhos * (rewards + gamma * following - values)
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * cs
+
+    if n_steps is None or n_steps >= len(rewards):
+        advantages = sum_backwards(deltas, decay)
+    else:
+        advantages = deltas
+        for _ in range(n_steps - 1):
+            later = torch.cat([advantages[1:], torch.zeros_like(last_values).unsqueeze(0)])
+            advantages = deltas + decay * later
+    return Advantages(advantages, advantages + values)
+
+
+@torch.no_grad()
+def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, Tensor]:
+    """Evaluate the frames and actions of `rollout` with the current parameters, `FRAMES_AT_ONCE` at a time.
+
+    A frame's actions are one decision to the environment: their log-ratios add up over all actors of all actions. Values of
+    the last observations of truncated episodes, and of the observations after the last step, stay those of the parameters
+    that acted, since a rollout does not have these observations. Dropout is off.
+
+    Args:
+        model: not changed.
+        rollout: played by any parameters; not changed.
+
+    Returns:
+        The rollout with the log-probs and values of `model`, and (T, N) log-ratios: log-probs of `model` less those of the
+        parameters that acted, summed over each frame.
+    """
+    frames = rollout.frames
+    sizes = [min(FRAMES_AT_ONCE, len(frames) - first) for first in range(0, len(frames), FRAMES_AT_ONCE)]
+    was_training = model.training
+    model.eval()
+    parts = [model.evaluate(part.obs, part.actions) for part in frames.split(sizes)]
+    model.train(was_training)
+    log_probs = {
+        name: RaggedTensor(torch.cat([part.log_probs[name] for part in parts]), before.offsets)
+        for name, before in frames.log_probs.items()
+    }
+    log_ratios = joint_log_ratios(log_probs, frames.log_probs).view(-1, rollout.num_envs)
+    values = torch.cat([part.values for part in parts])
+    return replace(rollout, frames=replace(frames, log_probs=log_probs, values=values)), log_ratios
+
+
+def joint_log_ratios(now: Mapping[str, RaggedTensor], before: Mapping[str, RaggedTensor]) -> Tensor:
+    """(B,) log-ratio of all actions of a frame together; 0 where nobody acted.
+
+    Args:
+        now: action -> B sequences of (A,) log-probs.
+        before: the same of the policy that acted.
+    """
+    log_ratios = [
+        segment_sum(each.values - before[name].values, each.sequences, len(each.offsets) - 1)
+        for name, each in now.items()
+    ]
+    return torch.stack(log_ratios).sum(dim=0)

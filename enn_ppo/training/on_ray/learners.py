@@ -1,0 +1,285 @@
+"""Learners on Ray: `LearnerActor` learns in a process of its own, `RemoteLearner` is its proxy in the training process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import GetTimeoutError, ObjectLostError
+
+from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.checkpoints.policy import select_device, set_determinism
+from enn_ppo.rollout import Rollout
+from enn_ppo.settings.config import TrainConfig
+from enn_ppo.training.errors import ActorDied, PartLost
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings, make_model
+from enn_ppo.training.on_ray.board import Board, Gathered
+from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, Cluster, fetch
+from enn_ppo.training.on_ray.runner import Spaces
+from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship_weights, unship
+from enn_ppo.training.tracking.logger import Row
+
+
+class LearnerActor:
+    """Trains on request. Methods that change the networks return their new weights.
+
+    Rollouts are references into Ray's object store, in the order of their environments; those of less than 100 kB, which Ray does
+    not put there, come from the training process.
+    """
+
+    def __init__(self, config: TrainConfig, num_players: int) -> None:
+        self._config, self._num_players = config, num_players
+        self._learner: Learner
+
+    def prepare(self, spaces: Spaces) -> torch.device:
+        """Make the networks. Returns their device.
+
+        Raises:
+            ValueError: there is no such device.
+        """
+        config = self._config
+        torch.set_num_threads(config.num_threads or max(1, int(config.distributed.learner_cpus)))
+        set_determinism(config.torch_deterministic)
+        device = select_device(config.device)
+        self._learner = Learner(config, spaces.obs, spaces.actions, device, num_players=self._num_players)
+        return self._learner.device
+
+    def weights(self) -> Weights:
+        """Weights of the networks, for runners."""
+        return ship_weights(self._learner.model)
+
+    def learn(
+        self, rollouts: Sequence[Any], num_runners: int, stale: bool, settings: Settings
+    ) -> tuple[tuple[Learned, int, float], Weights]:
+        """One update.
+
+        Args:
+            rollouts: to learn from.
+            num_runners: number of runners that have played them.
+            stale: whether earlier weights have played any of them.
+            settings: of the update.
+
+        Returns:
+            Its result, the number of rollouts whose machine is gone, and the seconds until the others were in this process; and
+            the new weights.
+        """
+        started = time.perf_counter()
+        loaded = self._load(rollouts)
+        load_seconds = time.perf_counter() - started
+        learned = self._learner.learn(_merged(loaded, num_runners), settings, stale=stale)
+        return (learned, len(rollouts) - len(loaded), load_seconds), self.weights()
+
+    def measure(self, rollouts: Sequence[Any], only_what_is_new: bool) -> Weights:
+        """Initialise the input statistics from rollouts, all of them or those that a checkpoint did not have."""
+        rollout = Rollout.merged(self._load(rollouts))
+        if only_what_is_new:
+            self._learner.measure_what_is_new(rollout)
+        else:
+            self._learner.measure_rollout(rollout)
+        return self.weights()
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
+        """See `Learner.restore`."""
+        return self._learner.restore(checkpoint, env_name), self.weights()
+
+    def adopt(self, checkpoint: Checkpoint, env_name: str) -> tuple[LearnerNews, Weights]:
+        """See `Learner.adopt`."""
+        return self._learner.adopt(checkpoint, env_name), self.weights()
+
+    def begin_episodes(self) -> None:
+        """See `Learner.begin_episodes`."""
+        self._learner.begin_episodes()
+
+    def state(self) -> LearnerState:
+        """See `Learner.state`; on the CPU."""
+        state: LearnerState = _on_cpu(self._learner.state())
+        return state
+
+    def _load(self, rollouts: Sequence[Any]) -> list[Rollout]:
+        """Fetch the rollouts; those whose machine is gone are left out."""
+        loaded = []
+        for reference in rollouts:
+            try:
+                loaded.append(unship(ray.get(reference), self._learner.device))
+            except ObjectLostError:
+                continue
+        if not loaded:
+            raise PartLost("all rollouts of an update were lost with the machines that had them")
+        return loaded
+
+
+def _merged(rollouts: Sequence[Rollout], num_runners: int) -> Rollout:
+    """Merge rollouts. Runners play at the same time, so that times are averaged, not added."""
+    merged = Rollout.merged(rollouts)
+    env_seconds, act_seconds = merged.stats.env_seconds / num_runners, merged.stats.act_seconds / num_runners
+    return replace(merged, stats=replace(merged.stats, env_seconds=env_seconds, act_seconds=act_seconds))
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {name: _on_cpu(each) for name, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_on_cpu, value))
+    if isinstance(value, list):
+        return [_on_cpu(each) for each in value]
+    return value
+
+
+class RemoteLearner:
+    """Forwards calls to a `LearnerActor`, and publishes its weights on the board. A `Learns`.
+
+    Args:
+        config: of the run.
+        cluster: closed together with the first policy's learner.
+        board: gives the weights to runners.
+        number: of the policy that it trains, from 0.
+        name: of the policy; empty if it is the only one.
+        num_players: that the policy plays in each environment.
+
+    Raises:
+        PartLost: of every method, when the learner's process is gone.
+    """
+
+    def __init__(
+        self, config: TrainConfig, cluster: Cluster, board: Board, number: int, name: str, num_players: int
+    ) -> None:
+        self._config, self._cluster, self._board, self._number = config, cluster, board, number
+        self._called = "the learner" + (f" of policy {name}" if name else "")
+        distributed = config.distributed
+        actor: Any = ray.remote(LearnerActor)
+        actor = actor.options(num_cpus=distributed.learner_cpus, num_gpus=distributed.learner_gpus)
+        self._actor = actor.remote(config, num_players)
+        self.device = torch.device("cpu")  # until `prepare` returns the learner's
+        self._spaces: Spaces
+        self._model: ActorCritic | None = None
+        self._model_weights: Any = None  # reference to the weights of `_model`
+        self._row: Row = {}
+        self._is_gone = self._is_closed = False
+        self._has_adopted = False
+
+    def prepare(self, spaces: Spaces) -> None:
+        """Make the networks.
+
+        Raises:
+            ValueError: there is no such device, or the cluster has no CPU or GPU left for the learner.
+        """
+        self._spaces = spaces
+        try:
+            self.device = self._ask(self._actor.prepare.remote(spaces), START_SECONDS)
+        except GetTimeoutError:
+            raise ValueError(
+                f"{self._called} (distributed.learner_cpus={self._config.distributed.learner_cpus:g}) has not started within "
+                f"{START_SECONDS:g} s; of the Ray cluster's CPUs {self._cluster.free_cpus():g} are free"
+            ) from None
+        self._publish(self._actor.weights.remote())
+
+    @property
+    def model(self) -> ActorCritic:
+        """A copy of the current networks, fetched when it is asked for."""
+        return self._fetch_model()
+
+    def _fetch_model(self, timeout: float | None = None) -> ActorCritic:
+        if self._model is None:
+            self._model = make_model(self._config, self._spaces.obs, self._spaces.actions)
+        if self._model_weights is not self._weights:
+            if self._is_closed:
+                raise PartLost("the policy cannot be had any more: the run is over, and its learner had not told it")
+            load_weights(self._model, self._ask(self._weights, timeout))
+            self._model_weights = self._weights
+        return self._model
+
+    @property
+    def _weights(self) -> Any:
+        """A reference to the current weights."""
+        return self._board.weights[self._number]
+
+    def _publish(self, weights: Any) -> None:
+        self._board.publish(weights, self._number)
+
+    def learning(self, gathered: Gathered, settings: Settings) -> Callable[[], Learned]:
+        stale = any(gathered.staleness)
+        result, weights = self._start("learn", self._own(gathered), gathered.num_runners, stale, settings)
+
+        def finish() -> Learned:
+            learned, lost, load_seconds = self._ask(result)
+            self._publish(weights)
+            if self._number == 0:  # count a lost rollout once, not for every learner
+                self._board.rollouts_lost += lost
+            self._row = gathered.metrics(load_seconds)
+            own: Learned = learned
+            return own
+
+        return finish
+
+    def measure_rollout(self, gathered: Gathered) -> None:
+        # after `adopt`, the input statistics of all other features came with the checkpoint
+        self._measure(gathered, only_what_is_new=self._has_adopted)
+
+    def measure_what_is_new(self, gathered: Gathered) -> None:
+        self._measure(gathered, only_what_is_new=True)
+
+    def _measure(self, gathered: Gathered, only_what_is_new: bool) -> None:
+        self._publish(self._actor.measure.remote(self._own(gathered), only_what_is_new))
+        self._ask(self._weights)
+
+    def begin_episodes(self) -> None:
+        self._ask(self._actor.begin_episodes.remote())
+
+    def state(self) -> LearnerState:
+        state: LearnerState = self._ask(self._actor.state.remote())
+        return state
+
+    def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        news: LearnerNews = self._publishing("restore", checkpoint, env_name)
+        return news
+
+    def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
+        """See `Learner.adopt`. After it, `measure_rollout` only measures features that the checkpoint did not have."""
+        news: LearnerNews = self._publishing("adopt", checkpoint, env_name)
+        self._has_adopted = True
+        return news
+
+    def metrics(self) -> Row:
+        return self._row
+
+    def close(self) -> None:
+        if not self._is_closed:
+            if not self._is_gone:
+                with suppress(Exception):  # who asks for the policy later gets the last one, if it can be had
+                    self._fetch_model(CLOSE_SECONDS)
+            self._is_closed = True
+            with suppress(Exception):  # Ray itself may be gone
+                ray.kill(self._actor)
+        if self._number == 0:
+            self._cluster.close()
+
+    def _own(self, gathered: Gathered) -> list[Any]:
+        """References to the rollouts of this policy."""
+        return [part.rollouts[self._number] for part in gathered.parts]
+
+    def _start(self, method: str, *args: Any) -> tuple[Any, Any]:
+        """Call a method that returns (result, new weights); references to both."""
+        result, weights = getattr(self._actor, method).options(num_returns=2).remote(*args)
+        return result, weights
+
+    def _publishing(self, method: str, *args: Any) -> Any:
+        """Call a method that returns (result, new weights), publish the weights without fetching them, and return the result."""
+        result, weights = self._start(method, *args)
+        found = self._ask(result)
+        self._publish(weights)
+        return found
+
+    def _ask(self, reference: Any, timeout: float | None = None) -> Any:
+        try:
+            return fetch(reference, timeout)
+        except ActorDied as error:
+            self._is_gone = True
+            raise PartLost(f"{self._called} is gone: {error}") from None

@@ -1,0 +1,230 @@
+"""A run in progress: logging, checkpoints and evaluations between two updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from enn_ppo.checkpoints import CheckpointError, load_common, record_score, resolve_checkpoint
+from enn_ppo.eval.episodes import summarize
+from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics
+from enn_ppo.training.callbacks import Callback, Update
+from enn_ppo.training.errors import Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
+from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
+from enn_ppo.training.learning.learner import Learned, Settings
+from enn_ppo.training.recording.recorder import RecordingError
+from enn_ppo.training.state import TrainState
+from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.metrics import metrics_row
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.run_output import RunOutput
+
+
+class Run:
+    """Logs every update, saves checkpoints and submits them for evaluation. A context manager, which closes everything.
+
+    Args:
+        state: of the training.
+        run_dir: what `resume` takes.
+        outputs: policy -> terminal, metrics.jsonl and trackers; empty on all ranks but the first, which show and write nothing.
+        evaluators: policy -> evaluator of its checkpoints; empty likewise.
+        callback: of the user.
+
+    Attributes:
+        metrics: policy -> row of its last update; empty before the first.
+        stopped: whether a callback has stopped the training.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        run_dir: Path,
+        outputs: Mapping[str, RunOutput],
+        evaluators: Mapping[str, Evaluator],
+        callback: Callback,
+    ) -> None:
+        self.state, self.run_dir, self.callback = state, run_dir, callback
+        self._outputs, self._evaluators = outputs, evaluators
+        self.metrics: dict[str, Row] = {}
+        self.stopped = False
+        self._evaluated_until = state.step
+
+    def say(self, text: str) -> None:
+        """Print a line, once for all policies."""
+        for output in list(self._outputs.values())[:1]:
+            output.say_of_all(text)
+
+    def report(self, learned: Mapping[str, Learned], settings: Settings, seconds: float) -> None:
+        """Count an update of all policies, log it, and call the user's callback.
+
+        Args:
+            learned: policy -> result of its update.
+            settings: of the update.
+            seconds: that it took; those of rank 0 count.
+        """
+        state = self.state
+        elapsed = state.ranks.lead(lambda: seconds)
+        evaluated = {name: self._evaluated(name, evaluator.poll()) for name, evaluator in self._evaluators.items()}
+        state.advance(learned, elapsed)
+        shared = state.metrics()
+        for name, each in learned.items():
+            self.metrics[name] = metrics_row(
+                state.step,
+                each.played,
+                each.stats,
+                learning_rate=settings.learning_rates[0],
+                ent_coef=float(settings.ppo.ent_coef),
+                run_seconds=state.seconds,
+                update_seconds=elapsed,
+                extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
+            )
+        self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
+
+    def _tell(self, name: str, learned: Learned) -> bool:
+        """Log a policy's row and call the user's callback; returns whether that stops the training."""
+        self._log(name, self.metrics[name])
+        for episode in learned.played.episodes:
+            self.callback.on_episode(episode)
+        learner = self.state.learners[name]
+        update = Update(self.state.step, self.metrics[name], lambda: learner.model.policy, policy_name=name or None)
+        self.callback.on_update(update)
+        return update.stopped
+
+    def save_if_due(self, interrupted: str | None) -> None:
+        """Write checkpoints if they are due, and submit them for evaluation if that is due.
+
+        Args:
+            interrupted: "interrupted" after Ctrl-C, "terminated" after SIGTERM, else None.
+
+        Raises:
+            Interrupted: after Ctrl-C or SIGTERM, unless this was the last update; the checkpoint is saved.
+        """
+        state, config = self.state, self.state.config
+        interrupted = next((how for how in state.ranks.gather_objects(interrupted) if how), None)
+        last = self.stopped or state.next_steps() == 0
+        interval = config.eval.interval
+        evaluate = interval is not None and (last or state.step // interval > self._evaluated_until // interval)
+        due = last or state.num_updates % config.checkpoint_interval == 0
+        if not (interrupted or evaluate or due):
+            return
+        # an evaluation needs the checkpoints of all policies
+        pending = self._pending_evaluations() + ([state.step] if evaluate else [])
+        # a checkpoint saved only because of Ctrl-C gets no score: the uninterrupted run would not have it
+        scores = {name: state.recent_reward(name) for name in state.learners} if interval is None and due else {}
+        saved = state.save(self.run_dir, evaluations=pending, scores=scores)
+        state.ranks.lead(lambda: self._tell_checkpoints(saved.values()))
+        if interrupted and not last:
+            raise self._interrupted(interrupted, saved.values())
+        if evaluate:
+            for name, evaluator in self._evaluators.items():
+                evaluator.submit(saved[name], state.step)
+            self._evaluated_until = state.step
+
+    def _tell_checkpoints(self, saved: Collection[Path]) -> None:
+        for checkpoint in saved:
+            self.callback.on_checkpoint(checkpoint, self.state.step)
+
+    def _pending_evaluations(self) -> list[int]:
+        """Steps whose evaluation is unfinished."""
+        steps = [step for evaluator in self._evaluators.values() for step in evaluator.pending_steps]
+        return list(dict.fromkeys(steps))
+
+    def finish(self, interrupted: Callable[[], str | None]) -> None:
+        """Wait for unfinished evaluations, and log them.
+
+        Raises:
+            Interrupted: after Ctrl-C or SIGTERM; a resumed run does the evaluations that are left.
+        """
+        if pending := self._pending_evaluations():
+            steps = ", ".join(f"{step:,}" for step in pending)
+            self.say(f"waiting for the evaluation of step {steps}; Ctrl-C ends the run, and resuming it evaluates")
+        if self.metrics:
+            for name, episodes in self.state.sampler.final_episodes().items():
+                if episodes:
+                    estimates = as_metrics(summarize(episodes), "final")
+                    self._log_after(name, {"step": self.state.step, "final/episodes": len(episodes), **estimates})
+        for name, evaluator in self._evaluators.items():
+            while done := evaluator.wait(interrupted):
+                self._log_after(name, {"step": self.state.step, **self._evaluated(name, done)})
+        if (how := interrupted()) and self._pending_evaluations():
+            raise self._interrupted(how, self._saved())
+
+    def _interrupted(self, how: str, saved: Collection[Path]) -> Interrupted | RankFailed:
+        if self.state.ranks.rank:
+            return RankFailed(EXIT_CODES[how])  # rank 0 says how to resume
+        resume = f"go on with resume={self.run_dir}"
+        return Interrupted(f"{how} after {self.state.step:,} steps; saved {_listed(saved)}; {resume}", EXIT_CODES[how])
+
+    def _saved(self) -> Sequence[Path]:
+        """The checkpoint that a resumed run starts from, or one for each policy."""
+        if not self.state.config.policies:
+            return [resolve_checkpoint(self.run_dir)]
+        return [checkpoint.path for checkpoint in load_common([self.run_dir / name for name in self.state.learners])]
+
+    def _log(self, name: str, row: Row) -> None:
+        try:
+            self._outputs[name].log(row)
+        except ValueError as error:
+            raise ValueError(f"{error}; {self._rescued()}") from error
+
+    def _log_after(self, name: str, row: Row) -> None:
+        """Log a row that comes after that of the last update, and add it to that."""
+        self._log(name, row)
+        self.metrics[name] = self.metrics.get(name, {}) | row
+
+    def _rescued(self) -> str:
+        """Advice on resuming: from the last checkpoint, or if there is none, from one that is saved now."""
+        try:
+            return f"saved is {_listed(self._saved())}: go on with resume={self.run_dir}"
+        except CheckpointError as error:
+            return self._saved_now() or f"nothing is saved: {error}"
+
+    def _saved_now(self) -> str | None:
+        try:
+            saved = self.state.save(self.run_dir)
+            return f"saved is {_listed(saved.values())}, written just now: go on with resume={self.run_dir}"
+        except (ValueError, PartLost):
+            return None
+
+    def _evaluated(self, name: str, done: EvalRow | None) -> Row:
+        """Metrics of a finished evaluation, whose score is written into its checkpoint."""
+        if done is None:
+            return {}
+        try:
+            record_score(self.run_dir / name / CHECKPOINTS, done.step, done.score)
+        except CheckpointError as error:  # not the end of the run: the next save may succeed
+            self._outputs[name].say(str(error))
+        return dict(done.metrics)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._explain(error)
+        with ExitStack() as stack:  # all are closed, even if one fails
+            stack.callback(self.state.ranks.leave, error)
+            for output in self._outputs.values():
+                stack.callback(output.__exit__, kind, error, trace)
+            stack.callback(self.state.close)
+            for evaluator in self._evaluators.values():
+                stack.callback(evaluator.close)
+
+    def _explain(self, error: BaseException) -> None:
+        """Add to an error that has ended the run how to resume."""
+        if isinstance(error, RecordingError):
+            self.state.recorder = None  # it has closed itself
+            error.add_note(self._rescued())
+        if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
+            error.add_note(self._saved_now() or self._rescued())
+        if isinstance(error, RankDied):
+            ignore_sigterm()  # torchrun sends it to the other ranks when one has ended; this one prints the reason first
+            error.add_note(f"go on from the last checkpoint with resume={self.run_dir}")
+
+
+def _listed(paths: Collection[Path]) -> str:
+    return ", ".join(map(str, paths))

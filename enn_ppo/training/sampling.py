@@ -1,0 +1,278 @@
+"""Samplers: they own the environments and collect rollouts.
+
+`LocalSampler` plays in this process: all environments together, or in blocks (`rollout.block`, `rollout.pipeline`), each with
+a pool of its own, of which one or two are played at a time. Random numbers depend only on the environment's number and the step.
+The last bits of the policy's outputs depend on which environments share a batch, and so on the blocks: the same blocks in other
+processes give the same rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from enn_ppo.rollout import EnvBlock, Rollout, play
+from enn_ppo.settings.config import RolloutConfig
+from enn_ppo.training.environment import BoundEnvironment
+from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.players import Cast
+from enn_ppo.training.random_keys import Purpose, random_key
+from enn_ppo.training.ranks import ALONE, Ranks
+from enn_ppo.training.tracking.logger import Row
+from entity_gym.actions import ActionSpace
+from entity_gym.pools.episodes import Episode
+from entity_gym.pools.pool import ThreadedVecEnv
+from entity_gym.pools.vec_env import EnvInfo, VecEnv
+from entity_gym.spaces import ObsSpace
+
+#: Parameters of environments: name -> one value for each.
+Parameters = Mapping[str, Sequence[Any]]
+
+
+class Sampler(Protocol):
+    """Collects rollouts, and keeps the environments between them."""
+
+    def obs_space(self) -> ObsSpace:
+        """Observation space of the environments."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        """Action name -> its space."""
+
+    def key(self, step: int) -> None:
+        """Seed the sampling of the next rollout with the run's seed and the step."""
+
+    def configure(self, parameters: Parameters) -> None:
+        """Set the parameters of episodes that begin from now on."""
+
+    def reset(self, seed: int, parameters: Parameters | None) -> None:
+        """Reset all environments."""
+
+    def collect(self, steps: int) -> Mapping[str, Any]:
+        """Play `steps` steps in every environment. Returns name of the policy -> `Rollout`, or with Ray references to it."""
+
+    def state(self) -> dict[str, Any]:
+        """State of the environments, for `load_state`."""
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        """Continue from what `state` returned. Returns why that is not possible, or None. See `load_block`."""
+
+    def final_episodes(self) -> Mapping[str, list[Episode]]:
+        """Play `distributed.final_episodes` episodes after training, if that is set. Returns name of the policy -> episodes."""
+
+    def metrics(self) -> Row:
+        """Metrics beside those of the rollouts, since the last call."""
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Use `say` for messages to the user from now on."""
+
+    def threads_report(self) -> str | None:
+        """A line about the choice of `rollout.num_threads=auto`; None if it is not auto."""
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
+
+class LocalSampler:
+    """Plays in environments of this process, in one or several blocks.
+
+    With ranks, parameters, seeds and states are those of all ranks, and each rank plays an equal share of the environments. One
+    process with blocks of the same size gives the same rollouts.
+
+    Args:
+        pools: of the environments of this rank, in the order of their numbers; each pool is a block.
+        nets: name -> policy and value function; not changed.
+        device: of the policies.
+        seed: of the run.
+        first_env: number of the first environment among all of the run.
+        cast: the players that each policy plays; None: the one policy plays everything.
+        pipeline: number of blocks that are played in turns; divides the number of blocks.
+        graphs: whether acting uses CUDA graphs.
+        logits: whether rollouts keep all logits.
+        ranks: the processes that train together.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[VecEnv],
+        nets: Mapping[str, Actor],
+        device: torch.device,
+        seed: int,
+        first_env: int = 0,
+        *,
+        cast: Cast | None = None,
+        pipeline: int = 1,
+        graphs: bool = False,
+        logits: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        assert len(pools) % pipeline == 0
+        self.blocks: list[EnvBlock] = []
+        for pool in pools:
+            block = EnvBlock(pool, nets, device, seed, first_env, cast=cast, graphs=graphs, logits=logits)
+            self.blocks.append(block)
+            first_env += len(pool)
+        self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
+        self._share = sum(len(pool) for pool in pools)
+
+    def obs_space(self) -> ObsSpace:
+        return self.blocks[0].vec_env.obs_space()
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return self.blocks[0].vec_env.action_space()
+
+    def key(self, step: int) -> None:
+        for block in self.blocks:
+            block.seed_noise(random_key(self._seed, step, Purpose.ACTING))
+
+    def configure(self, parameters: Parameters) -> None:
+        def configure() -> None:
+            for block, part in zip(self.blocks, self._split(parameters), strict=True):
+                block.vec_env.configure(part)
+
+        self._ranks.each(configure)
+
+    def reset(self, seed: int, parameters: Parameters | None) -> None:
+        def reset() -> None:
+            parts: Sequence[EnvInfo | None] = self._split(parameters) if parameters else [None] * len(self.blocks)
+            for block, part in zip(self.blocks, parts, strict=True):
+                block.reset(seed, part)
+
+        self._ranks.each(reset)
+
+    def collect(self, steps: int) -> dict[str, Rollout]:
+        """Play `steps` steps in every environment. Returns name of the policy -> its rollout."""
+
+        def collect() -> dict[str, Rollout]:
+            played: list[dict[str, Rollout]] = []
+            for first in range(0, len(self.blocks), self._pipeline):
+                played += play(self.blocks[first : first + self._pipeline], steps)
+            return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
+
+        return self._ranks.each(collect)
+
+    def state(self) -> dict[str, Any]:
+        own = self._ranks.each(lambda: [block_state(block) for block in self.blocks])
+        states = [state for blocks in self._ranks.gather_objects(own) for state in blocks]
+        return states[0] if len(states) == 1 else {"blocks": states}
+
+    def load_state(self, state: Mapping[str, Any]) -> str | None:
+        saved, own, ranks = state.get("blocks", [state]), len(self.blocks), self._ranks
+        because = "rollout.block makes" if self._pipeline == 1 else "rollout.pipeline makes"
+        if problem := blocks_problem(
+            saved, own * ranks.size, because if ranks.size == 1 else f"{ranks.size} ranks make"
+        ):
+            return problem
+
+        def load() -> list[str | None]:
+            part = saved[own * ranks.rank :][:own]
+            return [load_block(block, each) for block, each in zip(self.blocks, part, strict=True)]
+
+        return next((each for problems in ranks.gather_objects(ranks.each(load)) for each in problems if each), None)
+
+    def final_episodes(self) -> dict[str, list[Episode]]:
+        return {}
+
+    def metrics(self) -> Row:
+        return {}
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        pass
+
+    def threads_report(self) -> str | None:
+        pool = self.blocks[0].vec_env
+        return pool.threads_report if isinstance(pool, ThreadedVecEnv) else None
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for block in self.blocks:
+                stack.callback(block.vec_env.close)
+
+    def _split(self, parameters: Parameters) -> list[dict[str, Sequence[Any]]]:
+        """The parameters of each block of this rank.
+
+        Raises:
+            ValueError: they change which player owns which entity, while several policies play.
+        """
+        if self._cast and (name := next((name for name in self._cast.mapping.fixed if name in parameters), None)):
+            raise ValueError(
+                f"env.info has {name!r}, on which it depends what belongs to which player: with policies={self._cast.policies} "
+                "it cannot change between episodes"
+            )
+        parts, begin = [], self._ranks.rank * self._share
+        for block in self.blocks:
+            end = begin + len(block.vec_env)
+            parts.append({name: values[begin:end] for name, values in parameters.items()})
+            begin = end
+        return parts
+
+
+def block_state(block: EnvBlock) -> dict[str, Any]:
+    """The state of the environments and their episodes; environments that cannot be saved are None."""
+    return {
+        "environments": block.vec_env.state() if block.vec_env.can_save else None,
+        "episodes": block.tracker.state(),
+    }
+
+
+def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
+    """Continue from what `block_state` returned.
+
+    Returns:
+        Why the environments cannot continue, and have to be reset; None if they do continue.
+    """
+    num_envs = len(state["episodes"]["lengths"])
+    if state["environments"] is None or not block.vec_env.can_save:
+        return "the environment has no state() and load_state()"
+    if num_envs != len(block.vec_env):
+        return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(block.vec_env)}"
+    if np.ndim(state["episodes"]["rewards"]) != block.tracker.rewards.ndim:
+        return "one policy has played in them where there are now several, or several where there is now one"
+    try:
+        block.obs = block.vec_env.load_state(state["environments"])
+    except ValueError as error:  # the environment has changed since
+        return str(error)
+    block.tracker.load_state(state["episodes"])
+    return None
+
+
+def blocks_problem(
+    saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
+) -> str | None:
+    """Reason why `num_blocks` blocks cannot continue from the blocks that a checkpoint holds; None if they can."""
+    if len(saved) != num_blocks:
+        plural = "s" if len(saved) > 1 else ""
+        sizes = [len(each["episodes"]["lengths"]) for each in saved if each]
+        of_size = f" of {sizes[0]} (rollout.block={sizes[0]})" if sizes else ""
+        return f"the checkpoint has them in {len(saved)} block{plural}{of_size}, and {because} {num_blocks}"
+    if None in saved:
+        return "some of them were playing, or being started again, when the checkpoint was written"
+    return None
+
+
+def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[VecEnv]:
+    """Make the environments of a run: one pool, or one for each block.
+
+    Args:
+        env: the environment.
+        rollout: number of environments, blocks, threads or processes.
+        seed: of the run.
+        first_env: number of the first environment, if these are a part of all environments.
+
+    Raises:
+        ValueError: an environment cannot be made, or breaks its contract.
+    """
+    size = rollout.block_size
+    of_block = replace(rollout, num_envs=size, block=None, pipeline=1)
+    in_turns = rollout.pipeline > 1
+    with ExitStack() as stack:
+        pools: list[VecEnv] = []
+        for first in range(0, rollout.num_envs, size):
+            pools.append(env.make_vec_env(of_block, seed, first_env + first, background=in_turns))
+            stack.callback(pools[-1].close)
+        stack.pop_all()  # they belong to the caller now
+    return pools

@@ -1,0 +1,247 @@
+"""Opponents: random actions, one policy, or several past policies of a run (players: see `entity_gym.pools.players`).
+
+opponents = load_opponent("random", None, pool, device)   # or a run directory, a checkpoint, or "past" of a checkpoint
+seated = SeatedEpisodeVecEnv(pool, players_of(source), opponents)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, step_folders
+from enn_ppo.checkpoints.fit import FittedPolicy, fit_net
+from enn_ppo.checkpoints.policy import load_policy
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of
+from entity_gym.actions import ActionSpace
+from entity_gym.actions.choices import random_actions
+from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.pools.players import Opponents
+from rogue_net import ObsBatch, RogueNet
+
+#: Number of the current policy; the number of a past policy is its step.
+LATEST = -1
+
+#: draw(n, rng) -> (n,) numbers of the policies that n environments face next.
+Draw = Callable[[int, np.random.Generator], NDArray[np.int64]]
+
+
+def load_opponent(
+    spec: str, checkpoint: Checkpoint | None, pool: Any, device: torch.device, *, greedy: bool = False, seed: int = 0
+) -> Opponents:
+    """Make the opponent that a setting names.
+
+    Args:
+        spec: `random`; `past`, the policies of the run before `checkpoint`, of which one is drawn for each episode; or a run
+            directory or checkpoint.
+        checkpoint: of `past`; None: there is none.
+        pool: of environments.
+        device: of the policies.
+        greedy: whether policies take the most likely action instead of a sampled one.
+        seed: of the random numbers.
+
+    Raises:
+        ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no past.
+    """
+    if spec == "random":
+        return RandomOpponent(pool.action_space(), seed)
+    if spec == "past":
+        nets, where = _past(checkpoint, device), "a past policy"
+    else:
+        opponent = load_checkpoint(Path(spec))
+        nets, where = {opponent.step: load_policy(opponent, device)}, f"the opponent {opponent.path}"
+    steps = np.array(list(nets))
+
+    def draw(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return steps[rng.integers(len(steps), size=n)]
+
+    return PolicyOpponents(nets, draw, pool, device, greedy=greedy, seed=seed, where=where)
+
+
+def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, RogueNet]:
+    """Step -> policy: the snapshots of a checkpoint's pool, or the run's checkpoints; the earlier ones, if there are any."""
+    if checkpoint is None:
+        raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
+    run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
+    # other snapshots in the folder belong to other checkpoints
+    files = {
+        step: snapshot_path(run_dir, step) for step in snapshots_of(run_dir) if self_play and step in self_play["pool"]
+    }
+    is_pool = bool(files)
+    files = files or dict(reversed(step_folders(checkpoint.path.parent)))
+    files = {step: file for step, file in files.items() if step < checkpoint.step} or files
+    nets = {}
+    for step, file in files.items():
+        try:
+            nets[step] = read_snapshot(file, device) if is_pool else load_policy(load_checkpoint(file), device)
+        except ValueError:
+            if file.exists():
+                raise
+            # else the run has just removed it
+    if not nets:
+        raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
+    return nets
+
+
+class RandomOpponent:
+    """Samples every action uniformly from those that the masks allow.
+
+    Args:
+        action_space: of the environments.
+        seed: of the random numbers.
+    """
+
+    def __init__(self, action_space: Mapping[str, ActionSpace], seed: int = 0) -> None:
+        self._action_space = action_space
+        self._rng = _generator(seed)
+
+    def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+        """Choose actions; see `Opponents`."""
+        return random_actions(obs, self._rng, self._action_space)
+
+    def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
+        """The opponent in each environment, by name."""
+        return ["random"] * len(env_id)
+
+    def clone(self) -> RandomOpponent:
+        """Copy it; see `Opponents`."""
+        return copy.deepcopy(self)
+
+    def state(self) -> dict[str, Any]:
+        """State for `load_state`."""
+        return {"random": self._rng.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._rng.bit_generator.state = state["random"]
+
+
+class PolicyOpponents:
+    """Several policies, of which each environment faces one. It is drawn when an episode begins.
+
+    Args:
+        nets: number -> policy; not changed. The caller may add policies, and remove those that no environment faces.
+        draw: draws the policies of new episodes.
+        pool: of environments.
+        device: of the policies.
+        greedy: whether they take the most likely action instead of a sampled one.
+        seed: of the random numbers.
+        where: name of the policies in errors.
+
+    Raises:
+        ValueError: a policy does not fit the environments.
+    """
+
+    def __init__(
+        self,
+        nets: Mapping[int, RogueNet],
+        draw: Draw,
+        pool: Any,
+        device: torch.device,
+        *,
+        greedy: bool = False,
+        seed: int = 0,
+        where: str = "a past policy",
+    ) -> None:
+        self.nets = nets
+        self.faces: NDArray[np.int64] = np.zeros(0, np.int64)  # number of the policy that each environment faces
+        self._draw, self._device, self._greedy, self._seed, self._where = draw, device, greedy, seed, where
+        self._obs_space, self._action_space = pool.obs_space(), pool.action_space()
+        self._rng = _generator(seed)
+        self._generator = torch.Generator(device)
+        self._num_acts = 0
+        self._fitted: dict[int, FittedPolicy] = {}  # to entity types, features and actions gained since training
+        for number in nets:
+            self._fit(number)
+
+    def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+        """Choose actions; see `Opponents`."""
+        self._begin(np.unique(env_id[obs.elapsed_step == 0]))
+        # seeded with the number of calls, so that no generator state has to be saved
+        key = np.random.SeedSequence((self._seed, 1, self._num_acts)).generate_state(1, np.uint64)
+        self._generator.manual_seed(int(key[0] >> np.uint64(1)))
+        self._num_acts += 1
+        faced = self.faces[env_id]
+        batch = ObsBatch.from_vec_obs(obs, self._device)
+        numbers = np.unique(faced).tolist()
+        if len(numbers) == 1:
+            return self._chosen(numbers[0], batch)
+        actions: dict[str, VecAction] = {}
+        for number in numbers:
+            frames = np.flatnonzero(faced == number)
+            for name, chosen in self._chosen(number, batch[torch.from_numpy(frames).to(self._device)]).items():
+                offsets = obs.action_masks[name].actors.offsets
+                if name not in actions:
+                    values = np.empty((offsets[-1], chosen.values.shape[1]), chosen.values.dtype)
+                    actions[name] = type(chosen).from_offsets(values, offsets)
+                rows = np.repeat(faced == number, np.diff(offsets))
+                actions[name].values[rows] = chosen.values
+        return actions
+
+    def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
+        """The opponent in each environment: `latest` or `step_<12 digits>`."""
+        return [name_of(number) for number in self.faces[env_id].tolist()]
+
+    def clone(self) -> PolicyOpponents:
+        """Copy them; the policies themselves, which never change, are shared."""
+        twin = copy.copy(self)
+        twin._rng, twin._generator = copy.deepcopy(self._rng), torch.Generator(self._device)
+        twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
+        return twin
+
+    def state(self) -> dict[str, Any]:
+        """State for `load_state`."""
+        return {
+            "faces": self.faces.copy(),
+            "random": self._rng.bit_generator.state,
+            "num_acts": self._num_acts,
+            "seed": self._seed,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned; needs the same policies.
+
+        Raises:
+            ValueError: a policy that an environment faces is missing.
+        """
+        faces = np.array(state["faces"], np.int64)
+        for number in np.unique(faces).tolist():
+            if number not in self.nets:
+                raise ValueError(f"an environment faces the policy {name_of(number)}, which is not there any more")
+        self.faces = faces
+        self._rng.bit_generator.state = state["random"]
+        self._num_acts, self._seed = int(state["num_acts"]), int(state["seed"])
+
+    def _begin(self, env_id: NDArray[np.int64]) -> None:
+        """Draw the opponents of environments in which an episode begins."""
+        if not len(env_id):
+            return
+        missing = int(env_id.max()) + 1 - len(self.faces)
+        if missing > 0:
+            self.faces = np.concatenate([self.faces, np.full(missing, next(iter(self.nets)), np.int64)])
+        self.faces[env_id] = self._draw(len(env_id), self._rng)
+
+    def _chosen(self, number: int, batch: ObsBatch) -> dict[str, VecAction]:
+        fitted = self._fitted.get(number) or self._fit(number)
+        return fitted.net.act(fitted.adaptor(batch), greedy=self._greedy, generator=self._generator).to_buffers()
+
+    def _fit(self, number: int) -> FittedPolicy:
+        fitted = fit_net(self.nets[number], self._obs_space, self._action_space, self._device, self._where, "this one")
+        self._fitted = {n: known for n, known in self._fitted.items() if n in self.nets} | {number: fitted}
+        return fitted
+
+
+def _generator(seed: int) -> np.random.Generator:
+    """A generator whose numbers differ from those of every environment: environment 0 uses (seed, 0)."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+
+
+def name_of(number: int) -> str:
+    """Name of a policy: `latest`, or `step_<12 digits>`."""
+    return "latest" if number == LATEST else f"step_{number:012d}"

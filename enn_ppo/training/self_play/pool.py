@@ -1,0 +1,217 @@
+"""Self-play: the policy trains as one player of each environment; snapshots from a pool of its past versions play the others.
+
+self_play = SelfPlay(config.self_play, net, device, seed)
+vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool of environments with one player
+self_play.add(0)                                            # the first snapshot
+self_play.update(rollout.episodes, step)                    # after every update
+self_play.write(run_dir); save_checkpoint(...); self_play.clean(run_dir, step)
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from enn_ppo.checkpoints import step_folders
+from enn_ppo.settings.config import SelfPlayConfig
+from enn_ppo.training.files import replace_file
+from enn_ppo.training.self_play.opponents import LATEST, PolicyOpponents, name_of
+from enn_ppo.training.self_play.ratings import Ratings, prioritized
+from enn_ppo.training.self_play.snapshots import read_snapshot, snapshot_path, snapshots_of, write_snapshot
+from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS, RATINGS
+from entity_gym.pools.episodes import Episode
+from entity_gym.pools.players import players_of
+from entity_gym.pools.seats import SeatedVecEnv
+from entity_gym.pools.vec_env import VecEnv
+from rogue_net import RogueNet
+
+#: Number of snapshots that play at a time, drawn with every update: each costs a forward pass of its own.
+AT_A_TIME = 2
+
+
+class SelfPlay:
+    """The pool of snapshots, their ratings, and the opponent of each environment.
+
+    Args:
+        config: settings of self-play.
+        net: the policy that is trained; it is also the opponent `latest`.
+        device: of the policies.
+        seed: of the draws.
+
+    Raises:
+        ValueError: openskill is not installed.
+    """
+
+    def __init__(self, config: SelfPlayConfig, net: RogueNet, device: torch.device, seed: int) -> None:
+        self.config, self.net = config, net
+        self.ratings = Ratings()
+        self.pool: list[int] = []  # steps of the snapshots, ascending
+        self._nets: dict[int, RogueNet] = {LATEST: net}  # of the pool, and those that left it but still play
+        #: Snapshot -> the step since which nothing needs it; its file may still exist.
+        self._gone: dict[int, int] = {}
+        self._choice: list[int] = []  # snapshots that new episodes draw from
+        self._written: set[tuple[Path, int]] = set()
+        self._device, self._seed = device, seed
+        self._opponents: PolicyOpponents | None = None
+        self._metrics: Row = {}
+
+    def seat(self, vec_env: VecEnv, source: object, name: str) -> SeatedVecEnv:
+        """Wrap environments so that opponents play all players but one.
+
+        Raises:
+            ValueError: the environments do not say what belongs to which player, or have less than two players.
+        """
+        mapping = players_of(source)
+        if mapping is None or mapping.num_players < 2:
+            tells_nothing = "does not say which player owns what (see entity_gym.pools.players)"
+            has = tells_nothing if mapping is None else "has one player"
+            raise ValueError(f"self_play.enabled=true needs a world with several players, and {name} {has}")
+        self._opponents = PolicyOpponents(self._nets, self._draw, vec_env, self._device, seed=self._seed)
+        return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
+
+    def add(self, step: int) -> None:
+        """Add a snapshot of the current policy to the pool; if the pool is full, another one leaves."""
+        if step in self.pool:
+            return
+        snapshot = copy.deepcopy(self.net).requires_grad_(False)
+        self._nets[step] = snapshot.eval()
+        self.ratings.add(step)
+        self.pool.append(step)
+        while len(self.pool) > self.config.pool_size:
+            leaving = least_missed(self.pool)
+            self.pool.remove(leaving)
+            del self.ratings.snapshots[leaving]
+        self._choose(step)
+
+    def update(self, episodes: Sequence[Episode], step: int) -> None:
+        """Update ratings and pool after an update of the policy.
+
+        Args:
+            episodes: that have ended since the last call.
+            step: environment steps trained so far.
+        """
+        steps = {name_of(snapshot): snapshot for snapshot in self.pool}
+        games = [(steps[e.info["opponent"]], e.info["win_rate"]) for e in episodes if e.info.get("opponent") in steps]
+        for snapshot, result in games:
+            self.ratings.play(snapshot, result)
+        self.ratings.drift()
+        if not self.pool or step >= self.pool[-1] + self.config.snapshot_interval:
+            self.add(step)
+        else:
+            self._choose(step)
+        self._forget(step)
+        self._metrics = {
+            "self_play/rating": self.ratings.current.mu,
+            "self_play/rating_sigma": self.ratings.current.sigma,
+            "self_play/win_rate": float(np.mean([result for _, result in games])) if games else None,
+            "self_play/pool_size": len(self.pool),
+        }
+
+    def metrics(self) -> Row:
+        """Metrics of the last update: rating of the policy, and its win rate against snapshots (None: no game ended)."""
+        return self._metrics
+
+    # ---- on the disk
+
+    def write(self, run_dir: Path) -> None:
+        """Write the table of ratings, and the snapshots that the next checkpoint refers to.
+
+        Raises:
+            ValueError: the disk refused.
+        """
+        for step, net in self._nets.items():
+            if step != LATEST and (run_dir, step) not in self._written:
+                write_snapshot(run_dir, step, net)
+                self._written.add((run_dir, step))
+        table = json.dumps(self.ratings.table(), indent=2) + "\n"
+        try:
+            replace_file(run_dir / RATINGS, table.encode())
+        except OSError as error:
+            raise ValueError(f"{run_dir / RATINGS} cannot be written: {error.strerror or error}") from error
+
+    def clean(self, run_dir: Path, step: int) -> None:
+        """Remove the snapshots that no checkpoint refers to. Call it after saving the checkpoint of `step`."""
+        saved = [folder_step for folder_step, _ in step_folders(run_dir / CHECKPOINTS)]
+        for snapshot in snapshots_of(run_dir):
+            if snapshot in self._nets:
+                continue
+            # an unknown snapshot was written by a run that went on from an earlier checkpoint, and was given up
+            until = self._gone.get(snapshot, max([*saved, step]) + 1)
+            abandoned = snapshot > step or snapshot in self._gone
+            if abandoned and not any(snapshot <= at < until for at in saved):
+                with suppress(OSError):
+                    snapshot_path(run_dir, snapshot).unlink()
+                self._gone.pop(snapshot, None)
+                self._written.discard((run_dir, snapshot))
+
+    def state(self) -> dict[str, Any]:
+        """State for `load_state`. The opponent of each environment is in the state of the environments."""
+        return {
+            "pool": list(self.pool),
+            "snapshots": [step for step in self._nets if step != LATEST],
+            "gone": [[step, at] for step, at in self._gone.items()],
+            "choice": list(self._choice),
+            "ratings": self.ratings.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any], run_dir: Path) -> None:
+        """Continue from what `state` returned. Call it before the environments are restored.
+
+        Args:
+            state: what `state` returned.
+            run_dir: of the run, with the snapshots.
+
+        Raises:
+            ValueError: a snapshot is missing or damaged.
+        """
+        for step in state["snapshots"]:
+            self._nets[step] = read_snapshot(snapshot_path(run_dir, step), self._device).requires_grad_(False).eval()
+            self._written.add((run_dir, step))
+        self.pool = list(state["pool"])
+        self._gone = {step: at for step, at in state["gone"]}
+        self._choice = list(state["choice"])
+        self.ratings.load_state(state["ratings"])
+
+    # ---- who plays
+
+    def _draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(n,) opponents of new episodes."""
+        if not self._choice:
+            return np.full(n, LATEST)
+        past = np.array(self._choice)[rng.integers(len(self._choice), size=n)]
+        return np.where(rng.random(n) < self.config.latest, LATEST, past)
+
+    def _choose(self, step: int) -> None:
+        """Draw the snapshots that new episodes draw from until the next update."""
+        rng = np.random.default_rng(np.random.SeedSequence((self._seed, 3, step)))
+        weights = None
+        if self.config.sampling == "prioritized":
+            weights = prioritized([self.ratings.snapshots[snapshot].win_rate for snapshot in self.pool])
+        self._choice = rng.choice(self.pool, AT_A_TIME, p=weights).tolist()
+
+    def _forget(self, step: int) -> None:
+        """Drop the snapshots that have left the pool and are no environment's opponent."""
+        needed = {LATEST, *self.pool, *(self._opponents.faces.tolist() if self._opponents else [])}
+        for snapshot in sorted(self._nets.keys() - needed):
+            del self._nets[snapshot]
+            self._gone[snapshot] = step
+
+
+def least_missed(steps: Sequence[int]) -> int:
+    """The step to remove from the ascending `steps` so that the others stay evenly spread: that with the nearest neighbours.
+
+    The first and the last stay, unless there are only two; then the first is removed.
+    """
+    if len(steps) < 3:
+        return steps[0]
+    gaps = [after - before for before, after in zip(steps, steps[2:], strict=False)]
+    return steps[1 + int(np.argmin(gaps))]

@@ -1,0 +1,74 @@
+"""Past policies of a run as files: weights, and in the header what is needed to make the network again.
+
+`<run_dir>/pool/step_<12 digits>.safetensors`; a file is written aside and renamed, so what has this name is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from enn_ppo.settings.schema import from_dict, to_dict
+from enn_ppo.training.files import replace_file
+from enn_ppo.training.tracking.run_dir import POOL
+from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
+from rogue_net import RogueNet, RogueNetConfig
+
+_NAME = re.compile(r"step_(\d{12,})\.safetensors")
+
+
+def snapshot_path(run_dir: Path, step: int) -> Path:
+    """Where the snapshot of a step is."""
+    return run_dir / POOL / f"step_{step:012d}.safetensors"
+
+
+def snapshots_of(run_dir: Path) -> list[int]:
+    """The steps of a run's snapshots, ascending."""
+    names = os.listdir(run_dir / POOL) if (run_dir / POOL).is_dir() else []
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+
+
+def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
+    """Write the weights of `net`; what is there of this step is replaced.
+
+    Raises:
+        ValueError: the disk refused; then what was there still is.
+    """
+    path = snapshot_path(run_dir, step)
+    header = {
+        "net": json.dumps(to_dict(net.config)),
+        "spaces": json.dumps(spaces_to_dict(net.obs_space, net.action_space)),
+    }
+    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, safetensors.torch.save(weights, header))
+    except OSError as error:
+        raise ValueError(f"snapshot {path} cannot be written: {error.strerror or error}") from error
+
+
+def read_snapshot(path: Path, device: torch.device) -> RogueNet:
+    """The policy in a snapshot.
+
+    Raises:
+        ValueError: the file is not there, or is damaged.
+    """
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            header = file.metadata()
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        config = from_dict(RogueNetConfig, json.loads(header["net"]), "net")
+        with torch.random.fork_rng(devices=[]):  # what it starts as is replaced, and draws from nobody's numbers
+            net = RogueNet(config, *spaces_from_dict(json.loads(header["spaces"])))
+        net.load_state_dict(weights)
+    except FileNotFoundError:
+        raise ValueError(f"there is no snapshot {path}") from None
+    except Exception as error:  # a damaged file fails in every way
+        raise ValueError(f"snapshot {path} is damaged: {error}") from error
+    return net.to(device)

@@ -1,0 +1,92 @@
+"""The learning curve of a run as a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from enn_ppo.training.tracking.logger import read_metrics
+
+__all__ = ["new_figure", "plot_learning_curve", "save_figure"]
+
+_CURVES = {"episodic_reward": "episodic reward", "episode_length": "episode length (steps)"}
+
+
+def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
+    """Plot episodic reward and episode length over environment steps, and evaluations with 95 % intervals.
+
+    Updates in which no episode ended are left out. The file is replaced atomically.
+
+    Args:
+        metrics_jsonl: metrics of a run, which may be running.
+        output_png: the file to write.
+
+    Raises:
+        ValueError: the rows cannot be read.
+        OSError: the picture cannot be written.
+    """
+    save_figure(_figure(read_metrics(metrics_jsonl)), output_png)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure of `width` by `height` inches.
+
+    It is not registered in pyplot, so that a notebook or program keeps its backend and its current figure.
+    """
+    # imported here: it takes long, and only the end of a run needs it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, output_png: Path) -> None:
+    """Write a figure with 120 dots per inch, atomically.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
+    aside = output_png.with_name(f".{output_png.name}.aside")
+    try:
+        figure.savefig(aside, format="png", dpi=120)
+        os.replace(aside, output_png)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _figure(rows: Sequence[dict[str, Any]]) -> Any:
+    figure = new_figure(7, 5.5)
+    panels = figure.subplots(len(_CURVES), 1, sharex=True)
+    for axes, (key, label) in zip(panels, _CURVES.items(), strict=True):
+        points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+        marker = "." if len(points) < 50 else ""
+        axes.plot([step for step, _ in points], [value for _, value in points], marker=marker, label="training")
+        evaluated = [row for row in rows if row.get(f"eval/{key}") is not None]
+        if evaluated:
+            _draw_evaluations(axes, evaluated, f"eval/{key}")
+        elif not points:
+            axes.text(0.5, 0.5, "no episode has ended yet", ha="center", va="center", transform=axes.transAxes)
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    panels[-1].set_xlabel("environment steps")
+    return figure
+
+
+def _draw_evaluations(axes: Any, rows: Sequence[dict[str, Any]], key: str) -> None:
+    """Draw evaluations at the steps of their policies; one without an interval has an error bar of length 0."""
+    by_step = {row.get("eval/step", row["step"]): row for row in rows}  # a resumed run may evaluate a policy again
+    steps = sorted(by_step)
+    axes.errorbar(
+        steps,
+        [by_step[step][key] for step in steps],
+        yerr=[by_step[step].get(f"{key}_ci95") or 0.0 for step in steps],
+        fmt="o-",
+        capsize=3,
+        label="evaluation, 95 %",
+    )
+    axes.legend(loc="best")

@@ -1,1 +1,0 @@
-"""Settings, search space and command line of a sweep. `python -m enn_ppo.sweep`."""
