@@ -38,15 +38,8 @@ def fit_policy(
     """Fit a checkpoint's policy, or another of its networks, to an environment with these spaces.
 
     New features are ignored, and entities of new types are hidden from all others, so that these act as they learned to. New
-    actions and choices start as `enn_ppo.checkpoints.transfer` says, always with the same weights.
-
-    Args:
-        checkpoint: of the policy.
-        obs_space: of the environment.
-        action_space: of the environment.
-        device: where it acts.
-        env: the environment's name, for messages.
-        network: `policy`, or one of the checkpoint's `more_weights`.
+    actions and choices start as `enn_ppo.checkpoints.transfer` says, always with the same weights. `env` is the environment's
+    name, for messages; `network` is `policy` or one of the checkpoint's `more_weights`.
 
     Raises:
         ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
@@ -90,13 +83,7 @@ def adapt_spaces(
 ) -> tuple[ObsSpace, ObsAdaptor, str]:
     """Fit the spaces of training to those of an environment, which may have gained something since.
 
-    Args:
-        known: the policy's observation space.
-        known_actions: the policy's action space.
-        obs_space: of the environment.
-        action_space: of the environment.
-        name: of the policy in messages, such as "checkpoint out/a/checkpoints/step_000000000100".
-        env: the environment's name, for messages.
+    `name` is that of the policy in messages, such as "checkpoint out/a/checkpoints/step_000000000100", `env` the environment's.
 
     Returns:
         The observation space of a network there: known types with their known features, and new types as they are; a

@@ -63,12 +63,9 @@ def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:
 
 
 def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
-    """A network of a checkpoint, on the CPU.
+    """A network of a checkpoint, on the CPU: `policy`, or one of `more_weights`, which have the names of their settings.
 
-    Args:
-        checkpoint: to load from.
-        network: `policy`, or one of `more_weights`, whose name is that of its section in the settings.
-        device: where it will run. If that does not support its precision, it is fp32.
+    If `device`, where it will run, does not support its precision, it is fp32.
 
     Raises:
         ValueError: settings or weights do not fit this version's network.

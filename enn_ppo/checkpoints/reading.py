@@ -65,7 +65,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         return _read_folder(folder)
     except CheckpointError as error:
-        other = _newest_complete(folder.parent, besides=folder)
+        other = _newest_complete(folder.parent)
         advice = f"the newest complete checkpoint beside it is {other}" if other else "there is no other beside it"
         raise CheckpointError(f"{error}; {advice}") from error
 
@@ -262,12 +262,11 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
-def _newest_complete(directory: Path, besides: Path | None = None) -> Path | None:
+def _newest_complete(directory: Path) -> Path | None:
     """The newest step folder that loads; None if there is none."""
     for _, folder in step_folders(directory):
-        if folder != besides:
-            with suppress(CheckpointError):
-                return _read_folder(folder).path
+        with suppress(CheckpointError):
+            return _read_folder(folder).path
     return None
 
 

@@ -61,21 +61,13 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """The result of loading a checkpoint's weights into a network.
-
-    Args:
-        net: the network.
-        news: one line for each entity type, feature, action or choice that is new.
-        changed: first difference of the spaces, with which saved environments cannot be used; None: no difference.
-        moves: tensor of the network -> its source; new tensors have none.
-        parameters: names of the checkpoint's parameters, in the order of its optimizer.
-    """
+    """The result of loading a checkpoint's weights into a network."""
 
     net: RogueNet
-    news: tuple[str, ...]
-    changed: str | None
-    moves: Mapping[str, Move]
-    parameters: tuple[str, ...]
+    news: tuple[str, ...]  # a line for each entity type, feature, action or choice that is new
+    changed: str | None  # first difference of the spaces, with which saved environments cannot be used
+    moves: Mapping[str, Move]  # tensor of the network -> its source; new tensors have none
+    parameters: tuple[str, ...]  # names of the checkpoint's parameters, in the order of its optimizer
 
     @property
     def unmeasured(self) -> Mapping[str, list[int]]:
@@ -108,13 +100,9 @@ class Transferred:
 
 
 def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: str = "policy") -> Transferred:
-    """Load the weights of a checkpoint into a network, matched by name.
+    """Load the weights of a checkpoint into `net`, on any device, matched by name.
 
-    Args:
-        net: changed in place, on any device.
-        checkpoint: to load from.
-        env: name of the environment, for errors.
-        network: `policy`, or one of the checkpoint's `more_weights`.
+    `network` is `policy` or one of the checkpoint's `more_weights`; `env` is the environment's name, for errors.
 
     Raises:
         ValueError: the environment misses something that the checkpoint has, or has it of another kind, or the networks
@@ -125,17 +113,9 @@ def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: s
 
 
 def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: str = "net") -> Transferred:
-    """Load the weights of another network.
+    """Load the weights of another network, `saved`, which is on the CPU; see `transfer_weights`.
 
-    Args:
-        saved: the other network, on the CPU.
-        net: changed in place, on any device.
-        name: of the source, for errors.
-        env: name of the environment of `net`, for errors.
-        section: of both networks' settings, for errors.
-
-    Raises:
-        ValueError: see `transfer_weights`.
+    Errors call it `name`, and the settings of both networks `section`.
     """
     try:
         news = gains(saved.obs_space, saved.action_space, net.obs_space, net.action_space)

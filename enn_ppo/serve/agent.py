@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import torch
@@ -48,36 +48,21 @@ class Decision(Generic[A]):
     value: float  # discounted rewards that are expected from here on, in the unit of the training
 
 
-class _Fit(NamedTuple):
-    """The policy, fitted to the spaces of a program."""
-
-    policy: FittedPolicy
-    obs_space: ObsSpace
-    action_space: dict[str, ActionSpace]
-
-
 class TrainedAgent(Agent):
-    """A checkpoint's policy; `load_agent` makes it.
-
-    Args:
-        checkpoint: whose policy.
-        greedy: the likeliest choice is always taken; otherwise choices are sampled.
-        seed: of the sampling.
-    """
+    """A checkpoint's policy as an agent; see `load_agent`."""
 
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
         self._name = f"checkpoint {checkpoint.path}"
-        self._net = load_net(checkpoint)
-        self._net.eval()
-        self._greedy = greedy
-        self._generator = torch.Generator().manual_seed(seed)
+        self._net = load_net(checkpoint).eval()
+        self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
         self._types: dict[str, Entity] = {}  # that the program has shown
-        self._fits: dict[str, _Fit] = {}  # for each action
+        # action -> the policy, fitted to the spaces of the program
+        self._fits: dict[str, tuple[FittedPolicy, ObsSpace, dict[str, ActionSpace]]] = {}
 
     @property
     def news(self) -> str:
         """Spaces of the program that the policy was not trained with, in one line; empty if there are none."""
-        return "; ".join(dict.fromkeys(fit.policy.news for fit in self._fits.values() if fit.policy.news))
+        return "; ".join(dict.fromkeys(policy.news for policy, _, _ in self._fits.values() if policy.news))
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
         """Decide at once; see `Agent.act_async`.
@@ -95,18 +80,18 @@ class TrainedAgent(Agent):
             ValueError: `obs` lacks what the policy needs; names it.
         """
         check_obs(obs)
-        fit = self._fit(obs)
+        policy, obs_space, action_space = self._fit(obs)
         name, choices = obs.choices.name, obs.choices
         batch = ObsBatch.from_vec_obs(
-            batch_observations([obs.to_observation()], fit.obs_space, fit.action_space, "the program")
+            batch_observations([obs.to_observation()], obs_space, action_space, "the program")
         )
-        result = fit.policy.net.act(fit.policy.adaptor(batch), self._greedy, generator=self._generator, logits=True)
+        result = policy.net.act(policy.adaptor(batch), self._greedy, generator=self._generator, logits=True)
         assert result.logits is not None
         actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
         probabilities = result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
         return Decision(actions, choices.labels, probabilities, float(result.values[0]))
 
-    def _fit(self, obs: Obs[A]) -> _Fit:
+    def _fit(self, obs: Obs[A]) -> tuple[FittedPolicy, ObsSpace, dict[str, ActionSpace]]:
         """Fit the policy to the entity types that the program has shown until now, and to the action of `obs`."""
         for name, shown in obs.types().items():
             if name not in self._types:
@@ -122,13 +107,13 @@ class TrainedAgent(Agent):
             raise ValueError(
                 f"{self._name} was not trained for the action {action!r}; {nearest(action, known.action_space)}"
             )
-        if action not in self._fits or self._fits[action].action_space[action] != space:
+        if action not in self._fits or self._fits[action][2][action] != space:
             entities = {**known.obs_space.entities, **self._types}  # known types may be shown later
             obs_space = ObsSpace(entities, known.obs_space.global_features, known.obs_space.global_kinds)
             action_space: dict[str, ActionSpace] = {**known.action_space, action: space}
             policy = fit_net(known, obs_space, action_space, torch.device("cpu"), self._name, "the program")
             policy.net.eval()
-            self._fits[action] = _Fit(policy, obs_space, action_space)
+            self._fits[action] = policy, obs_space, action_space
         return self._fits[action]
 
 
@@ -144,13 +129,7 @@ class PolicyDecision:
 
 
 class TrainedPolicy:
-    """A checkpoint's policy that is asked about observations of the world that it was trained in; `load_policy` makes it.
-
-    Args:
-        checkpoint: whose policy.
-        greedy: the likeliest action is always taken; otherwise actions are sampled.
-        seed: of the sampling.
-    """
+    """A checkpoint's policy for observations of the world that it was trained in; see `load_policy`."""
 
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
         self._net = load_net(checkpoint).eval()
