@@ -1,13 +1,15 @@
 """Proximal policy optimization: advantages, the loss of a minibatch, and the epochs of minibatches that minimise it.
 
-A frame (one environment at one step) may hold many actors, or none. Two settings say how they count:
+A frame (one environment at one step) may hold many actors, or none. All actors of a frame share its value and its advantage.
+Two settings say how they count:
 
 - `ratio`: the *unit* of the objective. `per_actor`: every actor's action is a decision of its own, with its own probability
   ratio. `joint`: a frame's actions are one decision; log-probs, log-ratios and entropies add up over its actors.
 - `weighting`: `actor`: every actor of the minibatch weighs the same, so crowded frames weigh more. `frame`: every frame in
   which anybody acts weighs the same, split evenly among its actors.
 
-Every sum below is weighted, and the weights of a minibatch add up to 1: the losses of its micro-batches add up to its own.
+Every sum below is weighted. The weights of a minibatch's units add up to 1 (0 where nobody acts), and so do those of its frames,
+which weigh the value loss: so the losses of its micro-batches add up to its own.
 
 Source: Schulman et al. 2017 (arXiv 1707.06347).
 
@@ -17,7 +19,7 @@ Shapes: T steps, N environments, B frames, A actors of all actions and frames to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,7 +34,7 @@ from enn_ppo.training.learning.moments import explained_variance, moments_of_som
 from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.ranks import ALONE, Ranks
-from rogue_net import Evaluation, RaggedTensor, RogueNet
+from rogue_net import Evaluation, RogueNet
 from rogue_net.crossing import moved
 from rogue_net.ragged import segment_sum
 
@@ -43,6 +45,8 @@ Stats: TypeAlias = dict[str, Tensor]  # what to log, by name: tensors ()
 
 
 class Advantages(NamedTuple):
+    """Advantages, and the returns that the value function learns."""
+
     advantages: Tensor  # (T, N) float32
     returns: Tensor  # (T, N) float32, regression target of the value function
 
@@ -63,8 +67,8 @@ def gae(
         δ_t = r_t + γ V'_{t+1} - V_t
         A_t = δ_t + γ λ (1 - ended_t) A_{t+1}
 
-    where V'_{t+1} is 0 after a termination, the value of the episode's own final observation after a truncation, and
-    V_{t+1} otherwise (`last_values` at t = T - 1). Returns are A_t + V_t.
+    where A_T = 0, ended_t is terminated_t or truncated_t, and V'_{t+1} is 0 after a termination, the value of the episode's own
+    final observation after a truncation, and V_{t+1} otherwise (`last_values` at t = T - 1). Returns are A_t + V_t.
     Source: Schulman et al. 2016 (arXiv 1506.02438), equation 16; bootstrapping from truncations: Pardo et al. 2018
     (arXiv 1712.00378).
 
@@ -76,7 +80,8 @@ def gae(
         final_values: (T, N), V of the episode's final observation where `truncated`, ignored elsewhere.
         last_values: (N,), V of the observation after the last step.
         gamma: discount in [0, 1].
-        gae_lambda: λ in [0, 1]; 1 gives discounted returns minus V, 0 the one-step error.
+        gae_lambda: λ in [0, 1]; 0 gives the one-step error, 1 discounted returns minus V, which end with the value of what
+            follows where the rollout or a time limit cuts them.
 
     Raises:
         ValueError: if shapes differ, or a step is both terminated and truncated.
@@ -137,7 +142,7 @@ class Samples(Frames):
 
     advantages: Tensor  # (B,) float32
     returns: Tensor  # (B,) float32, regression targets of the values
-    #: (B,) bool, false for frames that only fill a batch of fixed size up (`rogue_net/padding.py`); None: all are real.
+    #: (B,) bool, false for padding frames, which CUDA graphs need (`rogue_net/padding.py`); None: no padding.
     real: Tensor | None = None
 
     @staticmethod
@@ -150,7 +155,7 @@ class Samples(Frames):
     @property
     def num_actors(self) -> Tensor:
         """(B,) int64, actors of all actions in each frame that is real."""
-        counts = count_actors(self.actions)
+        counts = super().num_actors
         return counts if self.real is None else counts * self.real
 
 
@@ -168,33 +173,18 @@ class Minibatch(Samples):
         Args:
             samples: of the whole minibatch, or of this rank's part.
             settings: how actors and frames count.
-            ranks: who has a part of the minibatch, each as many frames.
+            ranks: the processes that share the minibatch, each with the same number of frames.
         """
         weights = unit_weights(samples.num_actors, ratio=settings.ratio, weighting=settings.weighting, add_up=ranks.sum)
         real, count = samples.real, len(samples) * ranks.size
         frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
         advantages = samples.advantages
         if settings.normalize_advantages:
-            # over the frames in which somebody acts: the others have no policy gradient
+            # Over the frames in which somebody acts: the others have no policy gradient. Crowded frames count once here, whatever
+            # `weighting` says.
             advantages = normalize(advantages, moments_of_some(advantages, samples.num_actors > 0, ranks))
         columns = {field.name: getattr(samples, field.name) for field in fields(samples)} | {"advantages": advantages}
         return Minibatch(**columns, weights=weights, frame_weights=frame_weights)
-
-    @property
-    def frames_of_actors(self) -> Tensor:
-        """(A,) int64, the frame of each actor, action by action."""
-        frames = torch.arange(len(self), device=self.values.device)
-        return torch.cat(
-            [
-                torch.repeat_interleave(frames, action.lengths, output_size=len(action.values))
-                for action in self.actions.values()
-            ]
-        )
-
-
-def count_actors(actions: Mapping[str, RaggedTensor]) -> Tensor:
-    """(B,) int64, actors of all actions in each frame, from action -> B sequences with an item for each actor."""
-    return torch.stack([action.lengths for action in actions.values()]).sum(dim=0)
 
 
 def unit_weights(
@@ -228,7 +218,8 @@ def unit_weights(
 # ---- The loss
 
 
-#: A further term of the loss: (the network's outputs, the minibatch, settings) -> (the term, what to log).
+#: A further term of the loss: (the network's outputs, the minibatch, settings) -> (the term, what to log). `terms_of` in
+#: training/learning/learner.py lists them; training/learning/auxiliary.py is an example.
 Term: TypeAlias = Callable[[Evaluation, "Minibatch", PPOSettings], tuple[Tensor, Stats]]
 
 
@@ -237,7 +228,8 @@ def ppo_loss(
 ) -> tuple[Tensor, Stats]:
     """L = L_policy - c_H H + c_V L_value + further terms, of a minibatch, or the share of it that a micro-batch has.
 
-    The value loss is in units of the value head's deviation.
+    Values and returns are divided by the value head's `deviation` (1 unless `ppo.normalize=returns`), so that the value loss and
+    its clipping do not depend on the size of rewards.
 
     Returns:
         The loss, a tensor (), and what to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and
@@ -257,6 +249,9 @@ def ppo_loss(
     stats = {"policy_loss": policy, "value_loss": value, **stats}
     for term in terms:
         addend, more = term(new, batch, settings)
+        assert not stats.keys() & more.keys(), (
+            f"terms of the loss log the same names: {sorted(stats.keys() & more.keys())}"
+        )
         loss, stats = loss + addend, stats | more
     return loss, stats
 
@@ -309,8 +304,8 @@ def policy_terms(
         frames: (A,) int64, the frame of each actor.
         advantages: (B,) one per frame.
         weights: (B,) from `unit_weights` of the whole minibatch.
-        clip: ε, greater than 0; a tensor () where it is to be on the device.
-        ratio: what a unit is, as for the weights.
+        clip: ε, greater than 0; a tensor () where a CUDA graph reads it.
+        ratio: the unit of the objective, the same that the weights were made with.
 
     Returns:
         The loss, and `entropy`, `approx_kl` and `clip_fraction`.
@@ -361,7 +356,7 @@ def _clamp(numbers: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor
 
 # ---- The update
 
-#: The loss of a minibatch, and what to log of it: `ppo_loss`, or one of your own.
+#: The loss of a minibatch, and what to log of it: `ppo_loss`, or one of your own. `target_kl` needs `approx_kl` among it.
 Loss: TypeAlias = Callable[["RogueNet | ActorCritic", "Minibatch", PPOSettings], tuple[Tensor, Stats]]
 
 
@@ -381,14 +376,14 @@ def update(
 
     Args:
         net: the policy, changed in place.
-        optimizer: of its parameters, with the learning rates already set. The first group of them is the policy's, a second
-            one the value network's; a group may have its own `max_grad_norm`.
+        optimizer: of its parameters, with the learning rates already set. The first group holds those of the policy, a second
+            one those of a value network; a group may have its own `max_grad_norm`.
         samples: all frames of the rollout.
         optim: minibatches and epochs.
         settings: of the objective.
-        generator: shuffles the frames; on the CPU. Its seed decides about dropout, too.
+        generator: shuffles the frames; on the CPU. Dropout is keyed by its seed, too.
         loss: to be minimised.
-        ranks: who learns together: each minibatch has an equal part of each rank's rollout, and the statistics are of all.
+        ranks: the processes that learn together: each minibatch has an equal part of each rank's rollout; statistics are of all.
         learn: makes the optimizer steps; None: `learn_minibatch`.
 
     Returns:
@@ -405,7 +400,7 @@ def update(
         while epochs < optim.epochs:
             order = moved(torch.randperm(len(samples), generator=generator), device)
             of_epoch: Tensor | None = None
-            # one gather an epoch, and one synchronisation: its minibatches are slices
+            # gathered once in the new order: the minibatches are slices
             for minibatch in samples.gather(order, all_of_them=True).split(sizes):
                 stats = learn(net, optimizer, minibatch, optim, settings, loss, ranks)
                 values = torch.stack(list(stats.values()))
@@ -413,10 +408,10 @@ def update(
             assert of_epoch is not None
             totals = of_epoch if totals is None else totals + of_epoch
             epochs += 1
-            # the comparison synchronises with the device, once an epoch
-            kl = list(stats).index("approx_kl")
-            if settings.target_kl is not None and float(of_epoch[kl]) > settings.target_kl * num_minibatches:
-                break
+            if settings.target_kl is not None:
+                kl = float(of_epoch[list(stats).index("approx_kl")])  # synchronises with the device, once an epoch
+                if kl > settings.target_kl * num_minibatches:
+                    break
     assert totals is not None
     explained = explained_variance(samples.values, samples.returns, ranks)
     *means, explained_share = torch.cat([totals / (epochs * num_minibatches), explained.reshape(1)]).tolist()
@@ -441,7 +436,7 @@ def learn_minibatch(
         optim: the size of micro-batches and the gradient's largest norm; see `update` for the rest.
         settings: of the objective.
         loss: to be minimised.
-        ranks: who learns together, each from as many frames.
+        ranks: the processes that learn together, each from as many frames.
 
     Returns:
         What the loss logs, of the whole minibatch; `grad_norm`, the norm of the policy's gradient before it was clipped;
@@ -449,14 +444,14 @@ def learn_minibatch(
     """
     groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
-    # weights and normalization are of the minibatch, so that the size of its micro-batches changes nothing
+    # weights and normalization are of the whole minibatch, so that micro-batches of any size learn the same, up to rounding
     minibatch = Minibatch.of_samples(samples, settings, ranks)
     size = optim.micro_batch_size or len(minibatch)
     stats: Stats = {}
     for part in minibatch.split([min(size, len(minibatch) - first) for first in range(0, len(minibatch), size)]):
-        value, logged = loss(net, part, settings)
-        value.backward()  # type: ignore[no-untyped-call]
-        stats = {name: stats.get(name, 0) + term.detach() for name, term in logged.items()}
+        total, logged = loss(net, part, settings)
+        total.backward()  # type: ignore[no-untyped-call]
+        stats = {name: stats.get(name, 0) + number.detach() for name, number in logged.items()}
     stats = sum_gradients(groups, stats, ranks)
     for name, group in zip(("grad_norm", "value_grad_norm"), groups, strict=False):
         stats[name] = clip_gradient(group["params"], group.get("max_grad_norm") or optim.max_grad_norm)

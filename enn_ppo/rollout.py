@@ -34,10 +34,10 @@ class RolloutStats:
     """Episode statistics and timings of a rollout.
 
     Attributes:
-        episodes: that ended.
-        metrics: that the environments reported.
-        env_seconds: waited for environments; the time that they take while the policy acts elsewhere is not counted.
-        act_seconds: of the policy.
+        episodes: the episodes that ended.
+        metrics: the metrics that the environments reported.
+        env_seconds: seconds waited for environments, without the time that they step while the policy acts in another block.
+        act_seconds: seconds of acting, of all policies together.
     """
 
     episodes: list[Episode] = field(default_factory=list)
@@ -54,7 +54,10 @@ class RolloutStats:
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of N environments. A new per-frame column is one field of `Frames`, and a line in `Trajectory.rollout`."""
+    """T steps of N environments.
+
+    A new per-frame column is one field of `Frames` with the default None, and a line in `Trajectory.rollout`.
+    """
 
     frames: Frames  # B
     last_values: Tensor  # (N,) float32, V of the observations after the last step
@@ -66,7 +69,7 @@ class Rollout:
         return len(self.last_values)
 
     def by_step(self, name: str) -> Tensor:
-        """The column `name` of the frames, one number each, as (T, N)."""
+        """Reshape the column `name`, one number for each frame, from (B,) to (T, N)."""
         column: Tensor = getattr(self.frames, name)
         return column.view(-1, self.num_envs)
 
@@ -96,9 +99,9 @@ class Rollout:
 class EnvBlock:
     """Environments that are played together, and carried from one rollout to the next.
 
-    A policy that plays several players of a world has a column of its rollout for each environment and player, those of the
-    first player first. A column holds the observations of that player (`Seating.show`), its actors, its actions and its
-    reward. `env_id` of a column is environment * (number of the policy's players) + (index of the player among them).
+    The rollout of a policy with several players has each environment once for each of them (N = environments * players), those
+    of the first player first, with the observations (`Seating.show`), actors, actions and rewards of that player. `env_id` is
+    then environment * (number of the policy's players) + (index of the player among them).
 
     Args:
         vec_env: N environments.
@@ -134,7 +137,7 @@ class EnvBlock:
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
 
     def begin(self, steps: int) -> None:
-        """Begin a rollout of `steps` steps where the last one has ended."""
+        """Begin a rollout of `steps` steps. Environments go on from their current observations."""
         assert self.obs is not None, "reset first"
         keys = self.noise_keys(steps)
         views = self._show(self.obs)
@@ -189,7 +192,7 @@ class EnvBlock:
         return {name: played(self._trajectories[name], stats) for name, stats in self._stats.items()}
 
     def _show(self, obs: VecObs) -> list[VecObs]:
-        """The view of each player, in the order of the policies; of a policy that plays everything, all of `obs`."""
+        """What each player sees, player by player in the order of the policies. Without a cast: `[obs]`."""
         if self._cast is None:
             return [obs]
         self._seating = Seating(obs, self._cast.mapping)
@@ -206,7 +209,7 @@ class EnvBlock:
         self._seed, self._steps = seed, 0
 
     def noise_keys(self, steps: int) -> Tensor:
-        """(T, N) of the next steps."""
+        """(T, N) int64 keys of the sampling noise of the next steps."""
         numbers = torch.arange(self._steps, self._steps + steps)
         self._steps += steps
         return keyed(keyed(self._seed, torch.from_numpy(self.env_id)), numbers[:, None]).to(self.device)

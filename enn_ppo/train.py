@@ -47,11 +47,11 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
         callbacks: what else to do after updates, episodes and checkpoints; see `Callback`.
 
     Returns:
-        What came of it. With `config.policies`, `policies` has that of each, `run_dir` holds their run directories, and the rest
-        is the first one's.
+        The finished run. With `config.policies`, `policies` has that of each and `run_dir` holds their run directories; `step`,
+        `metrics` and `policy` are those of the first policy.
 
     Raises:
-        ValueError: a setting, the environment or a checkpoint is not as it must be.
+        ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.
         Interrupted: after Ctrl-C or SIGTERM; the run was saved.
         DeviceMemoryFull: the device has not enough memory; the message says which settings take less.
     """

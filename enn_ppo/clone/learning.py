@@ -19,7 +19,7 @@ from torch import Tensor
 from enn_ppo.clone.config import CloneConfig, CloningConfig, Loss
 from enn_ppo.clone.examples import Examples
 from enn_ppo.clone.losses import choices_kl, cross_entropy, log_prob_error, numbers_kl, spread, value_error
-from enn_ppo.ppo import count_actors, unit_weights
+from enn_ppo.ppo import unit_weights
 from enn_ppo.settings.learning import Weighting
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.training.learning.actor_critic import ActorCritic
@@ -40,7 +40,7 @@ def frame_weights(examples: Examples, weighting: Weighting) -> tuple[Tensor, Ten
     Actors or frames have equal weights, according to `weighting`. The values of frames with a known return have equal weights.
     """
     known = (~examples.value_targets.isnan()).float()
-    actors = unit_weights(count_actors(examples.actions), ratio="per_actor", weighting=weighting)
+    actors = unit_weights(examples.num_actors, ratio="per_actor", weighting=weighting)
     return actors, known / known.sum().clamp(min=1)
 
 

@@ -1,7 +1,8 @@
 """Frames as columns: one row for each frame, whatever is in a column.
 
-A subclass of `Columns` is a frozen dataclass whose fields are the columns. A new column is one more field, and the line that
-fills it: gathering, splitting, concatenating and moving to a device go through all fields.
+A subclass of `Columns` is a frozen dataclass whose fields are the columns. A new column is one more field, with the default None
+for frames that do not have it, and the line that fills it: gathering, splitting, concatenating, padding and moving to a device go
+through all fields.
 
 Shapes: B frames, ordered by step and then by environment unless said otherwise; A actors of an action in all of them.
 """
@@ -95,7 +96,7 @@ class Frames(Columns):
     """B frames that were played: what was seen and done in each, and what came of it."""
 
     env_id: Tensor  # (B,) int64, the number of the environment
-    step: Tensor  # (B,) int64, step of its episode; 0 for the first
+    step: Tensor  # (B,) int64, steps of the episode before this frame; 0 for its first
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
     logits: dict[str, RaggedTensor] | None = None  # action -> as `ActResult.logits`; None where they were not kept
@@ -105,6 +106,22 @@ class Frames(Columns):
     terminated: Tensor  # (B,) bool, the episode ended by its own rules with these actions
     truncated: Tensor  # (B,) bool, the episode was cut after them
     final_values: Tensor  # (B,) float32, V of the episode's last observation where truncated (NaN: unknown), else 0
+
+    @property
+    def num_actors(self) -> Tensor:
+        """(B,) int64, actors of all actions in each frame."""
+        return torch.stack([action.lengths for action in self.actions.values()]).sum(dim=0)
+
+    @property
+    def frames_of_actors(self) -> Tensor:
+        """(A,) int64, the frame of each actor, action by action."""
+        frames = torch.arange(len(self), device=self.values.device)
+        return torch.cat(
+            [
+                torch.repeat_interleave(frames, action.lengths, output_size=len(action.values))
+                for action in self.actions.values()
+            ]
+        )
 
 
 def cat_columns(columns: Sequence[Any], cat: Cat) -> Any:

@@ -73,6 +73,7 @@ def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4)
         {"net": RogueNetConfig(pooling="mean"), "value_net": RogueNetConfig(d_model=16)},
         {"env": EnvConfig(id="MoveToOrigin"), "ppo": PPOConfig(ratio="joint", anneal_entropy=False)},
         {"net": RogueNetConfig(relpos=GRID)},
+        {"env": EnvConfig(id="tests.entity_gym.pools.test_targets:Hidden"), "ppo": PPOConfig(target_coef=1.0)},
     ],
     ids=[
         "plain",
@@ -83,6 +84,7 @@ def assert_same_weights(one: RogueNet, other: RogueNet, tolerance: float = 1e-4)
         "pooling and a value network",
         "continuous",
         "relative positions",
+        "targets",
     ],
 )
 def test_a_run_with_graphs_learns_what_a_run_without_does(

@@ -288,6 +288,12 @@ def test_with_returns_normalized_values_are_right_from_the_first_update_on() -> 
     assert without.sampler.collect(8)[""].by_step("values").max() < 100
 
 
+def test_with_returns_normalized_the_first_update_learns_values_though_they_are_clipped() -> None:
+    ppo = PPOConfig(normalize="returns", gamma=0.0, clip_value=True)
+    state = learned(tiny("unused", ppo=ppo), lambda: Rich(gain=300.0, floor=5000.0))
+    assert state.model.value_head.project.weight.abs().max() > 1e-4  # 0 before: the head tells no frames apart
+
+
 def test_the_value_loss_of_normalized_returns_is_in_units_of_their_deviation(tmp_path: Path) -> None:
     def losses(name: str, normalize: Any) -> list[float]:
         ppo = PPOConfig(normalize=normalize, clip_value=False)

@@ -9,7 +9,11 @@ A further term of the loss is three things:
    (actors) or `frame_weights` (frames).
 2. What it needs of each frame, if that is not there yet: a field of `enn_ppo.training.frames.Frames`, and the line of
    `enn_ppo.rollout.Trajectory.rollout` that fills it.
-3. A line in `enn_ppo.training.learning.learner.terms_of`, with a setting that turns it on.
+3. A line in `enn_ppo.training.learning.learner.terms_of`, with a setting that turns it on: a field of `PPOConfig` and, where it
+   may be a schedule, a field of `PPOSettings` typed `float | Tensor`.
+
+`new.values` are in rewards: where `ppo.normalize=returns`, divide them by `net.value_head.deviation`. A term that needs the
+network itself, for a penalty on its weights, gets it when it is made.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -154,6 +155,11 @@ class Learner:
         if stale:
             rollout, log_ratios = recompute_log_probs(self.model, rollout)
         advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
+        head = self.model.value_head
+        if self.return_scale and self.return_scale(advantages.returns, head, self.ranks):
+            # value clipping compares with the values of the new head, which are the mean
+            frames = rollout.frames
+            rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
         stats = update(
             self.model,
             self.optimizer,
@@ -207,8 +213,6 @@ class Learner:
             advantages = gae(*played, gamma=gamma, gae_lambda=settings.gae_lambda)
         else:
             advantages = n_step(*played, gamma=gamma, n_steps=n_steps)
-        if self.return_scale:
-            self.return_scale(advantages.returns, self.model.value_head, self.ranks)
         return advantages
 
     def measure(self, obs: ObsBatch) -> None:

@@ -123,7 +123,8 @@ class ReturnScale:
 
     Both are moving averages over updates, in which an update weighs 1 - `decay`, corrected for their start at 0 (Kingma & Ba
     2015, section 3). The head is rescaled so that its values stay what they were: PopArt, see `ValueHead.rescale`. Only a new
-    head, which tells no frames apart, says the mean from then on: to learn it step by step would take long where it is large.
+    head, whose value is the same for all frames, has the mean as its value from then on: to learn a large mean step by step would
+    take long.
     """
 
     def __init__(self, decay: float = 0.9) -> None:
@@ -132,8 +133,12 @@ class ReturnScale:
         self._first = 0.0  # moments, not corrected
         self._second = 0.0
 
-    def __call__(self, returns: Tensor, head: ValueHead, ranks: Ranks = ALONE) -> None:
-        """Take in the (T, N) returns of a rollout, of which each of `ranks` has a part, all of the same size."""
+    def __call__(self, returns: Tensor, head: ValueHead, ranks: Ranks = ALONE) -> bool:
+        """Take in the (T, N) returns of a rollout, of which each of `ranks` has a part, all of the same size.
+
+        Returns:
+            Whether the head was new. Then all of its values are the mean from now on.
+        """
         is_new = self._weight == 0 and not bool(head.project.weight.any())
         keep, take = self._decay, 1 - self._decay
         self._weight = keep * self._weight + take
@@ -148,6 +153,7 @@ class ReturnScale:
         head.rescale(head.mean.new_tensor(mean), head.mean.new_tensor(deviation))
         if is_new:
             torch.nn.init.zeros_(head.project.bias)
+        return is_new
 
     def state(self) -> dict[str, Any]:
         """For `load_state`."""

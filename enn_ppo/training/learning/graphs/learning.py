@@ -18,15 +18,15 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import RaggedTensor, RogueNet
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
 
-#: Settings that schedules change from update to update: a graph reads them from memory.
-COEFFICIENTS = ("clip", "ent_coef", "vf_coef", "target_coef")
+#: Settings that schedules change from update to update, and that may be tensors: a graph reads them from memory.
+COEFFICIENTS = tuple(field.name for field in fields(PPOSettings) if "Tensor" in str(field.type))
 
 
 class _Recorded(NamedTuple):
     """A recording, and the memory that it reads."""
 
     samples: Samples
-    coefficients: Tensor  # (4,) float32
+    coefficients: Tensor  # (one of each of COEFFICIENTS,) float32
     step: Recording[Stats]
 
 
@@ -95,13 +95,16 @@ def pad_samples(samples: Samples, capacity: Capacity) -> Samples:
     obs = padded(samples.obs, capacity)
     actors = {name: mask.actors for name, mask in obs.action_masks.items()}
 
-    def padded_column(column: Any) -> Any:
-        if isinstance(column, dict):  # an item for each actor of each action
-            return {
-                name: RaggedTensor(pad_ragged(ragged, len(actors[name].values), len(obs)).values, actors[name].offsets)
-                for name, ragged in column.items()
-            }
-        return None if column is None else fill_up(column, len(obs))
+    def padded_column(column: Any, name: str = "") -> Any:
+        match column:
+            case dict():
+                return {each: padded_column(values, each) for each, values in column.items()}
+            case RaggedTensor():  # an item for each actor of the action `name`
+                values = pad_ragged(column, len(actors[name].values), len(obs)).values
+                return RaggedTensor(values, actors[name].offsets)
+            case Tensor():
+                return fill_up(column, len(obs))
+        return None
 
     columns = {field.name: getattr(samples, field.name) for field in fields(samples) if field.name != "obs"}
     real = torch.arange(len(obs), device=samples.values.device) < len(samples)
