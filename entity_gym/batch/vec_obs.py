@@ -125,8 +125,8 @@ class VecObs:
             name the (N, size) float32 numbers of each target. Empty for most.
         end_of_episode_info: environment -> its report on the episode that just ended.
         metrics: name -> numbers that the environments reported with this step.
-        final: last observations of episodes that ended with this step, of the environments `final.env_id`. None if there
-            are none. Nobody acts in them.
+        final: last observations of episodes that were truncated with this step, of the environments `final.env_id`; those that
+            terminated only from pools that keep them. None if there are none. Nobody acts in them.
     """
 
     features: dict[str, RaggedBufferF32]
