@@ -43,7 +43,7 @@ def one(section: Section, world: World) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         config = train_config(world, start_knobs(device, tiny=section.tiny), device, f"{folder}/run")
         with begin(config) as run:
-            rollout = run.state.sampler.collect(config.rollout.steps)
+            rollout = run.state.sampler.collect(config.rollout.steps)[""]
             frames = rollout.by_step("values").numel()
             parts = bytes_of(rollout)
             found = {
@@ -162,8 +162,7 @@ def growth(section: Section, run: Run) -> dict[str, Any]:
     updates = 4 if section.tiny else UPDATES
     for _ in range(updates):
         settings = state.begin_update()
-        learned = state.learner.learn(state.sampler.collect(steps), settings)
-        state.advance(learned.played, 1.0)
+        state.advance(state.learn(state.sampler.collect(steps), settings), 1.0)
         synchronize(device)
         after.append(allocated(device) / 2**20)
         reserved.append(torch.cuda.memory_reserved(device) / 2**20 if device.type == "cuda" else after[-1])

@@ -77,9 +77,9 @@ def update(run: Run) -> Rollout:
     """One turn of the trainer's loop, without its output."""
     state = run.state
     settings = state.begin_update()
-    rollout: Rollout = state.sampler.collect(state.config.rollout.steps)
+    rollout: Rollout = state.sampler.collect(state.config.rollout.steps)[""]
     learned = state.learner.learn(rollout, settings)
-    state.advance(learned.played, 1.0)
+    state.advance({"": learned}, 1.0)
     return rollout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -338,7 +339,8 @@ def test_ctrl_c_saves_the_clone_after_the_pass_under_way(
     lessons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = clone_config(tmp_path / "run", lessons)
-    monkeypatch.setattr("enn_ppo.clone.learning.measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
+    learning = importlib.import_module("enn_ppo.clone.learning")
+    monkeypatch.setattr(learning, "measure", lambda *arguments: os.kill(os.getpid(), signal.SIGINT) or {})
     with pytest.raises(Interrupted, match="interrupted after pass 1 of 8; saved .*step_000000000000"):
         clone(config, env=Copycat)
     assert load_checkpoint(tmp_path / "run").step == 0

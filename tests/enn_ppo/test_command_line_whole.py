@@ -218,7 +218,7 @@ def terminated(killed: Path) -> Ended:
 def finished(terminated: Ended, killed: Path) -> Ended:
     """To the end, though the first evaluation process of this leg is killed."""
     with train(killed.parent, "resume=run") as running:
-        os.kill(running.wait_for_child("enn_ppo.evaluation"), signal.SIGKILL)
+        os.kill(running.wait_for_child("enn_ppo.eval.process"), signal.SIGKILL)
         return running.end()
 
 

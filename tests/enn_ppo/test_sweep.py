@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from enn_ppo import sweep as sweeping
 from enn_ppo.settings.config import TrainConfig
+from enn_ppo.sweep import sweep as sweeping
 from enn_ppo.sweep.command import run_sweep, split
 from enn_ppo.sweep.config import SweepConfig
 from enn_ppo.sweep.sweep import SweepResult, best_of, import_optuna, open_study, sweep, trials_in
