@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -131,11 +132,15 @@ def test_tensorboard_on_a_full_disk_is_dropped_and_the_file_of_rows_goes_on(tmp_
     if not Path("/dev/full").exists():
         pytest.skip("needs Linux")
     warnings: list[str] = []
+    before = set(threading.enumerate())
     logger = make(tmp_path, warn=warnings.append, tensorboard=True)
+    threads = set(threading.enumerate()) - before
     (events,) = (tmp_path / "tensorboard").iterdir()
     events.unlink()
     events.symlink_to("/dev/full")  # what is written to the file now goes there
     log_all(logger, ROWS)
+    for thread in threads:
+        thread.join(10)
     gc.collect()  # else the thread's exception is reported in another test
     assert read_metrics(tmp_path / "metrics.jsonl") == ROWS
     assert warnings == [
