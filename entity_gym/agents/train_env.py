@@ -25,6 +25,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -398,7 +399,7 @@ class World:
         """
         run = self._running()
         try:
-            obs = run.observations[number].get(timeout=self.env.time_limit)
+            obs: Observation | None = _get(run.observations[number], self.env.time_limit)
         except Empty:
             raise TookTooLong(
                 f"{self.env.__name__} has neither asked for an action nor ended its game for {self.env.time_limit:g} seconds "
@@ -610,3 +611,18 @@ class TrainAgent(Agent):
             raise ValueError(f"the action {name!r} was declared as {actions[name]} and is {space}")
         reward = 0.0 if self._last_score is None else obs.score - self._last_score
         return obs.to_observation(reward, done=done, truncated=truncated)
+
+
+def _get(queue: SimpleQueue[Any], seconds: float) -> Any:
+    """The next item of a queue.
+
+    Waits in slices: Python may overlook a Ctrl-C that comes just before a wait until that has ended.
+
+    Raises:
+        Empty: none came in time.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 1.0:
+        with suppress(Empty):
+            return queue.get(timeout=1.0)
+    return queue.get(timeout=max(0.0, left))

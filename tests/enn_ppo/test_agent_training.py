@@ -109,9 +109,6 @@ def test_a_second_ctrl_c_ends_a_run_whose_programs_all_hang(workers: str, tmp_pa
             for sign_of in ("it hangs", "Ctrl-C: finishing this update"):
                 line = next((line for line in process.stdout if sign_of in line), None)
                 assert line is not None, f"it ended without {sign_of!r}"
-                time.sleep(
-                    0.5
-                )  # Python may overlook a signal while its main thread begins to wait, until the time limit
                 process.send_signal(signal.SIGINT)
             said, _ = process.communicate(timeout=50)  # 10 seconds for each of eight programs would be too long
         finally:
