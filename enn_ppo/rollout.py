@@ -192,7 +192,7 @@ class EnvBlock:
         return {name: played(self._trajectories[name], stats) for name, stats in self._stats.items()}
 
     def _show(self, obs: VecObs) -> list[VecObs]:
-        """What each player sees, player by player in the order of the policies. Without a cast: `[obs]`."""
+        """Observations as each player sees them, in the order of the policies. Without a cast: `[obs]`."""
         if self._cast is None:
             return [obs]
         self._seating = Seating(obs, self._cast.mapping)

@@ -15,7 +15,7 @@ Loss = Literal["cross_entropy", "kl", "log_prob"]
 
 @dataclass(frozen=True, kw_only=True)
 class CloningConfig:
-    """How a policy learns from recordings."""
+    """Settings of learning from recordings."""
 
     loss: Loss = "cross_entropy"
     """What of the recording is imitated: `cross_entropy`: the actions; `kl`: the probabilities of all choices, where logits were
@@ -46,7 +46,7 @@ class CloningConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CloneConfig(TrainConfig):
-    """Everything that cloning depends on. What is not about cloning is of the training that may go on from the clone."""
+    """Settings of cloning, and of the training that may go on from the clone."""
 
     data: str | list[str]
     """Recorded file, or a list of them."""

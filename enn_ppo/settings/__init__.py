@@ -1,1 +1,1 @@
-"""What settings are made of."""
+"""Settings: sections, ranges, schedules, presets and the command line."""

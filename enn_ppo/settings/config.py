@@ -59,7 +59,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that a training run depends on."""
+    """Settings of a training run."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The world."""

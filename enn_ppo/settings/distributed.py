@@ -14,7 +14,7 @@ Stale = Literal["correct", "drop"]
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Where experience is gathered and learned from, if that is not one process."""
+    """Settings of training in more than one process."""
 
     mode: Mode = "none"
     """`none`: this process alone. `ray`: environment runners gather, learners learn, on a Ray cluster (extra `ray`). `ddp`: every

@@ -71,7 +71,7 @@ def _parse(field: str, given: Any) -> Distribution:
 
 
 def _times(*schedules: Schedule) -> list[float]:
-    """Where to compare schedules: at a thousand times, and just before and at every point, where steps jump."""
+    """Times at which to compare schedules: a thousand, and just before and at every point, where steps jump."""
     points = [time for schedule in schedules for time, _ in schedule.points]
     return [*np.linspace(0, 1, 1001).tolist(), *points, *(math.nextafter(time, 0) for time in points)]
 

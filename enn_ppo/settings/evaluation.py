@@ -69,7 +69,7 @@ class TrainEvalConfig(EpisodesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(EpisodesConfig):
-    """Everything that an evaluation depends on."""
+    """Settings of an evaluation."""
 
     checkpoint: str
     """A run directory, or one of its checkpoints."""

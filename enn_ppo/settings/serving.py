@@ -13,7 +13,7 @@ MAX_PORT = 65_535
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """What is served, where, and how much of whom is borne."""
+    """Settings of the policy server: the policy, its address and its limits."""
 
     checkpoint: str
     """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""

@@ -50,7 +50,7 @@ class EnvConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """How much experience one update learns from: `num_envs * steps` frames."""
+    """Settings of rollouts. An update learns from `num_envs * steps` frames."""
 
     num_envs: PositiveInt = 128
     """Environments stepped together."""

@@ -11,7 +11,7 @@ import torch
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. The values are part of every run: they never change."""
+    """Purpose of random numbers. The values are part of every run: they never change."""
 
     ACTING = 0
     SHUFFLING = 1

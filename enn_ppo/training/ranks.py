@@ -42,7 +42,7 @@ class Ranks(Protocol):
         """
 
     def lead(self, action: Callable[[], T]) -> T:
-        """What `action` returns on rank 0, where alone it is done. What it raises is raised there.
+        """Run `action` on rank 0 alone, and return its result on every rank. Its exceptions are raised on rank 0.
 
         Raises:
             RankFailed: it was another one.

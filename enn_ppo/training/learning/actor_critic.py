@@ -12,7 +12,7 @@ from rogue_net.heads import ValueHead
 
 
 class Actor(Protocol):
-    """What plays."""
+    """A policy and its value function, as rollouts use them."""
 
     def act(self, batch: ObsBatch, *, generator: torch.Generator | FrameKeys | None, logits: bool = False) -> ActResult:
         """Sample actions; see `RogueNet.act`."""

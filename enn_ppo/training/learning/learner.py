@@ -82,7 +82,7 @@ class Learns(Protocol):
         """Initialise the input statistics of features that the checkpoint did not have, without training."""
 
     def begin_episodes(self) -> None:
-        """All environments have been reset."""
+        """Forget running episodes: all environments have been reset."""
 
     def state(self) -> LearnerState:
         """The part of a checkpoint that belongs to the learner."""
@@ -281,7 +281,7 @@ class Learner:
         return networks
 
     def begin_episodes(self) -> None:
-        """All environments have been reset: forget the returns that are under way."""
+        """Forget the returns of running episodes: all environments have been reset."""
         if self.reward_scale:
             self.reward_scale.begin()
 

@@ -72,7 +72,7 @@ class RewardScale:
 
     @property
     def deviation(self) -> float:
-        """What rewards are divided by; 1 as long as their sums do not vary."""
+        """The divisor of rewards; 1 as long as their sums do not vary."""
         deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
         return float(deviation) if deviation > 1e-8 else 1.0
 
@@ -97,7 +97,7 @@ class RewardScale:
 
 
 def _in_turn(env_id: Tensor) -> list[Tensor]:
-    """Which columns each environment has first, which second, and so on; mostly all of them first."""
+    """Columns of a rollout in groups that hold each environment at most once; mostly one group."""
     if len(set(env_id.tolist())) == len(env_id):
         return [torch.arange(len(env_id))]
     before = (env_id.unsqueeze(1) == env_id).tril(-1).sum(1)  # columns of the same environment to the left
@@ -105,7 +105,7 @@ def _in_turn(env_id: Tensor) -> list[Tensor]:
 
 
 def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:
-    """What a value of 1 is in rewards.
+    """The reward that a value of 1 stands for.
 
     Args:
         normalize: the setting `ppo.normalize`.

@@ -1,4 +1,4 @@
-"""What passes between the learner and the runners through the process that trains: small things, and references."""
+"""Messages between learners and runners that pass through the training process: small values, and references."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from enn_ppo.training.tracking.logger import Row
 
 @dataclass
 class Board:
-    """What everybody may look at."""
+    """References to the current weights, and counters; the training process has it."""
 
     num_policies: int = 1
     version: int = 0  # updates that the weights have seen since this process began: of several policies, all of them
@@ -35,7 +35,7 @@ class Board:
 
 
 class Part(NamedTuple):
-    """What a runner has played."""
+    """A rollout of a runner."""
 
     runner: int
     rollouts: Sequence[Any]  # of each policy, a reference to what is `Shipped`
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What an update learns from: parts in the order of their environments, and of one runner the older first."""
+    """Rollouts of an update, in the order of their environments, and of one runner the older first."""
 
     parts: Sequence[Part]
     version: int  # of the present weights
@@ -60,7 +60,7 @@ class Gathered(NamedTuple):
         return [self.version - part.version for part in self.parts]
 
     def metrics(self, load_seconds: float) -> Row:
-        """What there is to tell; the learner needed `load_seconds` for all parts."""
+        """Metrics of the update; the learner needed `load_seconds` to fetch all rollouts."""
         told = [part.told for part in self.parts]
         return {
             "distributed/runners": self.num_runners,

@@ -1,4 +1,4 @@
-"""How good a policy and its past selves are, from the games between them.
+"""Ratings of a policy and its snapshots, from the games between them.
 
 Ratings are normal distributions of skill: mean `mu`, uncertainty `sigma`, beginning at 25 and 25/3 (Weng and Lin 2011, "A
 Bayesian Approximation Method for Online Ranking", the Plackett-Luce model; computed by openskill). A player 25/6 points above
@@ -31,7 +31,7 @@ class Rating(NamedTuple):
 
 @dataclass
 class Record:
-    """What is known of a snapshot."""
+    """Rating and results of a snapshot."""
 
     rating: Rating
     wins: float = 0.0  # of the current policy against it, ties half, fading
@@ -76,7 +76,7 @@ class Ratings:
         record.total_games += 1
 
     def table(self) -> dict[str, Any]:
-        """Everything, for people to read: the snapshots in the order of their steps."""
+        """A table for people to read: the snapshots in the order of their steps."""
         return {
             "current": {"rating": self.current.mu, "rating_sigma": self.current.sigma},
             "snapshots": [

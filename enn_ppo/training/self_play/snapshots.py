@@ -24,7 +24,7 @@ _NAME = re.compile(r"step_(\d{12,})\.safetensors")
 
 
 def snapshot_path(run_dir: Path, step: int) -> Path:
-    """Where the snapshot of a step is."""
+    """File of the snapshot of a step."""
     return run_dir / POOL / f"step_{step:012d}.safetensors"
 
 

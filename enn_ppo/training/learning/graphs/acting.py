@@ -17,14 +17,14 @@ from rogue_net.padding import padded, unpadded
 
 
 class Acted(NamedTuple):
-    """What was seen, and what was done."""
+    """Observations, and the actions in them."""
 
     batch: ObsBatch  # on the device
     result: ActResult
 
 
 class _Recorded(NamedTuple):
-    """What one recording reads and does."""
+    """A recording, and the memory that it reads."""
 
     memory: Tensor  # uint8, the frames one tensor behind the other
     keys: Tensor  # (F,) int64

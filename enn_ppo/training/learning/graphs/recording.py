@@ -1,4 +1,4 @@
-"""What is done with tensors in fixed places, recorded as a CUDA graph and replayed."""
+"""Functions of tensors at fixed addresses, recorded as CUDA graphs and replayed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Recording(Generic[T]):
         return self._result
 
     def _as_it_is(self) -> T:
-        """Where it will be recorded: torch keeps workspaces and gradient accumulators by stream."""
+        """Run once on the stream of the recording: torch keeps workspaces and gradient accumulators by stream."""
         stream, current = _stream(self._device), torch.cuda.current_stream(self._device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):

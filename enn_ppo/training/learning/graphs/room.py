@@ -1,4 +1,4 @@
-"""How large recorded batches are: as large as the largest so far, and a little more."""
+"""Capacity of recorded batches: that of the largest so far, and a little more."""
 
 from __future__ import annotations
 
