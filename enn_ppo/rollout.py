@@ -143,20 +143,20 @@ class EnvBlock:
         views = self._show(self.obs)
         self._stats = {name: RolloutStats() for name in self._nets}
         if self._cast is None:
-            seats = [(name, keys, self.env_id) for name in self._nets]
+            seats = [(name, keys, self.env_id) for name in self._nets]  # one
         else:
             seats = [
                 (name, keyed(keys, torch.tensor(player, device=self.device)), self.env_id * len(players) + place)
                 for name, players in self._cast.policies.items()
                 for place, player in enumerate(players)
             ]
-        self._trajectories: dict[str, list[Trajectory]] = {name: [] for name in self._nets}
+        self._trajectories: dict[str, list[Trajectory]] = {}  # in the order of the views
         for (name, own_keys, env_id), view in zip(seats, views, strict=True):
             graph = self._graphs.get(name)
             trajectory = Trajectory(
                 self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, graph=graph
             )
-            self._trajectories[name].append(trajectory)
+            self._trajectories.setdefault(name, []).append(trajectory)
 
     def act(self) -> Mapping[str, VecAction]:
         """Choose an action for every actor of the current observations."""
@@ -174,11 +174,12 @@ class EnvBlock:
         for trajectory, view in zip(trajectories, self._show(obs), strict=True):
             trajectory.observe(view)
         if isinstance(self.tracker, PlayersTracker):
-            ended = self.tracker.step(obs, self._seating.rewards)
+            seen = self.tracker.step(obs, self._seating.rewards)
+            ended = {name: [each[name] for each in seen] for name in self._nets}
         else:
-            ended = [dict.fromkeys(self._nets, episode) for episode in self.tracker.step(obs)]
+            ended = dict.fromkeys(self._nets, self.tracker.step(obs))
         for name, stats in self._stats.items():
-            stats.add([each[name] for each in ended], obs.metrics)
+            stats.add(ended[name], obs.metrics)
             stats.env_seconds += waited
 
     def finish(self) -> dict[str, Rollout]:

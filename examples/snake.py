@@ -105,7 +105,7 @@ class Game:
             self.is_over = not self._place_food()
 
     def obs(self) -> Obs[Turn]:
-        """What the snake is told."""
+        """Observation of the snake."""
         x, y = self.body[0]
         free = [y, self.size - 1 - x, self.size - 1 - y, x]  # in each of DIRECTIONS
         walls = (free[self.direction - 1], free[self.direction], free[(self.direction + 1) % 4])
@@ -134,7 +134,7 @@ class Game:
 
 
 class Screen(Protocol):
-    """Where a game is shown."""
+    """A screen that shows games."""
 
     def show(self, game: Game) -> bool:
         """Draw it, and wait for the next tick; false: the player has had enough."""
@@ -169,7 +169,7 @@ def games(agent: Agent, settings: Settings, seed: int) -> Iterator[Game]:
 
 
 def main(agent: Agent, settings: Settings, seed: int) -> None:
-    """What the trainer runs, in a thread for each environment."""
+    """Main loop of the game, which the trainer runs in a thread for each environment."""
     for _ in games(agent, settings, seed):
         pass
 

@@ -23,27 +23,8 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-#: Files that take longest, which begin first: otherwise one process works on them at the end while the other has nothing to do.
-SLOWEST = (
-    "test_install.py",
-    "test_faults.py",
-    "test_command_line_whole.py",
-    "test_zoo.py",
-    "test_policies.py",
-    "test_ddp.py",
-    "test_backends.py",
-    "test_exactness.py",
-    "test_sweep_processes.py",
-    "test_exact_resume.py",
-    "test_agent_training.py",
-    "test_tutorial.py",
-    "test_gpu_checks.py",
-    "test_conformance.py",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs CUDA")

@@ -1,7 +1,7 @@
 """Evaluation during training, in a process of its own or in line. Checkpoints are evaluated, so every result can be reproduced.
 
     evaluator = Evaluator(config.eval, ...)
-    if evaluator.is_due(before, state.step):
+    if is_due(config.eval.interval, before, state.step):
         evaluator.submit(saved_checkpoint, state.step)
     if done := evaluator.poll():
         row |= done.metrics
@@ -81,6 +81,11 @@ def evaluate_step(
     return EvalRow(step, metrics, result.estimates["episodic_reward"].mean, result.notes)
 
 
+def is_due(interval: int | None, before: int, after: int, last: bool = False) -> bool:
+    """Whether an update from step `before` to `after` passes a multiple of `eval.interval`, or is the last of the run."""
+    return interval is not None and (last or after // interval > before // interval)
+
+
 class Evaluator:
     """Evaluates checkpoints of a run, one after the other.
 
@@ -110,11 +115,6 @@ class Evaluator:
         self._deaths = 0  # of processes that ran it
         self._told: set[str] = set()
         self._said_behind = 0  # number of evaluations behind in the last warning
-
-    def is_due(self, before: int, after: int, last: bool = False) -> bool:
-        """Whether an update from step `before` to `after` passes a multiple of the interval, or is the last of the run."""
-        interval = self.config.interval
-        return interval is not None and (last or after // interval > before // interval)
 
     def submit(self, checkpoint: Path, step: int) -> None:
         """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""

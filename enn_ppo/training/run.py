@@ -9,7 +9,7 @@ from types import TracebackType
 
 from enn_ppo.checkpoints import CheckpointError, load_common, record_score, resolve_checkpoint
 from enn_ppo.eval.episodes import summarize
-from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics
+from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics, is_due
 from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.errors import Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
@@ -105,7 +105,7 @@ class Run:
         interrupted = next((how for how in state.ranks.gather_objects(interrupted) if how), None)
         last = self.stopped or state.next_steps() == 0
         interval = config.eval.interval
-        evaluate = interval is not None and (last or state.step // interval > self._evaluated_until // interval)
+        evaluate = is_due(interval, self._evaluated_until, state.step, last)
         due = last or state.num_updates % config.checkpoint_interval == 0
         if not (interrupted or evaluate or due):
             return

@@ -68,6 +68,25 @@ def learn(
     )
 
 
+def test_a_loss_of_ones_own_need_not_tell_how_far_the_policy_moved() -> None:
+    def square(net: Any, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, dict[str, Tensor]]:
+        values = net.evaluate(batch.obs, batch.actions).values
+        return values.square().mean(), {"square": values.square().mean()}
+
+    net = make_net(Copycat())
+    rollout = play(net, Copycat)
+    found = update(
+        net,
+        torch.optim.SGD(net.parameters(), lr=0.01),
+        Samples.of(rollout, random_advantages(rollout)),
+        OptimConfig(batch_size=12, epochs=2),
+        PPOSettings.at(PPOConfig()),
+        generator=torch.Generator(),
+        loss=square,
+    )
+    assert list(found) == ["square", "grad_norm", "explained_variance", "epochs"] and found["square"] > 0
+
+
 def weighted(samples: Samples) -> Minibatch:
     return Minibatch.of_samples(samples, PPOSettings.at(PPOConfig()))
 

@@ -40,7 +40,7 @@ class Record:
 
     @property
     def win_rate(self) -> float:
-        """Of the current policy against this snapshot; 0.5 before the first game."""
+        """Win rate of the current policy against this snapshot; 0.5 before the first game."""
         return self.wins / self.games if self.games else 0.5
 
 
