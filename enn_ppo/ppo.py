@@ -1,15 +1,15 @@
 """Proximal policy optimization: advantages, the loss of a minibatch, and the epochs of minibatches that minimise it.
 
-A frame (one environment at one step) may hold many actors, or none. All actors of a frame share its value and its advantage.
-Two settings say how they count:
+A frame (one environment at one step) may have many actors, or none. All actors of a frame share its value and its advantage. Two
+settings decide their weights:
 
-- `ratio`: the *unit* of the objective. `per_actor`: every actor's action is a decision of its own, with its own probability
-  ratio. `joint`: a frame's actions are one decision; log-probs, log-ratios and entropies add up over its actors.
-- `weighting`: `actor`: every actor of the minibatch weighs the same, so crowded frames weigh more. `frame`: every frame in
-  which anybody acts weighs the same, split evenly among its actors.
+- `ratio`: the *unit* of the objective. `per_actor`: every actor's action has its own probability ratio. `joint`: a frame's
+  actions are one decision; log-probs, log-ratios and entropies add up over its actors.
+- `weighting`: `actor`: every actor of the minibatch has the same weight, so crowded frames weigh more. `frame`: every frame with
+  actors has the same weight, split evenly among its actors.
 
-Every sum below is weighted. The weights of a minibatch's units add up to 1 (0 where nobody acts), and so do those of its frames,
-which weigh the value loss: so the losses of its micro-batches add up to its own.
+Every sum below is weighted. The weights of a minibatch's units add up to 1 (0 without actors), and so do the weights of its
+frames, which apply to the value loss. The losses of micro-batches therefore add up to the minibatch's loss.
 
 Source: Schulman et al. 2017 (arXiv 1707.06347).
 
@@ -38,7 +38,7 @@ from rogue_net import Evaluation, RogueNet
 from rogue_net.crossing import moved
 from rogue_net.ragged import segment_sum
 
-Stats: TypeAlias = dict[str, Tensor]  # what to log, by name: tensors ()
+Stats: TypeAlias = dict[str, Tensor]  # statistics to log: name -> tensor ()
 
 
 # ---- Advantages
@@ -80,11 +80,11 @@ def gae(
         final_values: (T, N), V of the episode's final observation where `truncated`, ignored elsewhere.
         last_values: (N,), V of the observation after the last step.
         gamma: discount in [0, 1].
-        gae_lambda: λ in [0, 1]; 0 gives the one-step error, 1 discounted returns minus V, which end with the value of what
-            follows where the rollout or a time limit cuts them.
+        gae_lambda: λ in [0, 1]; 0 gives the one-step error, 1 the discounted returns minus V, with a bootstrap value where the
+            rollout or a time limit cuts the episode.
 
     Raises:
-        ValueError: if shapes differ, or a step is both terminated and truncated.
+        ValueError: shapes differ, or a step is both terminated and truncated.
     """
     check_rollout(rewards, values, terminated, truncated, final_values)
     deltas = rewards + gamma * next_values(values, terminated, truncated, final_values, last_values) - values
@@ -105,7 +105,7 @@ def next_values(
 
 
 def sum_backwards(deltas: Tensor, decay: Tensor) -> Tensor:
-    """(T, N): x_t = deltas_t + decay_t x_{t+1}, from 0 after the last step."""
+    """(T, N): x_t = deltas_t + decay_t x_{t+1}, with x_T = 0."""
     sums = torch.empty_like(deltas)
     running = torch.zeros_like(deltas[0])
     for t in reversed(range(len(deltas))):
@@ -117,10 +117,10 @@ def sum_backwards(deltas: Tensor, decay: Tensor) -> Tensor:
 def check_rollout(
     rewards: Tensor, values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor, **others: Tensor
 ) -> None:
-    """Check the shapes of a rollout, and that an episode ends in one way.
+    """Check the shapes of a rollout, and that no step is both terminated and truncated.
 
     Raises:
-        ValueError: they differ, or a step is both terminated and truncated.
+        ValueError: shapes differ, or a step is both terminated and truncated.
     """
     columns = {"values": values, "terminated": terminated, "truncated": truncated, "final_values": final_values}
     for name, tensor in (columns | others).items():
@@ -138,7 +138,7 @@ def check_rollout(
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(Frames):
-    """B frames to learn from: those of a rollout, with their advantages."""
+    """B frames of a rollout, with advantages and returns."""
 
     advantages: Tensor  # (B,) float32
     returns: Tensor  # (B,) float32, regression targets of the values
@@ -147,14 +147,14 @@ class Samples(Frames):
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:
-        """The frames of a rollout, T * N of them, without the logits that recordings keep."""
+        """The T * N frames of a rollout, without the logits that recordings keep."""
         columns = {field.name: getattr(rollout.frames, field.name) for field in fields(rollout.frames)}
         columns |= {"logits": None, "advantages": advantages.advantages.flatten()}
         return Samples(**columns, returns=advantages.returns.flatten())
 
     @property
     def num_actors(self) -> Tensor:
-        """(B,) int64, actors of all actions in each frame that is real."""
+        """(B,) int64, number of actors of all actions in each frame; 0 in padding frames."""
         counts = super().num_actors
         return counts if self.real is None else counts * self.real
 
@@ -163,28 +163,41 @@ class Samples(Frames):
 class Minibatch(Samples):
     """Samples of one optimizer step, or a micro-batch of them."""
 
-    weights: Tensor  # (B,) float32 of each frame's units (`unit_weights`); over the minibatch's units they add up to 1
-    frame_weights: Tensor  # (B,) float32 of each frame; over the minibatch they add up to 1
+    weights: (
+        Tensor  # (B,) float32, weight of each unit of the frame (`unit_weights`); the minibatch's units add up to 1
+    )
+    frame_weights: Tensor  # (B,) float32, weight of each frame; the minibatch's frames add up to 1
 
     @staticmethod
     def of_samples(samples: Samples, settings: PPOSettings, ranks: Ranks = ALONE) -> Minibatch:
-        """Weigh samples, and normalize their advantages.
+        """The minibatch of these samples; arguments as in `weigh`."""
+        columns = {field.name: getattr(samples, field.name) for field in fields(samples)}
+        weighed = weigh(samples.advantages, samples.num_actors, settings, ranks, samples.real)
+        return Minibatch(**(columns | weighed))
 
-        Args:
-            samples: of the whole minibatch, or of this rank's part.
-            settings: how actors and frames count.
-            ranks: the processes that share the minibatch, each with the same number of frames.
-        """
-        weights = unit_weights(samples.num_actors, ratio=settings.ratio, weighting=settings.weighting, add_up=ranks.sum)
-        real, count = samples.real, len(samples) * ranks.size
-        frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
-        advantages = samples.advantages
-        if settings.normalize_advantages:
-            # Over the frames in which somebody acts: the others have no policy gradient. Crowded frames count once here, whatever
-            # `weighting` says.
-            advantages = normalize(advantages, moments_of_some(advantages, samples.num_actors > 0, ranks))
-        columns = {field.name: getattr(samples, field.name) for field in fields(samples)} | {"advantages": advantages}
-        return Minibatch(**columns, weights=weights, frame_weights=frame_weights)
+
+def weigh(
+    advantages: Tensor, num_actors: Tensor, settings: PPOSettings, ranks: Ranks = ALONE, real: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Normalize advantages, and compute the weights of frames.
+
+    Args:
+        advantages: (B,) of the whole minibatch, or of this rank's part.
+        num_actors: (B,) int64, actors in each frame.
+        settings: units and weighting.
+        ranks: the processes that share the minibatch, each with the same number of frames.
+        real: (B,) bool, see `Samples`.
+
+    Returns:
+        The columns `advantages`, `weights` and `frame_weights` of `Minibatch`.
+    """
+    weights = unit_weights(num_actors, ratio=settings.ratio, weighting=settings.weighting, add_up=ranks.sum)
+    count = len(advantages) * ranks.size
+    frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
+    if settings.normalize_advantages:
+        # Only over frames with actors, since others have no policy gradient; each counts once, whatever `weighting` is.
+        advantages = normalize(advantages, moments_of_some(advantages, num_actors > 0, ranks))
+    return {"advantages": advantages, "weights": weights, "frame_weights": frame_weights}
 
 
 def unit_weights(
@@ -197,14 +210,14 @@ def unit_weights(
     """The weight of each unit of a minibatch, by frame.
 
     Args:
-        num_actors: (B,) int64, actors in each frame of the *whole* minibatch, or where ranks share it, of this one's part.
-        ratio: what a unit is.
-        weighting: what weighs the same.
-        add_up: the sum of a number over all ranks.
+        num_actors: (B,) int64, number of actors in each frame of the *whole* minibatch, or of this rank's part.
+        ratio: whether a unit is an actor or a frame.
+        weighting: whether actors or frames have equal weights.
+        add_up: sums a number over all ranks.
 
     Returns:
-        (B,) float32: with `per_actor`, the weight of each actor in the frame; with `joint`, of the frame. Summed over the
-        minibatch's units this is 1, or 0 where nobody acts at all.
+        (B,) float32: with `per_actor`, the weight of each actor in the frame; with `joint`, of the frame. The sum over the
+        minibatch's units is 1, or 0 without actors.
     """
     counts = num_actors.float()
     if weighting == "actor":
@@ -218,22 +231,22 @@ def unit_weights(
 # ---- The loss
 
 
-#: A further term of the loss: (the network's outputs, the minibatch, settings) -> (the term, what to log). `terms_of` in
-#: training/learning/learner.py lists them; training/learning/auxiliary.py is an example.
+#: A further term of the loss: (network outputs, minibatch, settings) -> (the term, statistics to log). `terms_of` in
+#: training/learning/learner.py lists the terms; training/learning/auxiliary.py is an example.
 Term: TypeAlias = Callable[[Evaluation, "Minibatch", PPOSettings], tuple[Tensor, Stats]]
 
 
 def ppo_loss(
     net: RogueNet | ActorCritic, batch: Minibatch, settings: PPOSettings, terms: Sequence[Term] = ()
 ) -> tuple[Tensor, Stats]:
-    """L = L_policy - c_H H + c_V L_value + further terms, of a minibatch, or the share of it that a micro-batch has.
+    """L = L_policy - c_H H + c_V L_value + further terms, of a minibatch, or a micro-batch's part of it.
 
     Values and returns are divided by the value head's `deviation` (1 unless `ppo.normalize=returns`), so that the value loss and
     its clipping do not depend on the size of rewards.
 
     Returns:
-        The loss, a tensor (), and what to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and
-        what the terms log.
+        The loss, a tensor (), and statistics to log: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and
+        those of the terms.
     """
     new = net.evaluate(batch.obs, batch.actions)
     policy, stats = policy_loss(new, batch, settings)
@@ -287,7 +300,7 @@ def policy_terms(
     clip: float | Tensor,
     ratio: Ratio,
 ) -> tuple[Tensor, Stats]:
-    """Clipped surrogate loss, entropy, and how far the policy has moved.
+    """Clipped surrogate loss, entropy, approximate KL divergence and clip fraction.
 
         loss = -sum_u w_u min(r_u A_u, clip(r_u, 1 - ε, 1 + ε) A_u)    r_u = exp(log π(a_u) - log π_old(a_u))
         entropy = sum_u w_u H_u
@@ -304,8 +317,8 @@ def policy_terms(
         frames: (A,) int64, the frame of each actor.
         advantages: (B,) one per frame.
         weights: (B,) from `unit_weights` of the whole minibatch.
-        clip: ε, greater than 0; a tensor () where a CUDA graph reads it.
-        ratio: the unit of the objective, the same that the weights were made with.
+        clip: ε, greater than 0; a tensor () for CUDA graphs.
+        ratio: the unit of the objective, as for `unit_weights`.
 
     Returns:
         The loss, and `entropy`, `approx_kl` and `clip_fraction`.
@@ -329,15 +342,15 @@ def policy_terms(
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, weights: Tensor, *, clip: float | Tensor | None
 ) -> Tensor:
-    """Half the weighted squared error.
+    """Half the weighted squared error of the values.
 
         sum_b w_b 0.5 (V - R)²,    or with clipping    sum_b w_b 0.5 max((V - R)², (V_old + clip(V - V_old, -ε, ε) - R)²)
 
-    Clipping keeps the value within ε of the one that acted; it is the variant of the original PPO code (openai/baselines).
+    Clipping keeps the value within ε of the rollout's value, as in the original PPO code (openai/baselines).
 
     Args:
-        values: (B,) current.
-        old_values: (B,) at the time of acting.
+        values: (B,) of the current network.
+        old_values: (B,) of the rollout.
         returns: (B,) regression targets.
         weights: (B,), adding up to 1 over the whole minibatch.
         clip: ε; None for the plain error.
@@ -356,7 +369,7 @@ def _clamp(numbers: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor
 
 # ---- The update
 
-#: The loss of a minibatch, and what to log of it: `ppo_loss`, or one of your own. `target_kl` needs `approx_kl` among it.
+#: Returns the loss of a minibatch and statistics to log: `ppo_loss`, or your own. `target_kl` needs the statistic `approx_kl`.
 Loss: TypeAlias = Callable[["RogueNet | ActorCritic", "Minibatch", PPOSettings], tuple[Tensor, Stats]]
 
 
@@ -372,23 +385,23 @@ def update(
     ranks: Ranks = ALONE,
     learn: Callable[..., Stats] | None = None,
 ) -> dict[str, float]:
-    """Improve `net` on one rollout: epochs of minibatches of whole frames, in a new order each time.
+    """Train `net` on one rollout: epochs of minibatches of whole frames, shuffled in every epoch.
 
     Args:
         net: the policy, changed in place.
-        optimizer: of its parameters, with the learning rates already set. The first group holds those of the policy, a second
-            one those of a value network; a group may have its own `max_grad_norm`.
+        optimizer: of its parameters, with the learning rates already set. The first group has the policy's parameters, a second
+            one those of a separate value network; a group may have its own `max_grad_norm`.
         samples: all frames of the rollout.
         optim: minibatches and epochs.
         settings: of the objective.
-        generator: shuffles the frames; on the CPU. Dropout is keyed by its seed, too.
+        generator: shuffles the frames; on the CPU. Its seed also seeds dropout.
         loss: to be minimised.
         ranks: the processes that learn together: each minibatch has an equal part of each rank's rollout; statistics are of all.
-        learn: makes the optimizer steps; None: `learn_minibatch`.
+        learn: does an optimizer step; None: `learn_minibatch`.
 
     Returns:
-        The means over all minibatches of what `learn_minibatch` returns; `explained_variance`, of the rollout, NaN where all
-        returns are equal; `epochs`, fewer than asked for where `target_kl` ended them.
+        The means over all minibatches of the statistics of `learn_minibatch`; `explained_variance` of the rollout, NaN if all
+        returns are equal; `epochs`, the number of epochs, which `target_kl` may reduce.
     """
     learn = learn or learn_minibatch
     device = samples.values.device
@@ -400,7 +413,7 @@ def update(
         while epochs < optim.epochs:
             order = moved(torch.randperm(len(samples), generator=generator), device)
             of_epoch: Tensor | None = None
-            # gathered once in the new order: the minibatches are slices
+            # gathered once in the new order, so that minibatches are slices
             for minibatch in samples.gather(order, all_of_them=True).split(sizes):
                 stats = learn(net, optimizer, minibatch, optim, settings, loss, ranks)
                 values = torch.stack(list(stats.values()))
@@ -427,24 +440,24 @@ def learn_minibatch(
     loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
 ) -> Stats:
-    """One optimizer step.
+    """Do one optimizer step.
 
     Args:
         net: the policy, changed in place.
-        optimizer: of its parameters.
+        optimizer: of its parameters; see `update`.
         samples: of the minibatch.
-        optim: the size of micro-batches and the gradient's largest norm; see `update` for the rest.
+        optim: the size of micro-batches and the gradient's largest norm.
         settings: of the objective.
         loss: to be minimised.
-        ranks: the processes that learn together, each from as many frames.
+        ranks: the processes that learn together, each from the same number of frames.
 
     Returns:
-        What the loss logs, of the whole minibatch; `grad_norm`, the norm of the policy's gradient before it was clipped;
-        `value_grad_norm`, that of a separate value network's, where there is one.
+        The loss's statistics of the whole minibatch; `grad_norm`, the norm of the policy's gradient before clipping;
+        `value_grad_norm`, the same for a separate value network.
     """
     groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
-    # weights and normalization are of the whole minibatch, so that micro-batches of any size learn the same, up to rounding
+    # weights and normalization use the whole minibatch, so that the size of micro-batches only affects rounding
     minibatch = Minibatch.of_samples(samples, settings, ranks)
     size = optim.micro_batch_size or len(minibatch)
     stats: Stats = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -93,15 +94,24 @@ def attention_of_joined(
 def packed_attention(
     q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative | None, dropout: float
 ) -> Tensor:
-    """`ragged_attention` on rows of a rectangle that hold several frames each, with a mask that keeps them apart."""
+    """`ragged_attention` on rows of a rectangle that hold several frames each, with a mask that keeps them apart.
+
+    A weight of 0 keeps no NaN out, as 0 * NaN is NaN. So tokens that are not finite take part as zeros, and whoever may attend
+    to one gets NaN.
+    """
     rows = frames.rows
-    q, k, v = (x[rows.index].transpose(1, 2) for x in (q, k, v))  # (R, H, L, K)
+    gate = None if relative is None else relative.gate
+    broken = torch.stack([~x.detach().flatten(1).isfinite().all(1) for x in (q, k, v, gate) if x is not None]).any(0)
+    q, k, v = (x.masked_fill(broken[:, None, None], 0)[rows.index].transpose(1, 2) for x in (q, k, v))  # (R, H, L, K)
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
     if relative is not None:
         scores = scores + relative_logits(q, relative)
-    weights = scores.masked_fill(~rows.allowed, float("-inf")).softmax(dim=-1)
+    sees_broken = (rows.allowed & broken[rows.index][:, None, None]).any(-1, keepdim=True)  # (R, 1, L, 1)
+    weights = scores.masked_fill(sees_broken, 0).masked_fill(~rows.allowed, float("-inf")).softmax(dim=-1)
     weights = functional.dropout(weights, dropout)
     packed = weights @ v
     if relative is not None:
-        packed = packed + relative_outputs(weights, relative, rows.index)
+        clean = relative if gate is None else relative._replace(gate=gate.masked_fill(broken[:, None], 0))
+        packed = packed + relative_outputs(weights, clean, rows.index)
+    packed = packed.masked_fill(sees_broken, float("nan"))
     return packed.transpose(1, 2).flatten(0, 1)[rows.inverse_index]

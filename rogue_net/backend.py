@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import platform
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from entity_gym.actions import ActionSpace, ContinuousActionSpace
 from rogue_net.attention import AttentionBackend
 from rogue_net.config import Backend, Precision, RogueNetConfig
 from rogue_net.cuda.launching import MOST_COLUMNS
@@ -116,6 +118,30 @@ def why_not_fused(config: RogueNetConfig) -> str | None:
         )
     if is_jit_off():
         return "Numba is switched off by NUMBA_DISABLE_JIT"
+    return None
+
+
+def why_not_compiled(config: RogueNetConfig, action_space: Mapping[str, ActionSpace], weights: Tensor) -> str | None:
+    """The reason why a network is not trained by the compiled step (`rogue_net.fused.program`); None if it is.
+
+    Args:
+        config: of the network.
+        action_space: of the network.
+        weights: of the network, of which the device and dtype matter.
+    """
+    if config.backend == "reference":
+        return "net.backend=reference"
+    if (reason := why_not_fused(config) or _why_not_on(weights)) is not None:
+        return reason
+    if config.relpos.kind != "none":
+        return f"net.relpos.kind={config.relpos.kind} has no kernels in the compiled step"
+    if config.embedding_dropout or config.attention_dropout or config.residual_dropout:
+        return "dropout has no kernels"
+    if config.precision != "fp32":
+        return f"net.precision={config.precision} has no kernels in the compiled step"
+    for name, space in action_space.items():
+        if isinstance(space, ContinuousActionSpace):
+            return f"the action {name!r} is numbers, which have no kernels in the compiled step"
     return None
 
 

@@ -39,6 +39,11 @@ def to_device(tensors: Sequence[Tensor], device: torch.device, into: Tensor | No
     return views(there, tensors)
 
 
+def is_on(here: torch.device, wanted: torch.device) -> bool:
+    """True if tensors on the device `here` need not move to `wanted`. `cuda` is any GPU, `cuda:1` that one alone."""
+    return here.type == wanted.type and (None in (here.index, wanted.index) or here.index == wanted.index)
+
+
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device, without waiting for it; on the CPU itself."""
     return tensor if device.type == "cpu" else to_device([tensor], device)[0]

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from rogue_net.crossing import to_device
+from rogue_net.crossing import is_on, to_device
 from rogue_net.layout import Layout
 from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
-from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor
+from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
 
@@ -135,7 +135,7 @@ class ObsBatch:
 
     def to(self, device: torch.device) -> ObsBatch:
         """The batch on a device: itself if it is there. From the CPU all of it is one copy, for which nobody waits."""
-        if device.type == self.device.type:
+        if is_on(self.device, device):
             return self
         if self.device.type == "cpu":
             return self.with_tensors(to_device(self.tensors(), device))
@@ -145,21 +145,31 @@ class ObsBatch:
     def offsets(self) -> list[Tensor]:
         """Offsets of everything ragged, which `split` needs in its `Cuts`."""
         ragged = [*self.features.values(), *self.visible.values()]
-        return [each.offsets for each in ragged] + [
-            each for mask in self.action_masks.values() for each in mask.offsets
-        ]
+        of_masks = [each for mask in self.action_masks.values() for each in mask.offsets]
+        return [*(each.offsets for each in ragged), *of_masks, self.token_pair_offsets]
+
+    @cached_property
+    def token_pair_offsets(self) -> Tensor:
+        """(B + 1,) int64: how many pairs of entities of one frame there are before each frame."""
+        lengths = [ragged.lengths for ragged in self.features.values()]
+        of_frames = (
+            torch.stack(lengths).sum(0) if lengths else torch.zeros(len(self), dtype=torch.int64, device=self.device)
+        )
+        return offsets_of(of_frames.square())
 
     def split(self, cuts: Cuts) -> list[ObsBatch]:
         """Consecutive parts of `cuts.sizes` frames each, without copying them."""
         features = {name: cuts(each) for name, each in self.features.items()}
         masks = {name: mask.split(cuts) for name, mask in self.action_masks.items()}
         visible = {name: cuts(each) for name, each in self.visible.items()}
+        token_pairs = cuts.counts(self.token_pair_offsets)
         return [
             ObsBatch(
                 num_frames=size,
                 features={name: parts[i] for name, parts in features.items()},
                 action_masks={name: parts[i] for name, parts in masks.items()},
                 visible={name: parts[i] for name, parts in visible.items()},
+                num_token_pairs=token_pairs[i],
             )
             for i, size in enumerate(cuts.sizes)
         ]

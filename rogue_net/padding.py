@@ -50,7 +50,7 @@ class Capacity:
 
         Args:
             batch: of which as much is real as has to fit.
-            token_pairs: whether pairs of entities have room, too, as relative positions need it. To count them synchronises.
+            token_pairs: whether pairs of entities have room, too, as relative positions need it.
         """
         selects = {name: mask for name, mask in batch.action_masks.items() if isinstance(mask, SelectEntityMask)}
         return Capacity(
@@ -117,8 +117,8 @@ def pairs_in(mask: SelectEntityMask) -> int:
 
 
 def token_pairs_in(batch: ObsBatch) -> int:
-    """Pairs of entities of one frame, each with itself among them. Synchronises with the device, if that is not the CPU."""
-    return int(batch.layout.lengths.square().sum())
+    """Pairs of entities of one frame, each with itself among them. Synchronises where the host does not know."""
+    return int(batch.token_pair_offsets[-1]) if batch.num_token_pairs is None else batch.num_token_pairs
 
 
 def padded(batch: ObsBatch, capacity: Capacity) -> ObsBatch:

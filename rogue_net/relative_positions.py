@@ -250,12 +250,18 @@ class RelativePositions(nn.Module):
     def terms(self, difference: Tensor, at_zero: Tensor, weight: Tensor) -> Terms:
         """Rows and coefficients of pairs.
 
+        Where NaN is in the difference, the pair counts for nothing: tokens that have such features are NaN anyway, and rows are
+        in the table whatever the positions are.
+
         Args:
             difference: (..., n), turned.
             at_zero: see `Geometry`; broadcasts against (...).
             weight: (...), 1 for pairs that count, 0 for others.
         """
         components = components_of(difference)
+        unknown = components[..., -1].isnan()
+        components, at_zero = components.masked_fill(unknown.unsqueeze(-1), 0), at_zero.nan_to_num(nan=0)
+        weight = weight.masked_fill(unknown, 0)
         rows, coefficients = [torch.zeros_like(weight)], [weight]
         for axis, position in zip(self.axes, self._positions_on_axes(components, at_zero), strict=True):
             if self.config.interpolate:
@@ -291,8 +297,7 @@ class RelativePositions(nn.Module):
             # there may be numbers of more pairs than there are, and what they get is not used
             i = torch.searchsorted(ends, pairs, right=True).clamp(max=last)
             terms = self._terms_of(geometry, i, (bounds.first[i] + pairs - starts[i]).clamp(max=last))
-            # no row outside of the table, whatever is in the positions: kernels do not look
-            rows = terms.rows[:, : self.num_bucket_terms].clamp(0, self.num_buckets - 1)
+            rows = terms.rows[:, : self.num_bucket_terms]
             parts.append((rows.t().to(torch.int32), terms.coefficients.t().float()))
         rows, coefficients = (torch.cat(each, dim=1) for each in zip(*parts, strict=True))
         return Pairs(starts, geometry.types.clamp(min=0).to(torch.int32), rows, coefficients)

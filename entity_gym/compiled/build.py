@@ -82,7 +82,7 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
     if jit and not any(folder.glob("**/*.nbi")):
         print(f"compiling {layout.name}: takes some seconds, once", file=sys.stderr, flush=True)
     try:
-        module = _load(folder / "loops.py", env, layout, jit, boundscheck)
+        module = _load_or_compile(folder / "loops.py", env, layout, jit, boundscheck)
     except (RecursionError, MemoryError, OSError):
         raise
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
@@ -114,7 +114,22 @@ def _write(name: str, source: str) -> Path:
     raise OSError(f"neither {cache_dir()} nor {tempfile.gettempdir()} can be written; set {CACHE_VARIABLE}")
 
 
-def _load(path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool) -> ModuleType:
+def _load_or_compile(path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool) -> ModuleType:
+    """The generated module, from the cache if that can be read and written."""
+    try:
+        return _load(path, env, layout, jit, boundscheck)
+    except OSError as error:  # such as a full disk
+        warnings.warn(
+            f"compiled, {layout.name} cannot be kept on disk ({error.strerror or error}): each process compiles it again, which "
+            f"takes some seconds; set {CACHE_VARIABLE} to a folder that can be written",
+            stacklevel=2,
+        )
+        return _load(path, env, layout, jit, boundscheck, cache=False)
+
+
+def _load(
+    path: Path, env: type[Description], layout: Layout, jit: bool, boundscheck: bool, *, cache: bool = True
+) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"entity_gym_{path.parent.name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -122,7 +137,7 @@ def _load(path: Path, env: type[Description], layout: Layout, jit: bool, boundsc
     options = {"error_model": "numpy", "boundscheck": boundscheck}
     # only `run` is called from Python: wrappers for the others would double the time it takes to compile
     inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    vars(module).update(given, OPTIONS=options, INNER=inner)
+    vars(module).update(given, OPTIONS={**options, "cache": cache}, INNER=inner)
     sys.modules[spec.name] = module  # Numba's cache looks it up by name
     try:
         spec.loader.exec_module(module)

@@ -405,7 +405,7 @@ def _entry(layout: Layout) -> Iterator[str]:
     for action in layout.actions:
         forms += [f"{action.dtype.name}[:, ::1]", "int64[::1]"]
     signature = [f"types.{form}" for form in ["int64"] * 4 + forms]
-    yield from _indented(_call("@njit(types.void(", signature, "), nogil=True, cache=True, **OPTIONS)"))
+    yield from _indented(_call("@njit(types.void(", signature, "), nogil=True, **OPTIONS)"))
     yield from _indented(_call("def run(", ["address", "todo", "lo", "hi", *names], "):"))
     yield f"        table = carray(as_pointer(address), ({FIRST_ARRAY + len(arrays)},), np.int64)"
     yield f"        num_slots, stride, block = table[{NUM_SLOTS}], table[{STRIDE}], table[{BLOCK}]"

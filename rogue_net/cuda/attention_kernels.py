@@ -25,6 +25,7 @@ import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(float("-inf"))
+NOT_A_NUMBER = tl.constexpr(float("nan"))
 
 
 @triton.jit
@@ -80,6 +81,22 @@ def neighbours(first, last, begin, num_tokens, SIZE: tl.constexpr):
     low = tl.load(first + begin)
     high = tl.load(last + tl.minimum(begin + SIZE, num_tokens) - 1)
     return low, high
+
+
+@triton.jit
+def finite(values):
+    """(rows, COLUMNS) values with 0 in place of NaN and infinities, and which rows have none of these.
+
+    Tokens of other frames are multiplied by weights of 0, and 0 * NaN is NaN.
+    """
+    is_finite = tl.abs(values.to(tl.float32)) < float("inf")
+    return tl.where(is_finite, values, tl.zeros_like(values)), tl.min(is_finite.to(tl.int32), axis=1) != 0
+
+
+@triton.jit
+def masked(scores, allowed, are_finite):
+    """Scores of the pairs that are allowed, NaN where the value of the key is not finite; -inf for other pairs."""
+    return tl.where(allowed, tl.where(are_finite[None, :], scores, NOT_A_NUMBER), NOTHING)
 
 
 @triton.jit
@@ -163,12 +180,11 @@ def attend(
         j = start + tl.arange(0, KEYS)
         near = j < high
         key = rows(k + head * k_head, j, k_token, near, COLUMNS, WIDTH)
-        value = rows(v + head * v_head, j, v_token, near, COLUMNS, WIDTH)
+        value, are_finite = finite(rows(v + head * v_head, j, v_token, near, COLUMNS, WIDTH))
         j_visible = are_visible(visible, j, near, HIDES)
         allowed = may_attend(i_first, i_last, i_visible, j, j_visible, HIDES)
         scores = product(query, tl.trans(key), PRECISION) * (scale * LOG2_E)
-        scores = tl.where(allowed, scores, NOTHING)
-        weights, fade, top, total = fold(scores, top, total)
+        weights, fade, top, total = fold(masked(scores, allowed, are_finite), top, total)
         mean = mean * fade[:, None] + product(weights, value, PRECISION)
 
     put_rows(out + head * WIDTH, i, num_heads * WIDTH, real, normalized(mean, total), COLUMNS, WIDTH)

@@ -21,7 +21,9 @@ from rogue_net.cuda.attention_kernels import (
     LOG2_E,
     NOTHING,
     are_visible,
+    finite,
     fold,
+    masked,
     may_attend,
     neighbours,
     normalized,
@@ -151,7 +153,7 @@ def attend(
         j = start + tl.arange(0, KEYS)
         near = j < high
         key = rows(k + head * k_head, j, k_token, near, COLUMNS, WIDTH)
-        value = rows(v + head * v_head, j, v_token, near, COLUMNS, WIDTH)
+        value, are_finite = finite(rows(v + head * v_head, j, v_token, near, COLUMNS, WIDTH))
         allowed = may_attend(i_first, i_last, i_visible, j, are_visible(visible, j, near, HIDES), HIDES)
         pair = pairs_of(pairs, i, real, i_first, j)
         j_type = tl.load(types + j, mask=near, other=0)
@@ -160,13 +162,13 @@ def attend(
             KEY_BLOCK, BUCKETS, KEY_PROJECTED, NUM_BUCKETS, COLUMNS, WIDTH,
         )  # fmt: skip
         scores = product(query, tl.trans(key), PRECISION) + tl.sum(query.to(tl.float32)[:, None, :] * relkey, axis=2)
-        scores = tl.where(allowed, scores * (scale * LOG2_E), NOTHING)
+        scores = masked(scores * (scale * LOG2_E), allowed, are_finite)
         weights, fade, top, total = fold(scores, top, total)
         relvalue = related(
             values, places, coefficients, num_pairs, pair, allowed, j_type,
             VALUE_BLOCK, BUCKETS, VALUE_PROJECTED, NUM_BUCKETS, COLUMNS, WIDTH,
         )  # fmt: skip
-        relvalue = gated(relvalue, gate, j, near, GATED, COLUMNS, WIDTH)
+        relvalue = tl.where(allowed[:, :, None], gated(relvalue, gate, j, near, GATED, COLUMNS, WIDTH), 0.0)
         mean = (
             mean * fade[:, None] + product(weights, value, PRECISION) + tl.sum(weights[:, :, None] * relvalue, axis=1)
         )

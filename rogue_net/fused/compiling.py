@@ -17,28 +17,67 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
 from numba import extending, njit, types
 from numba.core import cgutils
+from numba.core.caching import FunctionCache
 from numba.core.imputils import lower_constant
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numpy.typing import NDArray
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 # What LLVM may change: no infinities or NaNs are ruled out, so that a NaN stays one.
 FLAGS = ("contract", "reassoc", "nsz", "arcp")
 
-# Numba's cache looks at the file of a kernel only; this makes it see a change in any of them.
+# Numba's cache looks at the file of a kernel only; with this in its keys it sees a change in any of them.
 _DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile for this CPU when first called, without the GIL, and keep the result on disk."""
-    return _compile(function, nogil=True, cache=True)
+    """Compile for this CPU when first called, without the GIL, and keep the result on disk, where that can be written."""
+    compiled: Any = _compile(function, nogil=True)
+    try:
+        compiled._cache = _Cache(function)  # as `enable_caching` does
+    except RuntimeError:
+        say_not_kept("Numba finds no folder that can be written")
+    return compiled  # type: ignore[no-any-return]
+
+
+class _Cache(FunctionCache):
+    """Numba's cache of a kernel, which does without a disk that is full, or a folder that cannot be read or written."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), _DIGEST)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except OSError as error:
+            say_not_kept(error.strerror or str(error))
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            say_not_kept(error.strerror or str(error))
+
+
+@cache
+def say_not_kept(reason: str) -> None:
+    """Warn that compiled kernels are not kept on disk, once for each reason."""
+    log.warning(
+        "compiled kernels cannot be kept on disk (%s): each process compiles them again, which takes some seconds; "
+        "set NUMBA_CACHE_DIR to a folder that can be written",
+        reason,
+    )
 
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,11 +100,15 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def bind(compiled: Any, *consts: Const) -> Callable[..., None]:
     """A kernel compiled for these `Const`s, to be called with the rest of its arguments, addresses for pointers."""
+    return partial(compiled.compile(signature(compiled, *consts)), *consts)
+
+
+def signature(compiled: Any, *consts: Const) -> tuple[Any, ...]:
+    """The types of a kernel's arguments, of which the first are these `Const`s."""
     annotations = [
         each for name, each in inspect.get_annotations(compiled.py_func, eval_str=True).items() if name != "return"
     ]
-    arguments = [const.type for const in consts] + [_argument_type(each) for each in annotations[len(consts) :]]
-    return partial(compiled.compile(tuple(arguments)), *consts)
+    return (*(const.type for const in consts), *(argument_type(each) for each in annotations[len(consts) :]))
 
 
 def address(tensor: Tensor | NDArray[Any]) -> int:
@@ -89,7 +132,7 @@ class ConstType(types.Type):
 
     def __init__(self, number: int) -> None:
         self.number = number
-        super().__init__(name=f"Const({number}, {_DIGEST})")
+        super().__init__(name=f"Const({number})")
 
 
 register_model(ConstType)(models.OpaqueModel)
@@ -167,9 +210,9 @@ _ARGUMENTS = {
 }
 
 
-def _argument_type(annotation: Any) -> Any:
-    """Of one of these annotations, or of a named tuple of such fields."""
+def argument_type(annotation: Any) -> Any:
+    """The compiler's type of one of these annotations, or of a named tuple of such fields."""
     if not hasattr(annotation, "_fields"):
         return _ARGUMENTS[annotation]
-    fields = [_argument_type(each) for each in get_type_hints(annotation).values()]
+    fields = [argument_type(each) for each in get_type_hints(annotation).values()]
     return types.BaseTuple.from_types(fields, annotation)

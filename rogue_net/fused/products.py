@@ -24,7 +24,11 @@ def multiply(x: Tensor, weight: Tensor, out: Tensor, *, add: bool = False) -> No
 
 
 def multiply_bf16(x: Tensor, weight: Tensor, out: Tensor, *, add: bool = False) -> None:
-    """The same from numbers rounded to bfloat16; `out` stays in float32."""
+    """Compute x weight into `out`, or add it to `out`, from numbers rounded to bfloat16.
+
+    `out` is float32. torch's product on CPUs rounds its result to bfloat16, too (its sums are in float32), and so what each
+    call adds: the gradient of a weight is the float32 sum of one rounded product for each chunk of frames.
+    """
     product = torch.mm(x.bfloat16(), weight.bfloat16())
     if add:
         out.add_(product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,7 +20,7 @@ def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
 
     Matrix products inside `work` use one thread each. Nothing in it is recorded for autograd. What a part raises is raised
     here, when all have ended. A thread of Python's that uses torch for the first time meanwhile finds its number of threads
-    set to 1, as torch hands the latest number on; and after a fork the child has to compute with one thread.
+    set to 1, as torch hands the latest number on. A forked child starts threads of its own.
     """
     if not parts:
         return
@@ -54,3 +55,13 @@ def _workers(count: int) -> ThreadPoolExecutor:
         # torch's number of threads belongs to a thread: a new one computes alone from its start
         _pool, _pool_size = ThreadPoolExecutor(count, "fused", initializer=torch.set_num_threads, initargs=(1,)), count
     return _pool
+
+
+def _forget_workers() -> None:
+    """Drop the pool of the parent process: a fork copies the pool, and none of its threads."""
+    global _pool, _pool_size
+    _pool, _pool_size = None, 0
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_workers)

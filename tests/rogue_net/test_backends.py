@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from rogue_net import RogueNet, RogueNetConfig, backend, transformer
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.frames import Frames
+from rogue_net.fused.products import multiply_bf16
 from tests.rogue_net.backends import (
     ACTIONS,
     ALL_OF_RELPOS,
@@ -343,6 +344,20 @@ def test_tf32_is_for_cuda() -> None:
         make_net(make_config(precision="tf32")).act(BATCH)
     for precision in ("tf32", "bf16"):
         backend.check_backend(make_config(precision=precision, backend="reference"), "cuda")
+
+
+def test_each_bf16_product_is_rounded_once_and_added_up_in_float32() -> None:
+    x, weight = torch.randn(64, 300), torch.randn(300, 32)
+    exact = x.bfloat16().double() @ weight.bfloat16().double()
+    out = torch.empty(64, 32)
+    multiply_bf16(x, weight, out)
+    assert torch.equal(out.bfloat16().float(), out)  # the result has 8 bits
+    assert (
+        float(((out - exact).abs() / exact.abs().clamp(min=1)).max()) < 2**-8
+    )  # and one rounding, not one for each summand
+    total = torch.full((64, 32), 1000.0)
+    multiply_bf16(x, weight, total, add=True)
+    assert torch.equal(total, 1000.0 + out)  # in bfloat16 it would be a multiple of 4
 
 
 @pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])

@@ -24,7 +24,7 @@ from entity_gym import (
 )
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, keyed, transformer
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.crossing import in_one_copy, num_bytes, to_device, to_host, views
+from rogue_net.crossing import in_one_copy, is_on, num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
 from rogue_net.padding import Capacity, padded, token_pairs_in
 from rogue_net.ragged import Cuts, Gather
@@ -187,6 +187,46 @@ def test_splitting_asks_once() -> None:
         int(part.action_masks["pick"].pair_offsets[-1])
         for part in parts  # type: ignore[union-attr]
     ]
+
+
+def test_parts_know_their_pairs_of_entities_so_that_a_capacity_asks_nothing_of_the_device() -> None:
+    batch = scene()
+    parts = batch.split(Cuts([1, 2], batch.offsets))
+    assert [part.num_token_pairs for part in parts] == [5 * 5, 7 * 7]
+    capacity = Capacity.of(batch, token_pairs=True)
+    with Crossings() as crossings:
+        assert all(capacity.fits(part.to(META)) for part in parts)
+        assert not replace(capacity, token_pairs=49).fits(parts[1].to(META))
+    assert crossings.names == ["aten.copy_.default"] * 3  # those of the test
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted", "is_there"),
+    [
+        ("cpu", "cpu", True),
+        ("cpu", "cpu:0", True),
+        ("cpu", "cuda", False),
+        ("cuda:0", "cpu", False),
+        ("cuda:0", "cuda:0", True),
+        ("cuda:0", "cuda:1", False),
+        ("cuda:1", "cuda:0", False),
+        ("cuda:1", "cuda", True),  # any GPU
+    ],
+)
+def test_gpus_are_told_apart_by_their_number(here: str, wanted: str, is_there: bool) -> None:
+    assert is_on(torch.device(here), torch.device(wanted)) == is_there
+
+
+def test_a_batch_of_one_gpu_moves_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = scene()
+    monkeypatch.setattr(ObsBatch, "device", torch.device("cuda:1"))
+    moves: list[torch.device] = []
+    monkeypatch.setattr(Tensor, "to", lambda tensor, device: moves.append(device) or tensor)
+    for stays in ("cuda:1", "cuda"):
+        assert batch.to(torch.device(stays)) is batch
+    assert not moves
+    batch.to(torch.device("cuda:0"))
+    assert set(moves) == {torch.device("cuda:0")}
 
 
 def test_what_crosses_is_what_was_there() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,10 +34,14 @@ from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.backend import check_backend
+from rogue_net.backend import why_not_compiled as why_net_not_compiled
+
+if TYPE_CHECKING:
+    from enn_ppo.training.learning.compiled import CompiledLearning
 
 
 class Settings(NamedTuple):
-    """Settings of one update, with the value of every schedule."""
+    """Settings of one update, with a number in place of every schedule."""
 
     step: int  # environment steps trained before this update
     ppo: PPOSettings
@@ -63,7 +67,7 @@ class LearnerState(NamedTuple):
 class Learns(Protocol):
     """A learner, as `TrainState` uses it: a `Learner` in this process, or a proxy of one in another process.
 
-    `rollout` is what the sampler of the same run collects for its policy: a `Rollout`, or with Ray a reference to one.
+    `rollout` comes from the sampler of the same run: a `Rollout`, or with Ray a reference to one.
     """
 
     device: torch.device
@@ -73,7 +77,7 @@ class Learns(Protocol):
         """The current policy and value function."""
 
     def learning(self, rollout: Any, settings: Settings) -> Callable[[], Learned]:
-        """Begin an update, which trains on a rollout. The returned function ends it: learners elsewhere train meanwhile."""
+        """Begin an update on a rollout. The returned function waits for its end, so that remote learners train in parallel."""
 
     def measure_rollout(self, rollout: Any) -> None:
         """Initialise the input statistics from a rollout, without training on it."""
@@ -82,16 +86,16 @@ class Learns(Protocol):
         """Initialise the input statistics of features that the checkpoint did not have, without training."""
 
     def begin_episodes(self) -> None:
-        """Forget running episodes: all environments have been reset."""
+        """Start the discounted sums of rewards from 0, after all environments were reset."""
 
     def state(self) -> LearnerState:
         """The part of a checkpoint that belongs to the learner."""
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Continue from `checkpoint`. Errors as in `Learner.restore`."""
+        """Restore the learner from `checkpoint`. Errors as in `Learner.restore`."""
 
     def metrics(self) -> Row:
-        """Metrics beside those of `Learned`."""
+        """Metrics in addition to `Learned`."""
 
     def close(self) -> None:
         """Release everything. May be called twice."""
@@ -101,11 +105,7 @@ class Learner:
     """Trains a policy and a value function on rollouts.
 
     Args:
-        config: settings of the run.
-        obs_space: observation space of the policy.
-        action_space: action name -> its space.
-        device: of the networks.
-        ranks: the processes that train together, each on rollouts of as many environments.
+        ranks: the processes that train together, each on rollouts of the same size.
         num_players: players of each environment that this policy plays; a rollout has a column for each.
 
     Attributes:
@@ -137,18 +137,26 @@ class Learner:
         self.reward_scale = RewardScale(num_columns, ranks) if config.ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if config.ppo.normalize == "returns" else None
         self._action_space = action_space
-        self.loss: Loss = partial(ppo_loss, terms=terms_of(config, obs_space, action_space, device))
+        terms = terms_of(config, obs_space, action_space, device)
+        self.loss: Loss = partial(ppo_loss, terms=terms)
+        self._compiled: CompiledLearning | None = None
+        if why_not_compiled(self.model, terms) is None:
+            from enn_ppo.training.learning.compiled import (
+                CompiledLearning,  # the compiler is needed by those who use it
+            )
+
+            self._compiled = CompiledLearning(self.model, self.optimizer)
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
 
     def learn(self, rollout: Rollout, settings: Settings, *, stale: bool = False) -> Learned:
-        """One update: estimate advantages, train epochs of minibatches, and update the input statistics.
+        """Do one update: estimate advantages, train epochs of minibatches, and update the input statistics.
 
         Args:
             rollout: T steps of N environments.
             settings: of this update.
-            stale: whether earlier parameters have played a part of it. Then log-probs and values are computed again, and
-                advantages are estimated with V-trace.
+            stale: whether a part was collected with earlier parameters. Then log-probs and values are recomputed, and advantages
+                are estimated with V-trace.
         """
         self.begin(settings)
         log_ratios = None
@@ -157,33 +165,31 @@ class Learner:
         advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
         head = self.model.value_head
         if self.return_scale and self.return_scale(advantages.returns, head, self.ranks):
-            # value clipping compares with the values of the new head, which are the mean
+            # value clipping must compare with the new head's values, which are the mean
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
-        stats = update(
-            self.model,
-            self.optimizer,
-            Samples.of(rollout, advantages),
-            self.config.optim,
-            settings.ppo,
-            generator=self._shuffling,
-            loss=self.loss,
-            ranks=self.ranks,
-            learn=self._learn_minibatch,
-        )
+        samples = Samples.of(rollout, advantages)
+        learning = (self.config.optim, settings.ppo)
+        options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
+        if self._compiled:
+            with self._compiled.update(samples) as frames_of:
+                learn = self._compiled.learn
+                stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
+        else:
+            stats = update(self.model, self.optimizer, samples, *learning, learn=self._learn_minibatch, **options)
         limit = self.config.rollout.freeze_normalization_after
         if limit is None or settings.step < limit:
             self.measure(rollout.frames.obs)
         played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
-        # several frames of a policy with several players are one step of an environment
+        # a policy with several players has several frames for one step of an environment
         return Learned(stats, played._replace(num_frames=played.num_frames // self._num_players))
 
     def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
-        """See `Learns`: the update takes place when it is asked for."""
+        """See `Learns`; the returned function does the whole update."""
         return partial(self.learn, rollout, settings)
 
     def begin(self, settings: Settings) -> None:
-        """Set the learning rates of an update, and seed its shuffling."""
+        """Set the learning rates of an update, and seed the shuffling of its minibatches."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self.config.seed, settings.step, *purpose))
         set_learning_rates(self.optimizer, settings.learning_rates)
@@ -191,7 +197,7 @@ class Learner:
     def estimate_advantages(
         self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None
     ) -> Advantages:
-        """Advantages and returns, of rewards or returns that are scaled according to `ppo.normalize`.
+        """Estimate advantages and returns, with the normalization of `ppo.normalize`.
 
         Args:
             rollout: T steps of N environments.
@@ -216,7 +222,7 @@ class Learner:
         return advantages
 
     def measure(self, obs: ObsBatch) -> None:
-        """Update the input statistics with these observations."""
+        """Update the input statistics with observations."""
         update_normalization(self.model, obs, self.ranks)
 
     def measure_rollout(self, rollout: Rollout) -> None:
@@ -225,7 +231,7 @@ class Learner:
 
     @property
     def value_unit(self) -> float:
-        """The reward that a value of 1 stands for."""
+        """The reward that equals a value of 1."""
         return self.reward_scale.deviation if self.reward_scale else 1.0
 
     def state(self) -> LearnerState:
@@ -252,12 +258,12 @@ class Learner:
         if before != now:
             if (
                 before == "returns"
-            ):  # unscale the head: values stay the same, and the loss is no longer divided by the deviation
+            ):  # remove the head's scale: values stay the same, and the loss is no longer divided by the deviation
                 head = self.model.value_head
                 head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))
             if "rewards" in (before, now):
                 news.append(
-                    f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
+                    f"ppo.normalize was {before!r} and is {now!r}: the unit of values changes, so they are learned again"
                 )
         elif scale and saved_scale:
             scale.load_state(saved_scale)
@@ -265,12 +271,12 @@ class Learner:
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)
 
     def adopt(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
-        """Start from the networks of `checkpoint` and their input statistics only. Errors as in `restore`."""
+        """Load only the networks of `checkpoint` and their input statistics. Errors as in `restore`."""
         networks = self._transfer(checkpoint, env_name)
         return LearnerNews(networks[0].news, networks[0].changed, any(each.unmeasured for each in networks))
 
     def _transfer(self, checkpoint: Checkpoint, env_name: str) -> Sequence[Transferred]:
-        """Load the checkpoint's weights into each network, and return what was matched."""
+        """Load the checkpoint's weights into each network, and return the transferred tensors."""
         networks = [transfer_weights(self.model.policy, checkpoint, env_name)]
         if value_net := self.model.value_net:
             is_known = "value_net" in checkpoint.more_weights
@@ -281,7 +287,7 @@ class Learner:
         return networks
 
     def begin_episodes(self) -> None:
-        """Forget the returns of running episodes: all environments have been reset."""
+        """Start the discounted sums of rewards from 0, after all environments were reset."""
         if self.reward_scale:
             self.reward_scale.begin()
 
@@ -291,7 +297,7 @@ class Learner:
             network.measure(rollout.frames.obs, self.ranks)
 
     def metrics(self) -> Row:
-        """Metrics beside those of `Learned`."""
+        """Metrics in addition to `Learned`."""
         return {}
 
     def close(self) -> None:
@@ -304,14 +310,14 @@ class LearnerNews(NamedTuple):
     news: tuple[str, ...]  # one line for each entity type, feature or action that is new or has changed
     changed: (
         str | None
-    )  # first difference of the spaces, with which saved environments cannot be used; None: no difference
+    )  # first difference of the spaces, because of which saved environments cannot be restored; None: no difference
     unmeasured: bool  # whether some features have no input statistics; see `Learner.measure_what_is_new`
 
 
 def terms_of(
     config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
 ) -> list[Term]:
-    """The terms that the settings add to PPO's loss. `enn_ppo/training/learning/auxiliary.py` is an example of a term.
+    """The terms that the settings add to PPO's loss; `enn_ppo/training/learning/auxiliary.py` is an example.
 
     Raises:
         ValueError: the environment has no targets, or the teacher does not fit it.
@@ -328,8 +334,20 @@ def terms_of(
     return terms
 
 
+def why_not_compiled(model: ActorCritic, terms: Sequence[Term]) -> str | None:
+    """The reason why optimizer steps go through torch; None if compiled programs make them."""
+    if terms:
+        return "further terms of the loss have no kernels"
+    nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
+    for net in nets:
+        reason = why_net_not_compiled(net.config, net.action_space, next(net.parameters()))
+        if reason is not None:
+            return reason
+    return None
+
+
 def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
-    """New networks, initialised on the CPU so that all devices start from the same weights."""
+    """Make new networks, initialised on the CPU so that all devices start from the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         policy = RogueNet(config.net, obs_space, action_space)

@@ -1,5 +1,6 @@
 """Compiled code is kept, found again, and made anew when anything changes that it comes from."""
 
+import errno
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numba.core.caching import IndexDataCacheFile
 
 from entity_gym.compiled import CompiledEnvironment, rand_int
 from entity_gym.compiled.build import build, cache_dir
@@ -301,6 +303,24 @@ def test_a_cache_that_cannot_be_written_is_said_and_does_without(
     with pytest.warns(UserWarning, match=r"a file.*set ENTITY_GYM_CACHE_DIR to a folder that can"):
         folder = build(imported(), compile=False).folder
     assert temporary in folder.parents
+
+
+def test_on_a_full_disk_a_world_is_compiled_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Full(Watching):
+        pass
+
+    def save(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("ENTITY_GYM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(IndexDataCacheFile, "save", save)
+    assert build(Full).run is not None
+    [warning] = recwarn
+    assert str(warning.message).startswith(
+        "compiled, Full cannot be kept on disk (No space left on device): each process"
+    )
 
 
 def test_a_cache_that_can_be_written_is_no_reason_to_warn(project: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -1,0 +1,147 @@
+"""A policy that has become NaN is reported as such, and not as an action that the environment refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from enn_ppo import EvalConfig, evaluate, train
+from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.play import NetPolicy
+from enn_ppo.serve.agent import load_policy
+from enn_ppo.serve.policy import Request, ServedPolicies
+from enn_ppo.settings.command_line.cli import run_train
+from enn_ppo.settings.serving import ServeConfig
+from entity_gym import Observation, make
+from rogue_net import ActResult, ObsBatch, RogueNet
+from rogue_net.finite import NotFinite, check_finite
+from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
+from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+
+BROKEN = "the network's outputs are NaN or infinite: so are its parameters "
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("run") / "a"
+    train(tiny_config(run_dir))
+    return run_dir
+
+
+@pytest.fixture
+def broken(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run whose weights are NaN as soon as they are loaded."""
+    original = RogueNet.load_state_dict
+
+    def load(net: RogueNet, weights: dict[str, torch.Tensor], *args: object) -> object:
+        done = original(net, weights, *args)  # type: ignore[arg-type]
+        break_weights(net)
+        return done
+
+    monkeypatch.setattr(RogueNet, "load_state_dict", load)
+    yield trained
+
+
+def break_weights(net: RogueNet) -> None:
+    with torch.no_grad():
+        for parameter in net.transformer.parameters():
+            parameter[..., 0] = torch.nan
+
+
+def first_observation() -> Observation:
+    env = PythonMineSweeper(**SMALL_BOARD)
+    env.rng = np.random.default_rng(0)
+    return env.reset()
+
+
+def test_training_says_which_parameters_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["env=MineSweeper", "total_timesteps=20000", "optim.lr=1e30", f"run_dir={tmp_path / 'a'}", "device=cpu"]
+    assert run_train(train, [*command, "eval.interval=null"]) == 2
+    error = capsys.readouterr().err
+    assert "error: the network's outputs are NaN or infinite: so are its parameters policy." in error
+    assert " and " in error and " more; " in error
+    first = tmp_path / "a/checkpoints/step_000000000000"
+    assert f"the last checkpoint with finite weights is {first}: go on from there with a lower optim.lr" in error
+    assert "Traceback" not in error
+
+
+def test_training_names_the_last_good_checkpoint(trained: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "a"
+    config = tiny_config(run_dir)
+    train(config)
+    good = run_dir / "checkpoints/step_000000000160"
+    more = replace(
+        config,
+        resume=str(run_dir),
+        total_timesteps=config.total_timesteps * 4,
+        optim=replace(config.optim, lr=1e30, anneal_lr=False),
+        checkpoint_interval=1,  # NaN is saved before it acts
+        keep_last=9,
+    )
+    with pytest.raises(NotFinite, match="so are its parameters") as caught:
+        train(more)
+    assert (run_dir / "checkpoints/step_000000000192").is_dir()
+    assert caught.value.__notes__ == [
+        f"the last checkpoint with finite weights is {good}: go on from there with a lower optim.lr and resume={good}"
+    ]
+
+
+def test_an_evaluation_says_it(broken: Path) -> None:
+    with pytest.raises(NotFinite, match=BROKEN + r"transformer\.\S+, transformer\.\S+, transformer\.\S+ and \d+ more"):
+        evaluate(EvalConfig(checkpoint=str(broken), episodes=1))
+
+
+def test_play_says_it(broken: Path) -> None:
+    with make("MineSweeper", 1, **SMALL_BOARD) as pool, pytest.raises(NotFinite, match=BROKEN):
+        NetPolicy(load_policy(broken)._net)(pool.reset(0))
+
+
+def test_a_loaded_policy_says_it(broken: Path) -> None:
+    with pytest.raises(NotFinite, match=BROKEN):
+        load_policy(broken).act(first_observation())
+
+
+def test_a_server_says_it(broken: Path) -> None:
+    served = ServedPolicies(load_checkpoint(broken), torch.device("cpu"), ServeConfig(checkpoint=str(broken))).policy(
+        None
+    )
+    with make("MineSweeper", 1, **SMALL_BOARD) as pool, pytest.raises(NotFinite, match=BROKEN):
+        served.decide([Request(None, pool.reset(0), None, False, False, False)], torch.Generator())  # type: ignore[arg-type]
+
+
+def test_observations_that_are_not_finite_are_what_is_reported(trained: Path) -> None:
+    net = load_policy(trained)._net
+    with make("MineSweeper", 2, **SMALL_BOARD) as pool:
+        batch = ObsBatch.from_vec_obs(pool.reset(0))
+    check_finite(net, batch, net.act(batch))
+    break_weights(net)
+    batch.features["Mine"].values[0, 0] = torch.inf
+    with pytest.raises(NotFinite, match="the observations hold such numbers, in features of Mine$"):
+        check_finite(net, batch, net.act(batch))
+    observation = first_observation()
+    observation.features["Mine"][0, 0] = np.nan  # type: ignore[index]
+    with pytest.raises(ValueError, match="Mine") as caught:
+        load_policy(trained).act(observation)
+    assert not isinstance(caught.value, NotFinite)  # found before anybody acts
+
+
+def test_finite_parameters_that_are_too_large_are_named(trained: Path) -> None:
+    net = load_policy(trained)._net
+    with make("MineSweeper", 1, **SMALL_BOARD) as pool:
+        batch = ObsBatch.from_vec_obs(pool.reset(0))
+    with torch.no_grad():
+        next(net.value_head.parameters()).fill_(3e38)
+    with pytest.raises(NotFinite, match=r"are finite, and the largest parameter is 3e\+38, in value_head\.\S+$"):
+        check_finite(net, batch, net.act(batch)._replace(values=torch.tensor([torch.inf])))
+
+
+def test_large_values_are_no_mistake() -> None:
+    values = torch.tensor([3e38, 3e38])  # whose sum is infinite
+    with pytest.raises(NotFinite):
+        check_finite(None, ObsBatch(2, {}, {}), ActResult({}, {"a": torch.tensor([torch.nan])}, values))
+    check_finite(None, ObsBatch(2, {}, {}), ActResult({}, {}, values))

@@ -1,0 +1,94 @@
+"""Kernels compute where Numba cannot keep them on disk, and one line says so."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core import caching
+
+from rogue_net.fused import compiling
+from rogue_net.fused.compiling import Count, Floats, address, bind, kernel
+
+ADVICE = (
+    "each process compiles them again, which takes some seconds; set NUMBA_CACHE_DIR to a folder that can be written"
+)
+
+
+def twice(numbers: Floats, count: Count) -> None:
+    for i in range(count):
+        numbers[i] = numbers[i] * np.float32(2)
+
+
+def thrice(numbers: Floats, count: Count) -> None:
+    for i in range(count):
+        numbers[i] = numbers[i] * np.float32(3)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """What was said of the cache, as if nothing had been said before."""
+    compiling.say_not_kept.cache_clear()
+    yield lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    compiling.say_not_kept.cache_clear()
+
+
+def check(function: Callable[..., Any], factor: float) -> None:
+    numbers = np.arange(5, dtype=np.float32)
+    bind(kernel(function))(address(numbers), 5)
+    assert numbers.tolist() == [factor * i for i in range(5)]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_costs_one_line(
+    number: int, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def save(*_: object) -> None:
+        tried.append(None)
+        raise OSError(number, "it cannot be written", f"file {len(tried)}")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", save)
+    monkeypatch.setattr(caching.IndexDataCacheFile, "load", lambda *_: None)  # as if nothing had been kept before
+    check(twice, 2)
+    check(thrice, 3)
+    assert len(tried) == 2
+    [line] = said()
+    assert line.startswith("compiled kernels cannot be kept on disk (it cannot be written)")
+    assert line.endswith(ADVICE)
+
+
+def test_a_folder_that_cannot_be_read_costs_one_line(
+    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "it cannot be read")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "load", load)
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", load)
+    check(twice, 2)
+    [line] = said()
+    assert "it cannot be read" in line
+
+
+def test_without_any_folder_to_write_to_kernels_are_made_all_the_same(
+    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    check(twice, 2)
+    check(thrice, 3)
+    [line] = said()
+    assert "(Numba finds no folder that can be written)" in line and line.endswith(ADVICE)
+
+
+def test_what_could_be_kept_is_not_compiled_again(said: Callable[[], list[str]]) -> None:
+    check(twice, 2)
+    again = kernel(twice)
+    bind(again)
+    assert sum(again.stats.cache_hits.values()) == 1
+    assert said() == []

@@ -1,0 +1,162 @@
+"""A frame that holds NaN makes its own results NaN, and changes no bit of any other frame's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from entity_gym import SelectEntityActionSpace
+from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
+from rogue_net.attention import ragged_attention
+from rogue_net.config import RelposConfig
+from rogue_net.frames import Frames
+from rogue_net.relative_positions import RelativePositions
+from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, EACH, PICK, SHIP, SPACE, Scene, make_config, make_net
+from tests.rogue_net.cuda.devices import EACH_DEVICE
+
+COUNTS = [(3, 2, 1), (1, 0, 0), (5, 4, 0), (0, 0, 0), (9, 8, 1), (2, 1, 0)]
+RELPOS = {
+    "plain": RelposConfig(),
+    "polar": RelposConfig(**ALL_OF_RELPOS),
+    "grid": RelposConfig(kind="grid", extent=[2, 2], position_features=["x", "y"], exclude_entities=["Flag"]),
+    "radial": RelposConfig(kind="radial", extent=[4], position_features=["x", "y"], exclude_entities=["Flag"]),
+    "distance": RelposConfig(
+        kind="distance", extent=[3], position_features=["x"], value_gate="sigmoid", exclude_entities=["Flag"]
+    ),
+}
+EACH_RELPOS = pytest.mark.parametrize("relpos", RELPOS.values(), ids=RELPOS)
+FRAMES = [0, 2, 5]
+
+
+def with_nan(batch: ObsBatch, frame: int) -> ObsBatch:
+    """The batch with NaN in all features of the frame's first ship."""
+    values, offsets = batch.features[SHIP]
+    values = values.clone()
+    values[int(offsets[frame])] = torch.nan
+    return replace(batch, features=batch.features | {SHIP: batch.features[SHIP]._replace(values=values)})
+
+
+def results(net: RogueNet, batch: ObsBatch) -> dict[str, list[Tensor]]:
+    """Name -> a tensor for each frame."""
+    keys = FrameKeys(keyed(3, torch.arange(len(batch))))
+    acted = net.act(batch, generator=keys, logits=True)
+    with torch.no_grad():
+        judged = net.evaluate(batch, net.act(batch, generator=keys).actions)
+    assert acted.logits is not None
+    found = {"value": list(acted.values), "fuel": list(judged.regressions["fuel"])}
+    for name, ragged in [*acted.actions.items(), *acted.logits.items()]:
+        sizes = ragged.lengths.tolist()
+        found[f"{name} {ragged.values.dtype} {ragged.values.shape[1]}"] = list(ragged.values.split(sizes))
+    for name, mask in batch.action_masks.items():
+        sizes = mask.actors.lengths.tolist()
+        found[f"log-prob of {name}"] = list(judged.log_probs[name].split(sizes))
+        found[f"entropy of {name}"] = list(judged.entropies[name].split(sizes))
+    return found
+
+
+def check(net: RogueNet, batch: ObsBatch, frame: int) -> None:
+    expected, given = results(net, batch), results(net, with_nan(batch, frame))
+    for name, frames in expected.items():
+        for number, each in enumerate(frames):
+            if number != frame:
+                assert torch.equal(given[name][number], each), (name, number)
+    assert given["value"][frame].isnan()
+    after = results(net, batch)  # nothing stays behind in memory that is used again
+    assert all(torch.equal(a, b) for name in expected for a, b in zip(after[name], expected[name], strict=True))
+
+
+@EACH
+@EACH_RELPOS
+def test_nan_in_one_frame_changes_no_bit_of_the_others(name: str, relpos: RelposConfig) -> None:
+    batch = Scene(COUNTS, seed=1, hide=True).batch
+    net = make_net(make_config(relpos=relpos, backend=name), batch)
+    for frame in FRAMES:
+        check(net, batch, frame)
+
+
+@EACH
+def test_frames_are_the_same_as_without_the_frame_that_holds_nan(name: str) -> None:
+    batch = Scene(COUNTS, seed=1).batch
+    net = make_net(make_config(backend=name), batch)
+    values = net.value(with_nan(batch, 0))
+    assert values[0].isnan()
+    torch.testing.assert_close(values[1:], net.value(batch[torch.arange(1, len(batch))]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "meanmax"])
+def test_pooling_keeps_nan_in_its_frame(pooling: str) -> None:
+    batch = Scene(COUNTS, seed=1, hide=True).batch
+    check(make_net(make_config(pooling=pooling, backend="reference"), batch), batch, 2)
+
+
+@EACH
+def test_selecting_nobody_keeps_nan_in_its_frame(name: str) -> None:
+    batch = Scene(COUNTS, seed=1).batch
+    actions = ACTIONS | {PICK: SelectEntityActionSpace(nobody=True)}
+    torch.manual_seed(0)
+    check(RogueNet(make_config(backend=name), SPACE, actions, {"fuel": 2}), batch, 0)
+
+
+@EACH
+@EACH_RELPOS
+def test_gradients_of_other_frames_tokens_stay_what_they_were(name: str, relpos: RelposConfig) -> None:
+    batch = Scene(COUNTS, seed=1, hide=True).batch
+    net = make_net(make_config(relpos=relpos, backend=name), batch)
+
+    def gradients(shown: ObsBatch) -> Tensor:
+        tokens = net.embedding(shown).detach().requires_grad_()
+        net.transformer(tokens, shown).square().sum().backward()
+        assert tokens.grad is not None
+        return tokens.grad
+
+    expected = gradients(batch)
+    for frame in FRAMES:
+        others = batch.layout.frames != frame
+        assert torch.equal(gradients(with_nan(batch, frame))[others], expected[others])
+
+
+@EACH
+def test_weights_that_are_nan_make_every_frame_nan(name: str) -> None:
+    batch = Scene(COUNTS, seed=1).batch
+    net = make_net(make_config(backend=name), batch)
+    with torch.no_grad():  # one column of the first head's values
+        net.transformer.blocks[0].query_key_value.weight[2 * net.config.d_model, 0] = torch.nan
+    assert net.value(batch)[[0, 1, 2, 4, 5]].isnan().all()
+
+
+# --- Kernels for GPUs
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("relpos", [None, RELPOS["polar"], RELPOS["distance"]], ids=["plain", "polar", "distance"])
+def test_triton_keeps_nan_in_its_frame(device: str, relpos: RelposConfig | None) -> None:
+    pytest.importorskip("triton")
+    batch = Scene(COUNTS, seed=1, hide=True).batch
+    frames = batch.layout.frames
+    qkv = torch.randn(3, batch.num_tokens, 2, 8, generator=torch.Generator().manual_seed(0))
+    gate = torch.rand(batch.num_tokens, 8, generator=torch.Generator().manual_seed(1))
+
+    def attend(shown: ObsBatch, broken: int | None) -> Tensor:
+        """(E, H, K); the token `broken` is NaN in the places that LayerNorm and a linear layer make NaN."""
+        own, own_gate = qkv.clone(), gate.clone()
+        if broken is not None:
+            own[:, broken] = own_gate[broken] = torch.nan
+        there, relative = shown.to(torch.device(device)), None
+        if relpos is not None:
+            torch.manual_seed(0)
+            relative = RelativePositions(relpos, SPACE, ACTIONS, 16, 2).to(device)(there)
+            relative = relative._replace(gate=own_gate.to(device) if relpos.value_gate != "none" else None)
+        q, k, v = own.to(device)
+        with torch.no_grad():
+            return ragged_attention(q, k, v, Frames.of(there), relative, backend="triton").cpu()
+
+    expected = attend(batch, None)
+    assert expected.isfinite().all()
+    for frame in FRAMES:
+        first = int(batch.layout.offsets[frame])
+        given = attend(with_nan(batch, frame), first)
+        assert torch.equal(given[frames != frame], expected[frames != frame])
+        assert given[first].isnan().all()
