@@ -1,6 +1,6 @@
-"""Training agents for worlds with a variable number of things.
+"""Training of policies for environments with a variable number of entities.
 
-Names are imported when they are first used: a program that only plays (`load_agent`, `load_policy`) never imports the trainer.
+Names are imported on first use: a program that only plays (`load_agent`, `load_policy`) never imports the trainer.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# OpenMP threads that spin while they wait slow everything else on their cores down, by up to 20 times; ones that sleep at
-# once are woken too late for small operations (two threads were half as fast as one). So: spin for some microseconds,
-# then sleep. OpenMP reads these when torch is first imported; set them yourself to choose otherwise.
+# OpenMP threads that spin while they wait slow other work on their cores down by up to 20 times; threads that sleep at once wake
+# up too late for small operations (two threads were half as fast as one). So they spin for some microseconds, then sleep. OpenMP
+# reads these variables when torch is first imported; values that the user has set stay.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
@@ -70,7 +70,7 @@ __all__ = [
     "train",
 ]
 
-#: Where these names are; those that are not listed are in `enn_ppo.settings.config`.
+#: Name -> its module; names that are not listed are in `enn_ppo.settings.config`.
 _HOMES = {
     "Callback": "enn_ppo.training.callbacks",
     "CloneConfig": "enn_ppo.clone.config",
@@ -106,7 +106,7 @@ def __dir__() -> list[str]:
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        # The first import of the module `enn_ppo.train` would put it where the function of the same name is expected.
+        # Otherwise the first import of the module `enn_ppo.train` would replace the function of the same name.
         if not (name in __all__ and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -15,10 +15,10 @@ from enn_ppo.serve.agent import save_agent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write what the command line names, and return the exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m enn_ppo.export", description="Write a policy into one file.")
     parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
-    parser.add_argument("file", help="what to write; an agent file that is there is replaced")
+    parser.add_argument("file", help="the file to write; an existing agent file is replaced")
     options = parser.parse_args(argv)
     try:
         file = save_agent(options.checkpoint.removeprefix("checkpoint="), options.file)

@@ -1,4 +1,4 @@
-"""Watch a checkpoint's policy play, step by step in the terminal, with how likely it finds each choice.
+"""Watch a checkpoint's policy play, step by step in the terminal, with the probability of each choice.
 
     python -m enn_ppo.play outputs/my_run
     python -m enn_ppo.play checkpoint=outputs/my_run --greedy --seed 3
@@ -29,17 +29,18 @@ from entity_gym.play.command import add_options, broken, run, style_of, usage_er
 from entity_gym.play.loop import Advice, Decision
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.adaptor import ObsAdaptor
+from rogue_net.finite import check_finite
 
 
 class NetPolicy:
-    """A policy for `play` that asks a network.
+    """A network as a policy for `play`.
 
     Args:
         net: the network.
-        temperature: below 1 the likeliest choices are taken more often, above 1 less often; see `RogueNet.act`.
-        greedy: take the likeliest choice instead of sampling.
-        seed: seed of the sampling.
-        adaptor: turns the environment's observations into those that the network was trained with. None: they are the same.
+        temperature: of the sampling; see `RogueNet.act`.
+        greedy: take the most likely choice instead of sampling.
+        seed: of the sampling.
+        adaptor: converts the environment's observations to the network's space; None: the spaces are equal.
     """
 
     def __init__(
@@ -57,22 +58,23 @@ class NetPolicy:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, obs: VecObs) -> Advice:
-        """Return decisions and value of the one frame of `obs`."""
+        """Return the decisions and the value of a single frame."""
         batch = ObsBatch.from_vec_obs(obs)
         if self.adaptor is not None:
             batch = self.adaptor(batch)
         result = self.net.act(batch, self.greedy, self.temperature, self._generator, logits=True)
+        check_finite(self.net, batch, result)
         assert result.logits is not None
         decisions = {name: decide(result.actions[name].values, result.logits[name].values) for name in obs.action_masks}
         return Advice(decisions, float(result.values[0]))
 
 
 def decide(values: Tensor, logits: Tensor) -> list[Decision]:
-    """Return the decisions of an action's actors in one frame; of numbers one for each of them, actor by actor.
+    """Return the decisions of an action's actors in one frame; for continuous actions, one decision per number, actor by actor.
 
     Args:
         values: (A, 1) int64 choices, or (A, n) float32 numbers.
-        logits: (A, C) or (A * C, 1), normalized; not used for numbers.
+        logits: (A, C) or (A * C, 1), normalized; ignored for continuous actions.
     """
     if values.is_floating_point():
         return [Decision(value, []) for value in values.flatten().tolist()]
@@ -82,7 +84,7 @@ def decide(values: Tensor, logits: Tensor) -> list[Decision]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return the exit code."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(argv)
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy]:
-    """Load the environment that the checkpoint was trained in, with `settings` in place of its own, and the policy.
+    """Load the environment of the checkpoint's training, with `settings` overriding its arguments, and the policy.
 
     Raises:
         ValueError: the environment does not exist, or lacks actions or observations that the policy needs.

@@ -5,7 +5,7 @@ python -m enn_ppo.plot outputs/a outputs/b x=seconds y=episodic_reward,entropy s
 
 RUN     a run directory, or its metrics.jsonl
 x       step, seconds (of training) or updates; default step
-y       metrics of docs/metrics.md, with commas between them, a panel each; default episodic_reward
+y       metrics of docs/metrics.md, separated by commas, a panel each; default episodic_reward
 smooth  weight of the past in a moving average, from 0 (none) to below 1; default 0
 band    minmax (all seeds lie inside), ci95 (95 % interval of the mean) or std; default minmax
 output  default plot.png
@@ -35,7 +35,7 @@ from rogue_net.checks import HalfOpenUnitInterval, check_fields
 
 try:
     import pandas as pd
-except ImportError:  # the settings below are part of the documentation, which is made without pandas
+except ImportError:  # docs/options.md is made from the settings below, also without pandas
     pd = None
 
 __all__ = ["PlotConfig", "plot"]
@@ -44,7 +44,7 @@ XAxis = Literal["step", "seconds", "updates"]
 Band = Literal["minmax", "ci95", "std"]
 
 _X_LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training", "updates": "updates"}
-#: Settings that do not change what is learned.
+#: Settings that do not affect learning.
 _IGNORED = r"(seed|run_dir|resume|overwrite|debug|record|record_logits|logger\..*)"
 
 
@@ -55,16 +55,16 @@ class PlotConfig:
     runs: tuple[str, ...]
     """Run directories, or files of metrics; at least one."""
     x: XAxis = "step"
-    """What runs to the right: environment steps, seconds of training, or updates."""
+    """Horizontal axis: environment steps, seconds of training, or updates."""
     y: tuple[str, ...] = ("episodic_reward",)
     """Metrics, a panel each."""
     smooth: HalfOpenUnitInterval = 0.0
     """Weight of the past in a moving average. 0: as measured."""
     band: Band = "minmax"
-    """What the band about the mean of several seeds spans: from the least to the greatest, the 95 % interval of the mean
-    (Student's t), or a standard deviation to each side."""
+    """Band around the mean of several seeds: minimum to maximum, the 95 % confidence interval of the mean (Student's t), or one
+    standard deviation to each side."""
     output: str = "plot.png"
-    """The picture."""
+    """File of the picture."""
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -84,7 +84,7 @@ class Run:
     metrics: pd.DataFrame  # a row per row of metrics.jsonl
     settings: dict[
         str, Any
-    ]  # dotted name -> value as text, of those that change what is learned; empty without a config.yaml
+    ]  # dotted name -> value as text, of settings that affect learning; empty without a config.yaml
 
 
 def plot(config: PlotConfig) -> Path:
@@ -118,7 +118,7 @@ def read_run(path: Path) -> Run:
     """Read the metrics and settings of a run directory, or of the folder of a file of metrics.
 
     Raises:
-        ValueError: there is no such run; names the runs that are inside the folder.
+        ValueError: there is no such run; the message names runs inside the folder.
     """
     file = path / METRICS if path.is_dir() else path
     if not file.exists() and path.is_dir():
@@ -141,11 +141,11 @@ def read_run(path: Path) -> Run:
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Put runs of the same settings together, in the order in which they were given.
+    """Group runs with the same settings, in the given order.
 
     Returns:
-        label -> runs. The label tells the settings that differ between the groups, or the run's path where they are unknown
-        or more than three.
+        Label -> runs. The label names the settings that differ between groups, or the run's path if these are unknown or more
+        than three.
     """
     groups: dict[object, list[Run]] = {}
     for run in runs:
@@ -153,7 +153,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     known = [members[0].settings for members in groups.values() if members[0].settings]
     names = dict.fromkeys(name for settings in known for name in settings)
     differing = [name for name in names if len({settings.get(name) for settings in known}) > 1]
-    if "env.id" in differing:  # the worlds' own arguments would only repeat it
+    if "env.id" in differing:  # the environments' arguments then differ as well
         differing = [name for name in differing if not name.startswith("env.kwargs")]
     labelled: dict[str, list[Run]] = {}
     for members in groups.values():
@@ -161,14 +161,14 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
         label = ", ".join(f"{name}={first.settings.get(name)}" for name in differing) or first.settings.get("env.id")
         if not first.settings or not label or len(differing) > 3:
             label = str(first.path)
-        if label in labelled:  # settings differ only in the worlds' arguments, or a run was given twice
+        if label in labelled:  # only the environments' arguments differ, or a run was given twice
             label = f"{label} ({first.path})"
         labelled[label] = members
     return labelled
 
 
 def curve(run: Run, x: XAxis, y: str) -> pd.Series:
-    """The values of a metric over `x`. An evaluation stands at the step of its policy; of two there, the later one counts.
+    """The values of a metric over `x`. Evaluations are at the step of their checkpoint; of several there, the last counts.
 
     Raises:
         ValueError: the run has no such metric, or no value of it.
@@ -188,7 +188,7 @@ def mean_and_band(curves: Sequence[pd.Series], band: Band) -> pd.DataFrame:
     """Columns `mean`, `low` and `high` over the range that all curves cover; a curve is linear between its points.
 
     Raises:
-        ValueError: they have no common range.
+        ValueError: the curves have no common range.
     """
     values = pd.concat(curves, axis=1, sort=True).interpolate("index", limit_area="inside").dropna()
     if values.empty:
@@ -204,7 +204,7 @@ def mean_and_band(curves: Sequence[pd.Series], band: Band) -> pd.DataFrame:
 
 
 def t_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t, integrated from its density: pandas has none, and scipy would be needed for it alone."""
+    """97.5 % quantile of Student's t, by numerical integration of its density, which avoids a dependency on scipy."""
     t = np.linspace(0, 13, 100_001)
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
     density = scale * (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
@@ -213,10 +213,10 @@ def t_quantile(freedom: int) -> float:
 
 
 def parse(arguments: Sequence[str]) -> PlotConfig:
-    """The config from arguments without the program's name: `name=value`, and what exists or has no `=` is a run.
+    """Parse arguments without the program's name: `name=value` is a setting; existing paths and arguments without `=` are runs.
 
     Raises:
-        ValueError: naming what cannot be understood.
+        ValueError: an argument is invalid; the message names it.
     """
     runs = tuple(argument for argument in arguments if "=" not in argument or Path(argument).exists())
     values: dict[str, Any] = dict(argument.split("=", 1) for argument in arguments if argument not in runs)
@@ -230,7 +230,7 @@ def parse(arguments: Sequence[str]) -> PlotConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw what the arguments ask for; returns the exit code."""
+    """Run the command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments):
         print(__doc__, end="")

@@ -26,6 +26,7 @@ from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
 from rogue_net.crossing import moved, to_device
+from rogue_net.finite import check_finite
 from rogue_net.ragged import Cat
 
 
@@ -36,8 +37,8 @@ class RolloutStats:
     Attributes:
         episodes: the episodes that ended.
         metrics: the metrics that the environments reported.
-        env_seconds: seconds waited for environments, without the time that they step while the policy acts in another block.
-        act_seconds: seconds of acting, of all policies together.
+        env_seconds: seconds spent waiting for environments; steps that overlap with acting in another block do not count.
+        act_seconds: seconds spent acting, summed over policies.
     """
 
     episodes: list[Episode] = field(default_factory=list)
@@ -46,7 +47,7 @@ class RolloutStats:
     act_seconds: float = 0.0
 
     def add(self, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> None:
-        """Take in more episodes and metrics."""
+        """Add episodes and metrics."""
         self.episodes += episodes
         for name, metric in metrics.items():
             self.metrics.setdefault(name, Metric()).merge(metric)
@@ -97,21 +98,21 @@ class Rollout:
 
 
 class EnvBlock:
-    """Environments that are played together, and carried from one rollout to the next.
+    """Environments that step together, and whose episodes continue from one rollout to the next.
 
-    The rollout of a policy with several players has each environment once for each of them (N = environments * players), those
-    of the first player first, with the observations (`Seating.show`), actors, actions and rewards of that player. `env_id` is
-    then environment * (number of the policy's players) + (index of the player among them).
+    The rollout of a policy with several players has one column for each player of each environment (N = environments * players),
+    ordered by player, with that player's observations (`Seating.show`), actors, actions and rewards. `env_id` is then
+    environment * (number of the policy's players) + (index of the player among them).
 
     Args:
         vec_env: N environments.
-        nets: name -> policy and value function; not changed.
+        nets: policy name -> policy and value function; not changed.
         device: of the policies.
         seed: of the sampling noise.
-        first_env: number of environment 0 among all of the run.
-        cast: the players that each policy plays; None: the one policy plays everything.
+        first_env: number of the block's first environment in the run.
+        cast: the players that each policy plays; None: one policy plays all.
         graphs: whether acting uses CUDA graphs.
-        logits: whether rollouts keep the logits of all choices, for recordings. They are computed without a graph.
+        logits: whether rollouts keep the logits of all choices, for recordings. Acting then uses no CUDA graph.
     """
 
     def __init__(
@@ -130,27 +131,27 @@ class EnvBlock:
         self._nets, self._cast, self._logits = nets, cast, logits
         self._graphs = {name: ActGraph(net, device) for name, net in nets.items()} if graphs and not logits else {}
         self.seed_noise(seed)
-        self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # among all of the run
+        self.env_id: NDArray[np.int64] = first_env + np.arange(len(vec_env))  # numbers of the environments in the run
         self.tracker = (
             PlayersTracker(len(vec_env), cast.policies, first_env) if cast else EpisodeTracker(len(vec_env), first_env)
         )
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
 
     def begin(self, steps: int) -> None:
-        """Begin a rollout of `steps` steps. Environments go on from their current observations."""
+        """Begin a rollout of `steps` steps from the current observations."""
         assert self.obs is not None, "reset first"
         keys = self.noise_keys(steps)
         views = self._show(self.obs)
         self._stats = {name: RolloutStats() for name in self._nets}
         if self._cast is None:
-            seats = [(name, keys, self.env_id) for name in self._nets]  # one
+            seats = [(name, keys, self.env_id) for name in self._nets]  # a single policy
         else:
             seats = [
                 (name, keyed(keys, torch.tensor(player, device=self.device)), self.env_id * len(players) + place)
                 for name, players in self._cast.policies.items()
                 for place, player in enumerate(players)
             ]
-        self._trajectories: dict[str, list[Trajectory]] = {}  # in the order of the views
+        self._trajectories: dict[str, list[Trajectory]] = {}  # in the order of `_show`
         for (name, own_keys, env_id), view in zip(seats, views, strict=True):
             graph = self._graphs.get(name)
             trajectory = Trajectory(
@@ -168,7 +169,7 @@ class EnvBlock:
         return joined
 
     def observe(self, obs: VecObs, waited: float) -> None:
-        """Take in the observations that the actions have led to, after waiting `waited` seconds for them."""
+        """Add the next observations, which took `waited` seconds."""
         self.obs = obs
         trajectories = [trajectory for played in self._trajectories.values() for trajectory in played]
         for trajectory, view in zip(trajectories, self._show(obs), strict=True):
@@ -183,7 +184,7 @@ class EnvBlock:
             stats.env_seconds += waited
 
     def finish(self) -> dict[str, Rollout]:
-        """Name of the policy -> what it has played since `begin`."""
+        """Policy name -> its rollout since `begin`."""
 
         def played(trajectories: Sequence[Trajectory], stats: RolloutStats) -> Rollout:
             # statistics count all players of a policy together
@@ -193,7 +194,7 @@ class EnvBlock:
         return {name: played(self._trajectories[name], stats) for name, stats in self._stats.items()}
 
     def _show(self, obs: VecObs) -> list[VecObs]:
-        """Observations as each player sees them, in the order of the policies. Without a cast: `[obs]`."""
+        """Observations of each player, in the order of the policies. Without a cast: `[obs]`."""
         if self._cast is None:
             return [obs]
         self._seating = Seating(obs, self._cast.mapping)
@@ -206,7 +207,7 @@ class EnvBlock:
         self.tracker.reset()
 
     def seed_noise(self, seed: int) -> None:
-        """From now on the noise of a frame is keyed by `seed`, its environment's number, and the steps played since."""
+        """Key the sampling noise from now on by `seed`, the environment's number, and the steps since this call."""
         self._seed, self._steps = seed, 0
 
     def noise_keys(self, steps: int) -> Tensor:
@@ -217,16 +218,16 @@ class EnvBlock:
 
 
 class Trajectory:
-    """A rollout that is being played: the frames that one policy sees, and its actions in them.
+    """A rollout in progress: the observations of one policy, and its actions.
 
     Args:
-        net: the policy, and its values.
-        device: where the policy is.
-        keys: (T, N) of the sampling noise.
+        net: the policy and value function.
+        device: of the policy.
+        keys: (T, N) int64, keys of the sampling noise.
         obs: the first N frames.
-        env_id: (N,) the numbers of their environments, as the rollout shall have them.
-        logits: whether those of all choices are kept.
-        graph: acts in place of the policy, without logits.
+        env_id: (N,) int64, the rollout's numbers of the environments.
+        logits: whether the logits of all choices are kept.
+        graph: CUDA graph that replaces `net.act`, without logits.
     """
 
     def __init__(
@@ -242,29 +243,30 @@ class Trajectory:
     ) -> None:
         self._net, self._device, self._keys, self._logits, self._graph = net, device, keys, logits, graph
         self._env_id = torch.from_numpy(env_id)
-        self._seen = [obs]  # before every step, and after the last
+        self._seen = [obs]  # T + 1 observations in the end
         self._batches: list[ObsBatch] = []
         self._results: list[ActResult] = []
 
     def act(self) -> dict[str, VecAction]:
-        """Choose actions in the last N frames."""
+        """Sample actions in the last N frames."""
         obs, keys = self._seen[-1], self._keys[len(self._results)]
         if self._graph is not None:
             batch, result = self._graph(obs, keys)
         else:
             batch = ObsBatch.from_vec_obs(obs, self._device)
             result = self._net.act(batch, generator=FrameKeys(keys), logits=self._logits)
+        check_finite(self._net, batch, result)
         self._batches.append(batch)
         self._results.append(result)
         offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
         return result.to_buffers(offsets)  # synchronises: the environments need the actions
 
     def observe(self, obs: VecObs) -> None:
-        """Take in the N frames that the actions have led to."""
+        """Add the next N frames."""
         self._seen.append(obs)
 
     def rollout(self, stats: RolloutStats) -> Rollout:
-        """All T * N frames."""
+        """Make the rollout of all T * N frames."""
         results, before, after = self._results, self._seen[:-1], self._seen[1:]
 
         def on_host(name: str, steps: Sequence[VecObs]) -> Tensor:
@@ -306,7 +308,7 @@ class Trajectory:
         return Rollout(frames, last_values, stats)
 
     def _final_values(self, after: Sequence[VecObs]) -> Tensor:
-        """(B,) values of the last observations of truncated episodes, all evaluated in one batch; 0 elsewhere."""
+        """(B,) values of the final observations of truncated episodes, evaluated in one batch; 0 elsewhere."""
         num_envs = len(self._env_id)
         values = torch.zeros(len(after) * num_envs, device=self._device)
         ended = [(t, obs.final) for t, obs in enumerate(after) if obs.final is not None]
@@ -319,16 +321,16 @@ class Trajectory:
 
 @torch.no_grad()
 def play(blocks: Sequence[EnvBlock], steps: int) -> list[dict[str, Rollout]]:
-    """Play `steps` steps in every block; one block is a plain loop.
+    """Play `steps` steps in every block.
 
-    Several blocks are played in turns: the policy acts in one while the others are stepped, by the threads or processes of
-    their pools. The calling thread does everything else, so what is played does not depend on which was ready first.
+    Several blocks take turns: the policy acts in one block while the threads or processes of the other blocks' pools step their
+    environments. Turns are in a fixed order, so rollouts do not depend on timing.
 
     Returns:
-        For each block, name of the policy -> its rollout.
+        For each block, policy name -> its rollout.
 
     Raises:
-        BaseException: what environments or policies raise; of several blocks the one whose turn came first.
+        BaseException: raised by an environment or policy; of several blocks, by the first in order.
     """
     for block in blocks:
         block.begin(steps)

@@ -1,4 +1,4 @@
-"""Training: rollout, advantages, update, again.
+"""The training loop: rollout, advantage estimation, update.
 
 python -m enn_ppo.train env=MineSweeper
 """
@@ -17,7 +17,7 @@ from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import announce
 
-if TYPE_CHECKING:  # `start` imports torch and the compiler, for which `--help` need not wait
+if TYPE_CHECKING:  # `start` imports torch and the compiler, which `--help` does not need
     from enn_ppo.training.environment import EnvFactory
     from rogue_net import RogueNet
 
@@ -29,7 +29,9 @@ class TrainResult(NamedTuple):
     step: int  # environment steps trained
     metrics: Row | None  # the last update's; None if there was nothing left to train
     policy: RogueNet
-    policies: Mapping[str, TrainResult] = MappingProxyType({})  # of several, by name
+    policies: Mapping[str, TrainResult] = MappingProxyType(
+        {}
+    )  # policy name -> its result, in runs with several policies
 
     def __repr__(self) -> str:
         reward = (self.metrics or {}).get("episodic_reward")
@@ -39,16 +41,16 @@ class TrainResult(NamedTuple):
 
 
 def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
-    """Train a policy, or with `config.policies` several.
+    """Train a policy, or several with `config.policies`.
 
     Args:
         config: every setting.
-        env: an environment class, or a function that makes one from `config.env.kwargs`; None looks `config.env.id` up.
-        callbacks: what else to do after updates, episodes and checkpoints; see `Callback`.
+        env: an environment class, or a function that makes an environment from `config.env.kwargs`; None: `config.env.id`.
+        callbacks: called after updates, episodes and checkpoints; see `Callback`.
 
     Returns:
-        The finished run. With `config.policies`, `policies` has that of each and `run_dir` holds their run directories; `step`,
-        `metrics` and `policy` are those of the first policy.
+        The result of the run. With `config.policies`, `policies` has the result of each policy and `run_dir` holds their run
+        directories; `step`, `metrics` and `policy` are those of the first policy.
 
     Raises:
         ValueError: a setting is invalid, the environment breaks its contract, or the checkpoint does not fit.

@@ -1,11 +1,11 @@
-"""A small real-time snake game that owns its main loop, trained and then played by the same agent interface.
+"""A small real-time snake game with its own main loop, which uses the same agent interface for training and playing.
 
     python -m enn_ppo.train env=custom env.id=examples.snake:env run_dir=outputs/snake total_timesteps=400000 ppo.gamma=0.97
     python -m examples.snake outputs/snake                       # watch it play; needs pip install "enn-ppo[examples]"
-    python -m examples.snake outputs/snake --headless --games 20 # only count what it eats
-    python -m examples.snake random                              # or watch somebody who does not know how
+    python -m examples.snake outputs/snake --headless --games 20 # only count the food that it eats
+    python -m examples.snake random                              # or watch a random policy
 
-The snake sees everything from its own head: how far ahead something lies, and how far to the right.
+All positions are relative to the snake's head: cells ahead, and cells to the right.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from entity_gym.agents import Agent, Obs, TrainEnvBuilder, random_agent
 
 Cell = tuple[int, int]  # x to the right, y down
 
-# ---- what the snake sees and does
+# ---- observations and actions
 
 
 class Turn(enum.Enum):
-    """The direction changes by so many quarters to the right."""
+    """Change of direction, in quarter turns to the right."""
 
     LEFT = -1
     AHEAD = 0
@@ -36,7 +36,7 @@ class Turn(enum.Enum):
 
 @dataclass
 class Head:
-    """The snake's head: the one who acts."""
+    """The snake's head: the actor."""
 
     walls: tuple[int, int, int]  # free cells up to the wall to the left, ahead and to the right
     length: int
@@ -45,16 +45,16 @@ class Head:
 
 @dataclass
 class Segment:
-    """Another part of the snake, seen from its head."""
+    """A part of the snake's body, relative to its head."""
 
     ahead: int
     right: int
-    age: int  # ticks until it is gone, if nothing is eaten
+    age: int  # ticks until the segment disappears, if the snake does not eat
 
 
 @dataclass
 class Food:
-    """Something to eat, seen from the snake's head."""
+    """Food, relative to the snake's head."""
 
     ahead: int
     right: int
@@ -67,13 +67,13 @@ DIRECTIONS: Sequence[Cell] = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, do
 
 @dataclass
 class Game:
-    """One snake on a square board; it dies at a wall, at itself, or of hunger. The score is what it has eaten."""
+    """One snake on a square board; it dies at a wall, at itself, or of hunger. The score is the number of meals."""
 
     rng: random.Random
     size: int
     body: list[Cell] = field(default_factory=list)  # from the head to the tail
     food: Cell = (0, 0)
-    direction: int = 0  # of DIRECTIONS
+    direction: int = 0  # index into DIRECTIONS
     hunger: int = 0  # ticks since the last meal
     score: int = 0
     is_over: bool = False
@@ -85,7 +85,7 @@ class Game:
 
     @property
     def patience(self) -> int:
-        """Ticks that a snake lives without food: enough to visit each cell."""
+        """Ticks without food until the snake starves: enough to visit every cell."""
         return self.size * self.size
 
     def tick(self, turn: Turn) -> None:
@@ -107,14 +107,14 @@ class Game:
     def obs(self) -> Obs[Turn]:
         """Observation of the snake."""
         x, y = self.body[0]
-        free = [y, self.size - 1 - x, self.size - 1 - y, x]  # in each of DIRECTIONS
+        free = [y, self.size - 1 - x, self.size - 1 - y, x]  # cells up to the wall in each of DIRECTIONS
         walls = (free[self.direction - 1], free[self.direction], free[(self.direction + 1) % 4])
         head = Head(walls, len(self.body), self.hunger / self.patience)
         segments = [Segment(*self._seen(cell), age=len(self.body) - k) for k, cell in enumerate(self.body[1:], start=1)]
         return Obs(Turn, score=self.score, entities=[*segments, Food(*self._seen(self.food))], actors=[head])
 
     def _seen(self, cell: Cell) -> Cell:
-        """How far ahead of the head a cell is, and how far to its right."""
+        """Distance of a cell from the head: cells ahead, and cells to the right."""
         x, y = cell[0] - self.body[0][0], cell[1] - self.body[0][1]
         dx, dy = DIRECTIONS[self.direction]
         return x * dx + y * dy, y * dx - x * dy
@@ -137,15 +137,15 @@ class Screen(Protocol):
     """A screen that shows games."""
 
     def show(self, game: Game) -> bool:
-        """Draw it, and wait for the next tick; false: the player has had enough."""
+        """Draw the game, and wait for the next tick. Returns false if the player quits."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to play."""
+    """Settings of the games."""
 
     size: int = 10  # cells along each side
-    screen: Screen | None = None  # None: nobody watches, and time does not matter
+    screen: Screen | None = None  # None: no display, and no waiting between ticks
 
     def __post_init__(self) -> None:
         if self.size < 3:
@@ -153,13 +153,13 @@ class Settings:
 
 
 def games(agent: Agent, settings: Settings, seed: int) -> Iterator[Game]:
-    """Play game after game, and yield each when it is over; ends where the agent or the player does."""
+    """Play games and yield each when it is over, until the agent or the player stops."""
     rng = random.Random(seed)
     while True:
         game = Game(rng, settings.size)
         while not game.is_over:
             turn = agent.act(game.obs())
-            if turn is None:  # the trainer is gone
+            if turn is None:  # the trainer has ended
                 return
             game.tick(turn)
             if settings.screen and not settings.screen.show(game):
@@ -169,7 +169,7 @@ def games(agent: Agent, settings: Settings, seed: int) -> Iterator[Game]:
 
 
 def main(agent: Agent, settings: Settings, seed: int) -> None:
-    """Main loop of the game, which the trainer runs in a thread for each environment."""
+    """Run the main loop of the game; the trainer runs it in a thread for each environment."""
     for _ in games(agent, settings, seed):
         pass
 
@@ -180,7 +180,7 @@ env = TrainEnvBuilder().entity(Head, Segment, Food).action(Turn).build(main, Set
 
 
 class Window:
-    """A window of pygame's.
+    """A pygame window.
 
     Raises:
         ImportError: pygame is not installed.
@@ -214,10 +214,10 @@ class Window:
 
 
 def import_pygame() -> ModuleType:
-    """The package pygame.
+    """Import pygame.
 
     Raises:
-        ImportError: it is not installed; says what to do.
+        ImportError: pygame is not installed; the message has the command that installs it.
     """
     try:
         import pygame
@@ -229,7 +229,7 @@ def import_pygame() -> ModuleType:
 
 
 def play(agent: Agent, num_games: int | None, settings: Settings, seed: int) -> list[int]:
-    """Play some games, or until the player has had enough, and return the scores."""
+    """Play `num_games` games, or until the player quits, and return the scores."""
     scores = []
     for game in games(agent, settings, seed):
         scores.append(game.score)
@@ -239,7 +239,7 @@ def play(agent: Agent, num_games: int | None, settings: Settings, seed: int) -> 
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Play what the command line names, and return the exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m examples.snake", description="Watch a snake.")
     parser.add_argument("agent", help="a run directory, a checkpoint, a file that enn_ppo.export wrote, or: random")
     parser.add_argument("--headless", action="store_true", help="no window, and as fast as can be")

@@ -1,4 +1,4 @@
-"""A whole environment in plain Python on one page: TreasureHunt, of which the package has a compiled version.
+"""A complete environment in plain Python: TreasureHunt, of which the package has a compiled version.
 
 python -m enn_ppo.train env=custom env.id=examples.treasure_hunt:PythonTreasureHunt total_timesteps=200000
 python -m entity_gym.play examples.treasure_hunt:PythonTreasureHunt
@@ -55,7 +55,7 @@ class PythonTreasureHunt(Environment):
         )
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        # A global action belongs to the environment as a whole; nobody needs to be named as its actor.
+        # A global action belongs to the environment and needs no actor.
         return {"move": GlobalCategoricalActionSpace(["up", "down", "left", "right"])}
 
     def reset(self) -> Observation:

@@ -1,4 +1,4 @@
-"""The batch that ARCHITECTURE.md follows: three boards, a small network, and how their values are written."""
+"""The batch of ARCHITECTURE.md's walk: three boards, a small network, and formatting of their values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BOARDS: list[dict[str, Any]] = [
 ]
 STEPS = 2
 MINIBATCH = [5, 1, 0]
-WEIGHTS_SEED = 8732  # one whose most probable first actions have something to show
+WEIGHTS_SEED = 8732  # chosen so that the most probable first actions are instructive
 PPO = PPOConfig(gamma=0.99, gae_lambda=0.95, clip=0.2, clip_value=True, ent_coef=0.05, vf_coef=0.5)
 
 
 class StagedMineSweeper(PythonMineSweeper):
-    """Its first episode starts on a given board, the later ones on random boards."""
+    """MineSweeper whose first episode starts on a given board, later ones on random boards."""
 
     def __init__(self, board: Mapping[str, Any]) -> None:
         super().__init__(width=3, height=3, num_mines=2, num_robots=1, max_steps=STEPS)
@@ -41,7 +41,7 @@ class StagedMineSweeper(PythonMineSweeper):
 
 
 class GreedyNet(RogueNet):
-    """Always takes the most probable action: sampling noise differs between processors."""
+    """A network that takes the most probable action, since sampling noise differs between processors."""
 
     def act(
         self,
@@ -60,7 +60,9 @@ def make_net(seed: int) -> GreedyNet:
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, parameter in net.named_parameters():
-            scale = 0.15 if name.startswith("heads.1") else 0.5 if "head" in name else 0.8  # decisions with some doubt
+            scale = (
+                0.15 if name.startswith("heads.1") else 0.5 if "head" in name else 0.8
+            )  # probabilities away from 0 and 1
             parameter.copy_(torch.from_numpy(scale * rng.standard_normal(tuple(parameter.shape))))
     return net
 
@@ -70,11 +72,11 @@ def make_envs() -> ListEnv:
     return ListEnv(lambda: StagedMineSweeper(next(boards)), num_envs=len(BOARDS), seed=1)
 
 
-# --- How values are written
+# --- Formatting
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Rounded, and never "-0.00"."""
+    """Format a rounded number, never as "-0.00"."""
     return f"{round(float(value), digits) + 0.0:.{digits}f}"
 
 
@@ -83,21 +85,21 @@ def numbers(values: Iterable[float], digits: int = 2) -> str:
 
 
 def whole(value: Any) -> Any:
-    """Nested lists of floats that are whole numbers, as integers."""
+    """Convert nested lists of whole floats to integers."""
     if isinstance(value, list | tuple):
         return type(value)(whole(item) for item in value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns as wide as they need to be, numbers to the right."""
+    """A text table with columns of minimal width, aligned to the right."""
     lines = [[str(cell) for cell in row] for row in [head, *rows]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def boards_text(envs: Sequence[PythonMineSweeper]) -> str:
-    """Boards side by side, y = 0 at the bottom: M a mine, 0 and 1 robots."""
+    """Draw boards side by side, y = 0 at the bottom: M is a mine, 0 and 1 are robots."""
     columns = []
     for i, env in enumerate(envs):
         state = env.state()

@@ -1,4 +1,4 @@
-"""The stages of ARCHITECTURE.md's walk through one batch, each as a text of its values."""
+"""The stages of ARCHITECTURE.md's walk through one batch: the text of each value block."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, O
 
 
 class Walk:
-    """One batch on its way; every method writes one block of the page, and is named like it."""
+    """The batch and its intermediate results; every method returns the block of the same name."""
 
     def __init__(self, seed: int = WEIGHTS_SEED) -> None:
         self.net = make_net(seed)
@@ -60,7 +60,7 @@ class Walk:
 
     @cached_property
     def played(self) -> Rollout:
-        """The same first steps once more, by the trainer's own loop."""
+        """The rollout of the same first steps by the trainer's own loop."""
         block = EnvBlock(make_envs(), {"": self.net}, torch.device("cpu"), 0)
         block.reset()
         return play([block], STEPS)[0][""]
@@ -283,7 +283,7 @@ class Walk:
 
     @cached_property
     def learned(self) -> dict[str, Tensor]:
-        """The loss of a minibatch and everything on the way to it."""
+        """The loss of a minibatch and its intermediate results."""
         frames, p = torch.tensor(MINIBATCH), self.played
         actions = {name: action.gather(frames) for name, action in p.frames.actions.items()}
         evaluation = self.net.evaluate(p.frames.obs[frames], actions)
@@ -352,4 +352,4 @@ BLOCKS = (
     "state observation vec_obs obs_batch layout statistics embedding packing move_head fire_head values actions "
     "env_actions step rollout advantages minibatch loss statistics_after"
 ).split()
-"""In the order of the page; each is a method of `Walk`."""
+"""Names of the blocks in the order of the page, which are methods of `Walk`."""

@@ -1,6 +1,6 @@
-"""Overhead of the bridge from Gymnasium: time of a pool's `act`, less the time of the same environments' own steps.
+"""Overhead of the bridge from Gymnasium: time of a pool's `act` minus the time of the environments' own steps.
 
-Both step equal environments with the same actions, in turns and in one run; drawing the actions is not measured.
+Both step equal environments with the same actions, alternately in one run; drawing the actions is not measured.
 
 python scripts/bench_bridges.py
 python scripts/bench_bridges.py --envs CartPole-v1 --num-envs 64 --json bridges.json
@@ -23,8 +23,8 @@ from entity_gym.bridges.gymnasium.incoming import GymFactory, from_gymnasium
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.vec_env import VecEnv
 
-ROUNDS = 15  # all variants in turn, so that a disturbance of the machine affects all of them
-STEPS = 60  # per round, of all environments
+ROUNDS = 15  # all variants in each round, so that a disturbance of the machine affects all of them
+STEPS = 60  # steps of all environments per round
 
 
 class Round(NamedTuple):
@@ -63,7 +63,7 @@ def measure(env: str, num_envs: int) -> list[Measurement]:
 
 
 class Bench:
-    """Equal environments by themselves, in a pool, and in a pool of one `Environment` each."""
+    """Equal environments stepped directly, in a pool, and in a pool of one `Environment` each."""
 
     def __init__(self, env: str, num_envs: int) -> None:
         self.num_envs = num_envs

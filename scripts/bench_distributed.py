@@ -1,17 +1,17 @@
-"""What more processes are worth: one process, Ray with one runner and with two, torchrun with two ranks.
+"""Benchmark of distributed training: one process, Ray with one and two runners, torchrun with two ranks.
 
 python scripts/bench_distributed.py --json distributed.json
 python scripts/bench_distributed.py --sides local ray-1 ray-2 --worlds waiting
 
-Every side is the command that a user would type, in processes of its own, with the same settings; sides take turns, and
-medians count, over the updates of a run and then over rounds. There are two worlds: `cheap`, MultiSnake, where everything is
-the policy's work, and `waiting`, where each step waits 200 microseconds for a simulator elsewhere and uses no CPU. Processes
-share the machine's cores: `waiting` shows what more of them gain, and `cheap` what they cost.
+Every side is a user's command in separate processes, with the same settings; sides take turns, and results are medians over the
+updates of a run and then over rounds. There are two environments: `cheap`, MultiSnake, where the policy takes most of the time,
+and `waiting`, where each step waits 200 microseconds, as for a remote simulator, without using the CPU. Processes share the
+machine's cores: `waiting` shows the gain of more processes, and `cheap` their cost.
 
-- steps: of training, per second, everything counted.
-- sampling: steps per second of the time in which rollouts are gathered, all runners or ranks together.
-- handover: seconds that a runner's rollout takes from the runner to the learner, and its bytes; `handover_share` is that time
-  over the time to gather the rollout.
+- steps: environment steps per second of training, all included.
+- sampling: environment steps per second of the time spent on rollouts, over all runners or ranks.
+- handover: seconds to move a rollout from its runner to the learner, and its bytes; `handover_share` is that time over the time
+  to collect the rollout.
 
 The sides `ray-1-async` and `ray-2-async` are the same with `distributed.sync=false`.
 """
@@ -33,7 +33,7 @@ from benchmark import Measurement, parser, report
 from enn_ppo.training.tracking.logger import read_metrics
 
 FOLDER = Path(__file__).parent
-WARM_UP = 3  # updates that do not count
+WARM_UP = 3  # updates that are not measured
 WORLDS = {
     "cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"],
     "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"],
@@ -48,14 +48,14 @@ UNITS = {
 
 
 class Side(NamedTuple):
-    """One way to train."""
+    """A way to train, and its options."""
 
     arguments: tuple[str, ...] = ()
-    ranks: int = 0  # of torchrun
+    ranks: int = 0  # number of torchrun's ranks
 
 
 def ray(runners: int, *more: str) -> Side:
-    """On Ray. No CPU is set aside for the learner, so that two runners fit on two."""
+    """Training on Ray. No CPU is reserved for the learner, so that two runners fit on two CPUs."""
     given = ("distributed=ray", f"distributed.num_env_runners={runners}", "distributed.learner_cpus=0")
     return Side((*given, *more))
 
@@ -68,7 +68,7 @@ SIDES = {
     "ray-2-async": ray(2, "distributed.sync=false"),
     "torchrun-2": Side(("distributed=ddp",), ranks=2),
 }
-#: What is divided by what, where both were measured.
+#: Side -> the side that it is compared with, if both were measured.
 RATIOS = {"ray-1": "local", "ray-2": "ray-1", "ray-2-async": "ray-1-async", "torchrun-2": "local"}
 
 
@@ -87,10 +87,10 @@ def arguments() -> ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     made.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    made.add_argument("--num-envs", type=int, default=64, help="of all runners or ranks together")
-    made.add_argument("--steps", type=int, default=32, help="of each environment in a rollout")
-    made.add_argument("--updates", type=int, default=20, help=f"updates to measure, after {WARM_UP} that are not")
-    made.add_argument("--rounds", type=int, default=3, help="of all sides in turn")
+    made.add_argument("--num-envs", type=int, default=64, help="environments of all runners or ranks together")
+    made.add_argument("--steps", type=int, default=32, help="steps of each environment in a rollout")
+    made.add_argument("--updates", type=int, default=20, help=f"measured updates, after {WARM_UP} of warm-up")
+    made.add_argument("--rounds", type=int, default=3, help="rounds of all sides")
     made.add_argument(
         "--more", nargs="*", default=[], metavar="SETTING", help="settings of every side, as net.d_model=64"
     )
@@ -98,7 +98,7 @@ def arguments() -> ArgumentParser:
 
 
 def command(world: str, side: str, given: Namespace, run_dir: str) -> list[str]:
-    """What a user would type."""
+    """The command line of a side."""
     way = SIDES[side]
     program = [sys.executable, "-m"]
     if way.ranks:
@@ -117,7 +117,7 @@ def command(world: str, side: str, given: Namespace, run_dir: str) -> list[str]:
 
 
 def run(world: str, side: str, given: Namespace) -> dict[str, float]:
-    """Train once, and return what it came to."""
+    """Train once, and return the figures of the run."""
     path = os.pathsep.join([str(FOLDER), str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def measurements(medians: Mapping[tuple[str, str], Mapping[str, float]], given: 
 
 
 def ratios(medians: Mapping[tuple[str, str], Mapping[str, float]]) -> list[Measurement]:
-    """How many times as fast one side is as another."""
+    """Speed-ups of sides over others."""
     made = []
     for (world, side), found in medians.items():
         other = medians.get((world, RATIOS.get(side, "")))

@@ -1,4 +1,4 @@
-"""How fast environments step: through the public `act`, with the whole batch built. Actions are drawn outside the clock.
+"""Benchmark of environments: steps per second of the public `act`, including the batch. Drawing actions is not measured.
 
 python scripts/bench_env.py
 python scripts/bench_env.py --envs CartPole-v1 --num-envs 1024 --threads 1 --peers
@@ -18,8 +18,8 @@ from benchmark import Measurement, parser, report
 from entity_gym.actions.choices import random_actions
 from entity_gym.registry import make
 
-SECONDS = 0.5  # of each measurement
-ROUNDS = 5  # of everything, in turn: what disturbs the machine then disturbs all alike
+SECONDS = 0.5  # per measurement
+ROUNDS = 5  # all measurements in each round, so that a disturbance of the machine affects all of them
 
 PEER_ENV_LIST = """
 import sys, time, warnings
@@ -52,7 +52,9 @@ def main() -> None:
     arguments.add_argument(
         "--peers", action="store_true", help="also Gymnasium's and envpool's CartPole, where installed"
     )
-    arguments.add_argument("--peer-python", help="a python with the ancestor entity-gym: also its EnvList of --envs")
+    arguments.add_argument(
+        "--peer-python", help="a Python with the ancestor entity-gym: also measure its EnvList of --envs"
+    )
     given = arguments.parse_args()
 
     runs: dict[tuple[str, str, int, int], Callable[[], float]] = {}
@@ -84,7 +86,7 @@ def main() -> None:
 
 
 def ours(env: str, num_envs: int, threads: int) -> Callable[[], float]:
-    """Measures `act` of a threaded pool; returns steps per second."""
+    """A function that measures `act` of a threaded pool in steps per second."""
     pool = make(env, num_envs=num_envs, num_threads=threads, seed=1)
     rng = np.random.default_rng(0)
     state: dict[str, Any] = {"obs": pool.reset(1)}
@@ -103,7 +105,7 @@ def ours(env: str, num_envs: int, threads: int) -> Callable[[], float]:
 
 
 def ancestor(python: str, env: str, num_envs: int) -> Callable[[], float]:
-    """The ancestor's serial pool of Python environments, in its own interpreter."""
+    """A function that measures the ancestor's serial pool of Python environments, in its own interpreter."""
 
     def run() -> float:
         command = [python, "-W", "ignore", "-c", PEER_ENV_LIST, env, str(num_envs), str(SECONDS)]
@@ -113,7 +115,7 @@ def ancestor(python: str, env: str, num_envs: int) -> Callable[[], float]:
 
 
 def peers(num_envs: int) -> dict[str, Callable[[], float]]:
-    """Every installed CartPole; actions are drawn outside the clock here too."""
+    """Functions that measure every installed CartPole; drawing actions is not measured."""
     found: dict[str, Callable[[], float]] = {}
     try:
         import gymnasium

@@ -1,12 +1,11 @@
-"""How much a second thread and a second process are worth, for environments that take their time.
+"""Benchmark of a second thread and a second process for slow environments.
 
 python scripts/bench_executors.py --json executors.json
 
-The environments do a fixed amount of work, measured to take the wanted time at the start, so that a machine which is busy
-with other things shows as slower steps, and not as a better speed-up. One and two workers take turns, and the best of all
-rounds counts. `machine_speedup` is what two programs gain over one that have nothing to do with each other: no executor can
-beat it, and where it is much below 2 the machine is not idle, or its cores are not whole ones. One other busy program is
-enough to spoil everything: Linux then may leave both workers on one core.
+A step is a fixed amount of work, calibrated once to the wanted time, so that other load on the machine slows steps down instead
+of raising the speed-up. One and two workers alternate, and the best round counts. `machine_speedup` is the speed-up of two
+independent programs over one, an upper bound for every executor; a value much below 2 means that the machine is not idle, or that
+its cores are hardware threads. A single other busy program invalidates the results: Linux may then keep both workers on one core.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ THREADS_MICROSECONDS, PROCESSES_MICROSECONDS = 50, 200
 
 
 class BusyCompiled(CompiledEnvironment):
-    """The same as `BusyPython`, without the GIL."""
+    """`BusyPython` as a compiled environment, which releases the GIL."""
 
     entities = {"It": Entity(["x"], max=1)}
     actions = {"go": Categorical(["left", "right"], actors="It")}
@@ -58,7 +57,7 @@ class BusyCompiled(CompiledEnvironment):
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--num-envs", type=int, default=64)
-    arguments.add_argument("--seconds", type=float, default=0.5, help="of each measurement")
+    arguments.add_argument("--seconds", type=float, default=0.5, help="seconds per measurement")
     arguments.add_argument("--rounds", type=int, default=7)
     given = arguments.parse_args()
     measurements = [
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def bench_machine(seconds: float, rounds: int) -> Measurement:
-    """How much more two programs compute than one."""
+    """Measure the speed-up of two independent programs over one."""
     program = f"from bench_executors import count; print(count({seconds}))"
     folder = Path(__file__).parent
 
@@ -87,7 +86,7 @@ def bench_machine(seconds: float, rounds: int) -> Measurement:
 
 
 def count(seconds: float) -> int:
-    """How much this program computes in so many seconds, once every other program has started too."""
+    """Amount of work that this program does in `seconds`, after all programs have started."""
     time.sleep(-time.time() % 2)
     start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
@@ -97,7 +96,7 @@ def count(seconds: float) -> int:
 
 
 def bench_threads(num_envs: int, seconds: float, rounds: int) -> list[Measurement]:
-    """One thread against two, with a compiled environment, which runs without the GIL."""
+    """Compare one and two threads, with a compiled environment, which releases the GIL."""
 
     def pool(num_threads: int, work: int, num_envs: int = num_envs) -> VecEnv:
         env = ThreadedVecEnv(BusyCompiled, num_envs, num_threads)
@@ -113,7 +112,7 @@ def bench_threads(num_envs: int, seconds: float, rounds: int) -> list[Measuremen
 
 
 def bench_processes(num_envs: int, seconds: float, rounds: int) -> list[Measurement]:
-    """One process against two, and against none, with an environment in pure Python."""
+    """Compare zero, one and two processes, with an environment in pure Python."""
 
     def step_time(work: int) -> float:
         start = time.perf_counter()
@@ -126,7 +125,7 @@ def bench_processes(num_envs: int, seconds: float, rounds: int) -> list[Measurem
 
 
 def compare(kind: str, pools: list[VecEnv], microseconds: int, seconds: float, rounds: int) -> list[Measurement]:
-    """Steps per second with one worker, with two, and of a third pool without any; and how much better two are than one."""
+    """Steps per second with one worker, two workers, and a third pool without workers; and the speed-up of two over one."""
     rates = np.array([[steps_per_second(env, seconds) for env in pools] for _ in range(rounds)])  # (rounds, pools)
     settings = {"num_envs": len(pools[0]), "step_us": microseconds, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
     for env in pools:
@@ -143,7 +142,7 @@ def steps_per_second(env: VecEnv, seconds: float) -> float:
     """Environment steps per second through the public `act`."""
     actions = random_actions(
         env.reset(), np.random.default_rng(0), env.action_space()
-    )  # every observation offers the same
+    )  # action masks are the same in every observation
     env.act(actions)
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -153,7 +152,7 @@ def steps_per_second(env: VecEnv, seconds: float) -> float:
 
 
 def calibrated(step_time: Callable[[int], float], seconds: float) -> int:
-    """The amount of work that takes so many seconds when nothing else disturbs it."""
+    """The amount of work that takes `seconds` on an idle machine."""
     work = 1000
     for _ in range(3):  # the fixed part of a step counts as well, so approach it
         work = max(1, round(work * seconds / min(step_time(work) for _ in range(10))))

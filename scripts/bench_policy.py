@@ -1,12 +1,12 @@
-"""How fast the policy acts and learns, alone, and beside its ancestor.
+"""Benchmark of acting and learning, optionally against the ancestor.
 
 python scripts/bench_policy.py --json policy.json
 python scripts/bench_policy.py --sections peer --peer PYTHON    # an interpreter that has enn-trainer 0.1.16
 
-`act` goes from observations of environments to actions for them; `update` is one minibatch: evaluation, losses, gradient,
-clipping, optimizer step. All that is compared takes turns, and medians count, so that what disturbs the machine disturbs all
-alike. `GFLOP/s` is what the transformer's matrix products alone amount to, over the whole time of the call; `of peak` is its
-share of the speed of `torch.mm` of large square matrices, measured in the same run with as many threads.
+`act` includes converting observations and actions; `update` is one minibatch: evaluation, losses, gradient, clipping, optimizer
+step. Compared measurements alternate, and medians are reported, so that a disturbance of the machine affects all of them.
+`GFLOP/s` counts the transformer's matrix products alone, over the whole time of the call; `of peak` is its share of the speed of
+`torch.mm` of large square matrices, measured in the same run with as many threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from benchmark import Measurement, parser, report
 
-NATURAL = dict(os.environ)  # of the ancestor, before the next import says how OpenMP threads wait
+NATURAL = dict(os.environ)  # environment for the ancestor, before the next import sets OpenMP variables
 
 from policy_cases import (  # noqa: E402
     HEADS,
@@ -68,7 +68,7 @@ def main() -> None:
     given = arguments.parse_args()
     if given.quick:
         given.widths, given.threads, given.rounds, given.seconds = [32], [1], 3, 0.1
-    load = os.getloadavg()[0]  # other work on the same cores spoils everything: this should be near 0
+    load = os.getloadavg()[0]  # should be near 0: other work on the same cores invalidates the results
     measurements = [Measurement("cores", os.cpu_count() or 1, "cores", {"load": load, "torch": torch.__version__})]
     if "policy" in given.sections:
         measurements += bench_policy(given)
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def medians(functions: Mapping[Any, Callable[[], float]], rounds: int) -> dict[Any, float]:
-    """The median of what each function measures, all of them in turn in every round; the first round is a warm-up."""
+    """The median of each function's results over rounds, in each of which every function runs; the first round is a warm-up."""
     values: dict[Any, list[float]] = {key: [] for key in functions}
     for number in range(rounds + 1):
         for key, function in functions.items():
@@ -96,7 +96,7 @@ def medians(functions: Mapping[Any, Callable[[], float]], rounds: int) -> dict[A
 
 
 def timed(policy: Policy, kind: str, threads: int, seconds: float) -> Callable[[], float]:
-    """Measures a call of `policy.act` or `policy.update`, in seconds."""
+    """A function that measures a call of `policy.act` or `policy.update`, in seconds."""
 
     def measure() -> float:
         torch.set_num_threads(threads)
@@ -106,7 +106,7 @@ def timed(policy: Policy, kind: str, threads: int, seconds: float) -> Callable[[
 
 
 def peak(threads: int, seconds: float) -> Callable[[], float]:
-    """Measures the machine's GFLOP/s."""
+    """A function that measures the machine's peak GFLOP/s."""
 
     def measure() -> float:
         torch.set_num_threads(threads)
@@ -124,7 +124,7 @@ def network(width: int, backend: str, *, layers: int = 2, relpos: RelposConfig |
 
 
 def bench_policy(given: Namespace) -> list[Measurement]:
-    """Every combination, one width after the other."""
+    """Measure every combination of settings, one width after the other."""
     measurements = []
     for width in given.widths:
         for frames in _sizes(given.tokens, given.quick):
@@ -182,11 +182,11 @@ def _rates(policy: Policy, frames: Frames, kind: str, seconds: float, peak_gflop
     }
 
 
-# --- What an entity costs in frames of different sizes ---
+# --- Cost per entity in frames of different sizes ---
 
 
 def bench_shapes(given: Namespace) -> list[Measurement]:
-    """The same number of entities in small and in large frames; and one crowded frame among many small ones."""
+    """Measure equal numbers of entities in small and in large frames, and one crowded frame among many small ones."""
     small, large = ragged_frames("8", [8] * 1024), ragged_frames("128", [128] * 64)
     few, crowd = ragged_frames("5", [5] * 1000, select=True), ragged_frames("500", [500], select=True)
     both = ragged_frames("5 and 500", [5] * 500 + [500] + [5] * 500, select=True)
@@ -215,7 +215,7 @@ def bench_shapes(given: Namespace) -> list[Measurement]:
 
 
 def bench_relpos(given: Namespace) -> list[Measurement]:
-    """Attention with relative positions, forward and backward, on 32 frames of more and more entities."""
+    """Measure attention with relative positions, forward and backward, on 32 frames with growing numbers of entities."""
     found = []
     sizes = (16, 64) if given.quick else (16, 32, 64, 128, 256)
     for width in given.widths[:1] if given.quick else (32, 128):
@@ -235,7 +235,7 @@ def bench_relpos(given: Namespace) -> list[Measurement]:
 
 
 def _layer_alone(width: int, entities: int, backend: str, given: Namespace) -> dict[str, float]:
-    """Measured in a process of its own, since only that has a peak of memory of its own."""
+    """Measure in a separate process, since peak memory is counted per process."""
     call = f"relpos_layer({width}, {entities}, {backend!r}, {given.rounds}, {given.seconds})"
     command = [sys.executable, "-c", f"import bench_policy; bench_policy.{call}"]
     done = subprocess.run(command, cwd=FOLDER, env=NATURAL, stdout=subprocess.PIPE, text=True, check=True)
@@ -244,7 +244,7 @@ def _layer_alone(width: int, entities: int, backend: str, given: Namespace) -> d
 
 
 def relpos_layer(width: int, entities: int, backend: str, rounds: int, seconds: float) -> None:
-    """Print what a forward and backward takes, from queries, keys and values, and the tokens that the gates are made of."""
+    """Print time and memory of forward and backward, from queries, keys and values, and the tokens of the gates."""
     torch.set_num_threads(1)
 
     def layer(lengths: Sequence[int]) -> Callable[[], None]:
@@ -265,7 +265,7 @@ def relpos_layer(width: int, entities: int, backend: str, rounds: int, seconds: 
 
         return run
 
-    layer([2, 3])()  # whatever is compiled is compiled
+    layer([2, 3])()  # compiles kernels
     run = layer([entities] * 32)
     before = _peak_mebibytes(reset=True)
     run()
@@ -275,7 +275,7 @@ def relpos_layer(width: int, entities: int, backend: str, rounds: int, seconds: 
 
 
 def _peak_mebibytes(*, reset: bool = False) -> float:
-    """The most memory that this process has ever had; on Linux, where it can be forgotten, since the last `reset`."""
+    """Peak memory of this process; on Linux, since the last `reset`."""
     if reset and sys.platform == "linux":
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")
@@ -289,7 +289,7 @@ def _peak_mebibytes(*, reset: bool = False) -> float:
 
 
 class Peer:
-    """The ancestor's policy in a process of its own, which waits until it is told to measure."""
+    """The ancestor's policy in a separate process, which measures on request."""
 
     def __init__(self, python: str, frames: Path, width: int, threads: int) -> None:
         command = [python, "-W", "ignore", str(FOLDER / "peers" / "policy_peer.py"), str(frames)]
@@ -324,7 +324,7 @@ class Peer:
 
 
 def bench_peer(given: Namespace) -> list[Measurement]:
-    """The very same 1,024 frames of MineSweeper on both sides, two layers, one thread."""
+    """Compare with the ancestor on the same 1,024 frames of MineSweeper, with two layers and one thread."""
     frames, found = minesweeper_frames(1024), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "frames.npz"

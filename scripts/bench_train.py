@@ -1,12 +1,12 @@
-"""How fast training is: environment steps and entities per second, and where the time goes; alone, or beside the ancestor.
+"""Benchmark of training: environment steps and entities per second, and shares of time; optionally against the ancestor.
 
 python scripts/bench_train.py --threads 1
 python scripts/bench_train.py --threads 2 --batch-size 1024 --peer PYTHON    # an interpreter that has enn-trainer 0.1.16
 
-With `--peer`, both sides train with the same width, layers, heads, epochs, batch size and rollout length, in turns, each time
-in a process of its own, and medians count. The learning rate is next to nothing on both, so that both policies stay random
-and see equally many entities. Each side counts its own steps per second, without the first two updates; `share_gemm` is the
-share of matrix products (`torch.mm` and `addmm`, as its profiler counts them) in the time of training on one thread.
+With `--peer`, both sides train in turns with the same width, layers, heads, epochs, batch size and rollout length, each run in a
+separate process; medians are reported. Learning rates are tiny, so that both policies stay random and see equally many entities.
+Each side reports its own steps per second, without the first two updates; `share_gemm` is the share of matrix products
+(`torch.mm` and `addmm`, by torch's profiler) in the time of training on one thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmark import Measurement, parser, report
 
-NATURAL = dict(os.environ)  # of the ancestor, before the next import says how OpenMP threads wait
+NATURAL = dict(os.environ)  # environment for the ancestor, before the next import sets OpenMP variables
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
 from enn_ppo.training.tracking.logger import read_metrics  # noqa: E402
@@ -41,7 +41,7 @@ UNITS = {
     "share_update": "of the time",
     "share_gemm": "of the time",
 }
-WARM_UP = 2  # updates that do not count
+WARM_UP = 2  # updates that are not measured
 
 
 def main() -> None:
@@ -68,7 +68,9 @@ def main() -> None:
         "backend": net.backend,
         "batch_size": optim.batch_size,
         "epochs": optim.epochs,
-        "load": os.getloadavg()[0],  # the ancestor's threads spin while they wait: with other work beside it, it crawls
+        "load": os.getloadavg()[
+            0
+        ],  # the ancestor's waiting threads spin: other work on the machine slows it down greatly
     }
     measurements = [
         Measurement(name, value, UNITS[name], settings | {"side": side})
@@ -86,8 +88,8 @@ def _arguments() -> ArgumentParser:
     net, rollout, optim = RogueNetConfig(), RolloutConfig(), OptimConfig()
     arguments.add_argument("--env", default="MineSweeper")
     arguments.add_argument("--num-envs", type=int, default=rollout.num_envs)
-    arguments.add_argument("--steps", type=int, default=rollout.steps, help="of each environment in a rollout")
-    arguments.add_argument("--updates", type=int, default=20, help="updates to measure, after two that are not")
+    arguments.add_argument("--steps", type=int, default=rollout.steps, help="steps of each environment in a rollout")
+    arguments.add_argument("--updates", type=int, default=20, help="measured updates, after two of warm-up")
     arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments.add_argument("--device", default="auto")
     arguments.add_argument("--width", type=int, default=net.d_model)
@@ -96,14 +98,16 @@ def _arguments() -> ArgumentParser:
     arguments.add_argument("--backend", default=net.backend)
     arguments.add_argument("--batch-size", type=int, default=optim.batch_size)
     arguments.add_argument("--epochs", type=int, default=optim.epochs)
-    arguments.add_argument("--gemm", action="store_true", help="also the share of matrix products, in a run of its own")
-    arguments.add_argument("--peer", metavar="PYTHON", help="an interpreter that has enn-trainer, to compare with")
-    arguments.add_argument("--rounds", type=int, default=5, help="of both sides in turn, with --peer")
+    arguments.add_argument(
+        "--gemm", action="store_true", help="also measure the share of matrix products, in a separate run"
+    )
+    arguments.add_argument("--peer", metavar="PYTHON", help="an interpreter with enn-trainer, to compare with")
+    arguments.add_argument("--rounds", type=int, default=5, help="rounds of both sides, with --peer")
     return arguments
 
 
 def config(given: Namespace, run_dir: str | None) -> TrainConfig:
-    """What is trained here."""
+    """The training settings of the benchmark."""
     return TrainConfig(
         env=EnvConfig(id=given.env),
         rollout=RolloutConfig(num_envs=given.num_envs, steps=given.steps),
@@ -120,7 +124,7 @@ def config(given: Namespace, run_dir: str | None) -> TrainConfig:
 
 
 def run(settings: TrainConfig) -> dict[str, float]:
-    """Train, and return the medians of what the trainer reports."""
+    """Train, and return the medians of the trainer's metrics."""
     train(settings)
     rows = [
         row | {"entities_per_frame": row["entities_per_second"] / row["steps_per_second"]}
@@ -130,7 +134,7 @@ def run(settings: TrainConfig) -> dict[str, float]:
 
 
 def gemm_share(given: Namespace) -> float:
-    """Time of matrix products over the time of the same training without the profiler, on one thread."""
+    """Share of matrix products in the time of training on one thread: profiled time over unprofiled total."""
     alone = Namespace(**{**vars(given), "threads": 1})
     with tempfile.TemporaryDirectory() as folder:
         settings = config(alone, f"{folder}/plain")
@@ -144,7 +148,7 @@ def gemm_share(given: Namespace) -> float:
 
 
 def _in_turn(given: Namespace) -> dict[str, float]:
-    """One run of this trainer: in a process of its own where the ancestor's are too."""
+    """One run of this trainer: in a separate process if compared with the ancestor."""
     if not given.peer:
         with tempfile.TemporaryDirectory() as folder:
             return run(config(given, f"{folder}/run"))

@@ -1,4 +1,4 @@
-"""What every `bench_*.py` shares: named numbers, printed as a table and written as JSON."""
+"""Helpers of all `bench_*.py`: measurements, printed as a table and written as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Measurement(NamedTuple):
-    """One number."""
+    """A measured number."""
 
     name: str
     value: float
@@ -19,14 +19,14 @@ class Measurement(NamedTuple):
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the option that all benchmarks have."""
+    """A parser with the option `--json`."""
     arguments = argparse.ArgumentParser(description=description)
     arguments.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
     return arguments
 
 
 def report(measurements: Sequence[Measurement], json_file: Path | None) -> None:
-    """Print the numbers, and write them to `json_file` if there is one."""
+    """Print the measurements, and write them to `json_file` if it is given."""
     width = max(len(measurement.name) for measurement in measurements)
     for name, value, unit, settings in measurements:
         shown = ", ".join(f"{key}={setting}" for key, setting in settings.items())

@@ -1,22 +1,22 @@
-"""Converts the weights of rogue-net 0.1.9, which this project descends from, into those of `rogue_net.RogueNet`.
+"""Converts weights of rogue-net 0.1.9, this project's ancestor, into weights of `rogue_net.RogueNet`.
 
 python scripts/convert_rogue_net.py weights.pt description.yaml converted.safetensors
 
-The weights are a `state_dict`, saved with torch or as safetensors; the description is JSON or YAML and says what the network
-was made with, in rogue-net's words; entity types, actions and features in the order that they had there:
+The weights are a `state_dict`, saved with torch or as safetensors. The description is JSON or YAML and holds the network's
+constructor arguments with rogue-net's names; entity types, actions and features must be in their original order:
 
     net: {d_model: 32, n_layer: 2, relpos_encoding: {extent: [10, 10], position_features: [x, y]}}   # RogueNetConfig
     obs_space: {entities: {Robot: [x, y], Mine: [x, y]}, global_features: []}
     action_space:
       move: {kind: categorical, choices: [left, right]}    # or global_categorical
       fire: {kind: select_entity}
-    regression_heads: {value: 1}                           # `value` is a must
+    regression_heads: {value: 1}                           # `value` is required
 
-Prints the settings that the converted network needs. It then says what the original says, to rounding, with normalization
-statistics as they are; docs/network.md shows it in use. What differs on purpose: an entity exactly where an interpolated
-sector begins takes from that sector alone (there from the next); on grids every coordinate is rounded by itself (there all
-together, which differs between whole numbers); pooling keeps what is hidden hidden; a hidden reference entity translates
-nothing; an actor that is offered nobody selects nobody.
+Prints the settings that the converted network needs. Its outputs equal those of the original up to rounding, with the same
+normalization statistics; docs/network.md has an example. Intended differences: an entity exactly at the start of an interpolated
+sector uses only that sector's embedding (rogue-net: the next one's); on grids every coordinate is rounded separately (rogue-net:
+all together); pooling ignores hidden entities; a hidden reference entity translates nothing; an actor without selectable entities
+selects none.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from rogue_net.config import RelposConfig, RelposKind, TranslationConfig
 
 VALUE = "value"
 
-# ---- what the network was made with
+# ---- the network's description
 
 
 class Description(NamedTuple):
-    """What the network was made with, in this project's words."""
+    """The network's settings and spaces, in this project's classes."""
 
     config: RogueNetConfig
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
-    regression_heads: dict[str, int]  # without the value, which every network has
+    regression_heads: dict[str, int]  # without the value head, which every network has
 
     def make_net(self) -> RogueNet:
-        """A fresh network of this description."""
+        """Make a network with new weights."""
         return RogueNet(self.config, self.obs_space, self.action_space, self.regression_heads)
 
 
-# rogue-net's settings and ours
+# rogue-net's settings -> this project's
 NET_NAMES = {name: name for name in ("d_model", "n_layer", "n_head", "d_qk", "pooling", "translation")} | {
     "embd_pdrop": "embedding_dropout",
     "attn_pdrop": "attention_dropout",
@@ -80,15 +80,15 @@ RELPOS_NAMES = POSITION_NAMES | {
     "key_relpos_projection": "key_projection",
     "value_relpos_projection": "value_projection",
 }
-# [radial][distance] there
+# [radial][distance] in rogue-net
 RELPOS_KINDS: list[list[RelposKind]] = [["grid", "distance"], ["radial", "polar"]]
 
 
 def read_description(given: Mapping[str, Any]) -> Description:
-    """Translate a description in rogue-net's words.
+    """Translate a description with rogue-net's names.
 
     Raises:
-        ValueError: something is missing, unknown, or of an option that does not work in rogue-net or works differently here.
+        ValueError: a setting is missing or unknown, or does not work in rogue-net or works differently here.
     """
     for key in ("net", "obs_space", "action_space", "regression_heads"):
         if not isinstance(given.get(key), Mapping):
@@ -153,12 +153,12 @@ def _relpos(given: Mapping[str, Any]) -> RelposConfig:
     for defect in ("exclude_entities", "per_entity_projections", "enable_negative_distance_weight_bug"):
         if given.pop(defect, False):
             raise ValueError(
-                f"net.relpos_encoding.{defect} does not work in rogue-net, and what it does there is not done here"
+                f"net.relpos_encoding.{defect} does not work in rogue-net, and its effect there cannot be converted"
             )
     settings = _renamed("net.relpos_encoding", given, RELPOS_NAMES)
     if settings.get("value_gate", "") is None:
         settings["value_gate"] = "none"
-    if kind in ("grid", "distance"):  # there it rotates nothing
+    if kind in ("grid", "distance"):  # rogue-net does not rotate these
         settings.pop("rotation_vec_features", None)
         settings.pop("rotation_angle_feature", None)
     elif settings.get("key_projection") or settings.get("value_projection"):
@@ -182,11 +182,11 @@ def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-# ---- which of their tensors become which of ours
+# ---- rules: rogue-net's tensors -> this project's
 
 
 class Rule(NamedTuple):
-    """One of our tensors, from some of theirs."""
+    """A rule that makes one tensor of this project (ours) from tensors of rogue-net (theirs)."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -194,22 +194,22 @@ class Rule(NamedTuple):
 
 
 def rename(ours: str, theirs: str) -> Rule:
-    """The same tensor under another name."""
+    """A rule that renames a tensor."""
     return Rule(ours, (theirs,), lambda tensor: tensor)
 
 
 def linear(ours: str, theirs: str) -> list[Rule]:
-    """Whatever has a weight and a bias."""
+    """Rules for a module with a weight and a bias."""
     return [rename(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
 
 
 def reordered(tensor: Tensor, columns: Sequence[int]) -> Tensor:
-    """The columns in another order. Where their number is wrong they stay, for `convert` to say so."""
+    """Reorder columns. A tensor with a wrong number of columns is returned unchanged: `convert` reports it."""
     return tensor[..., columns] if tensor.shape[-1] == len(columns) else tensor
 
 
 def norm(ours: str, theirs: str, columns: Sequence[int]) -> list[Rule]:
-    """Running statistics. They divide the sum of squares by count - 1, ours divides it by count, and nothing before two."""
+    """Rules for running statistics: rogue-net divides the sum of squares by count - 1, this project by count."""
 
     def mean(mean: Tensor, count: Tensor) -> Tensor:
         return reordered(mean, columns).double() * (count > 1)
@@ -227,7 +227,7 @@ def norm(ours: str, theirs: str, columns: Sequence[int]) -> list[Rule]:
 
 
 def embedding_rules(description: Description) -> Iterator[Rule]:
-    """One embedding per entity type; ours are numbered, as a type's name may hold what a module's name may not."""
+    """Rules for the embedding of each entity type; ours are numbered, since a module's name allows fewer characters."""
     obs_space, translation = description.obs_space, description.config.translation
     features = {name: entity.features for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, description.action_space):
@@ -240,7 +240,7 @@ def embedding_rules(description: Description) -> Iterator[Rule]:
             and name != translation.reference_entity
             and set(translation.position_features) <= set(own)
         )
-        # the distance follows an entity's own features; there it follows the global ones
+        # our distance feature follows the entity's features, theirs follows the global features
         num_columns = len(own) + num_globals + has_distance
         columns = list(range(num_columns))
         columns = columns[: len(own)] + columns[len(own) + num_globals :] + columns[len(own) : len(own) + num_globals]
@@ -254,7 +254,7 @@ def embedding_rules(description: Description) -> Iterator[Rule]:
 
 
 def block_rules(description: Description) -> Iterator[Rule]:
-    """Transformer blocks; our queries, keys and values are one product."""
+    """Rules for transformer blocks; our queries, keys and values are one linear layer."""
     for number in range(description.config.n_layer):
         ours, theirs = f"transformer.blocks.{number}", f"backbone.blocks.{number}"
         yield from linear(f"{ours}.attention_norm", f"{theirs}.ln1")
@@ -272,7 +272,7 @@ def block_rules(description: Description) -> Iterator[Rule]:
 
 
 def relpos_rules(description: Description) -> Iterator[Rule]:
-    """Relative positions, which all blocks share."""
+    """Rules for relative positions, which all blocks share."""
     config, ours, theirs = description.config.relpos, "transformer.relative_positions", "backbone.relpos_encoding"
     if config.kind == "none":
         return
@@ -289,7 +289,7 @@ def relpos_rules(description: Description) -> Iterator[Rule]:
 
 
 def head_rules(description: Description) -> Iterator[Rule]:
-    """Heads of actions, of the value, and others; ours are numbered like embeddings."""
+    """Rules for heads of actions, values and regressions; ours are numbered like embeddings."""
     for number, (name, space) in enumerate(description.action_space.items()):
         if isinstance(space, SelectEntityActionSpace):
             yield from linear(f"heads.{number}.query", f"action_heads.{name}.query_proj")
@@ -304,33 +304,32 @@ def head_rules(description: Description) -> Iterator[Rule]:
 
 
 def rules(description: Description) -> list[Rule]:
-    """All of them."""
+    """All rules for a network."""
     parts: Iterable[Callable[[Description], Iterator[Rule]]] = (embedding_rules, block_rules, relpos_rules, head_rules)
     return [rule for part in parts for rule in part(description)]
 
 
 def is_no_weight(name: str) -> bool:
-    """Whether rogue-net's state_dict has the tensor without using it, as a constant, or a second time.
+    """Whether a tensor of rogue-net's state_dict is unused, constant, or a duplicate.
 
-    All blocks share the relative positions, so that they stand in every block once more.
+    All blocks share the relative positions, whose tensors are duplicated in every block.
     """
     unused = ("relpos_encoding.strides", "relpos_encoding.extent_tensor", "relpos_encoding.distance_values.weight")
     return name.endswith(unused) or ".attn.relpos_encoding." in name
 
 
 def convert(weights: Mapping[str, Tensor], description: Description) -> dict[str, Tensor]:
-    """Our `state_dict` from theirs.
+    """Convert a `state_dict` of rogue-net.
 
     Args:
         weights: name -> tensor, the state_dict of rogue-net's network.
-        description: what that network was made with.
+        description: of that network.
 
     Returns:
-        What `description.make_net().load_state_dict` takes.
+        The state_dict for `description.make_net()`.
 
     Raises:
-        ValueError: a tensor is missing, is of another shape than the description says, or has no place here; all that are
-            missing or left over are named.
+        ValueError: a tensor has another shape than described, or tensors are missing or left over; the message names them.
     """
     expected = description.make_net().state_dict()
     table = rules(description)
@@ -361,7 +360,7 @@ def convert(weights: Mapping[str, Tensor], description: Description) -> dict[str
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """A state_dict from a file: safetensors, or what torch saves, of which nothing but tensors is loaded."""
+    """Load a state_dict from a safetensors or torch file; only tensors are loaded."""
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
@@ -376,7 +375,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def settings_of(config: RogueNetConfig) -> dict[str, Any]:
-    """The settings that are not as they are by default, as a configuration file has them."""
+    """The settings that differ from their defaults, in the form of a configuration file."""
 
     def changed(given: Any, default: Any) -> dict[str, Any]:
         differing = {}

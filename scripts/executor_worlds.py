@@ -1,4 +1,4 @@
-"""An environment that does nothing but take its time, for `bench_executors.py`; workers import it from here."""
+"""An environment whose steps only use CPU time, for `bench_executors.py`; worker processes import it from here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BusyPython(Environment):
 
 
 def spend(work: int) -> float:
-    """What a step of `BusyPython` computes."""
+    """The computation in a step of `BusyPython`."""
     x = 1.0
     for _ in range(work):
         x = x * 0.999 + 0.001

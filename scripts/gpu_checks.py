@@ -1,10 +1,10 @@
-"""Every check and benchmark that needs a GPU, into one JSON file. `scripts/gpu_checks.sh` calls it.
+"""Runs all checks and benchmarks that need a GPU, and writes one JSON file. `scripts/gpu_checks.sh` calls it.
 
 python scripts/gpu_checks.py --output gpu_checks
-python scripts/gpu_checks.py --device cpu --tiny    # whether it works: everything as small as can be
+python scripts/gpu_checks.py --device cpu --tiny    # smoke test with the smallest sizes
 
-Each section is a process of its own, so that one which crashes, or runs out of memory or time, takes nothing with it. What a
-section does not use of its time, later ones may. docs/benchmarks.md says what each gives.
+Each section is a separate process, so that a crash, full memory or a timeout affects only that section. Time that a section does
+not use is left to later ones. docs/benchmarks.md describes the sections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-#: Sections in their order, which is that of importance; how much of the time is for each; and the module.
+#: Sections in order of importance: share of the time, and module.
 SECTIONS = {
     "tests": (14.0, "gpu.suite"),
     "machine": (1.0, "gpu.machine"),
@@ -30,8 +30,8 @@ SECTIONS = {
     "glue": (3.0, "gpu.glue"),
     "memory": (1.5, "gpu.memory"),
 }
-GRACE = 15.0  # seconds over its time after which a section's process is ended
-LEAST = 5.0  # seconds without which a section is not begun
+GRACE = 15.0  # seconds over its time after which a section's process is killed
+LEAST = 5.0  # least seconds left for starting a section
 
 
 def main() -> int:
@@ -58,14 +58,14 @@ def main() -> int:
 
 
 def failed_tests(path: Path) -> bool:
-    """Whether there are any among the results."""
+    """Whether the results have failed tests."""
     from gpu.results import Results
 
     return bool(Results(path).known("tests").get("failed"))
 
 
 def in_process(given: Namespace, name: str, seconds: float, log: TextIO) -> str:
-    """Run one section in a process of its own; how it ended. What it prints goes to the log."""
+    """Run one section in a separate process, with its output in the log. Returns how it ended."""
     from gpu.processes import run_for
     from gpu.results import Results
 
@@ -84,15 +84,15 @@ def in_process(given: Namespace, name: str, seconds: float, log: TextIO) -> str:
 
 
 def run_section(given: Namespace) -> int:
-    """One section, here."""
+    """Run one section in this process."""
     import torch
     from gpu.results import Results, Section
 
     results = Results(given.output / "results.json")
     results.content["settings"] |= {"device": given.device, "tiny": given.tiny}
-    seconds = given.until - time.time()  # what the imports took counts
+    seconds = given.until - time.time()  # the time of the imports counts
     section = Section(given.only, results, torch.device(given.device), tiny=given.tiny, seconds=seconds)
-    # imported where what goes wrong is written down: a library may be missing
+    # imported inside the section, which records errors: a library may be missing
     section.run(lambda section: importlib.import_module(SECTIONS[given.only][1]).measure(section))
     return 0
 
@@ -103,7 +103,7 @@ def _arguments(arguments: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--budget", type=float, default=480.0, help="seconds for all sections together")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="everything as small as can be, to see that it works")
+    parser.add_argument("--tiny", action="store_true", help="smoke test with the smallest sizes")
     parser.add_argument("--only", choices=SECTIONS, help="run this section in this process, and nothing else")
     parser.add_argument("--until", type=float, default=time.time() + 480, help="with --only: end at this Unix time")
     return parser.parse_args(arguments)

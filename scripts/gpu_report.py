@@ -1,4 +1,4 @@
-"""What `gpu_checks.py` has found, as the Markdown tables of docs/benchmarks.md.
+"""Results of `gpu_checks.py` as the Markdown tables of docs/benchmarks.md.
 
 python scripts/gpu_report.py gpu_checks/results.json
 """
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def report(results: Found) -> str:
-    """All of it; sections that did not run are left out."""
+    """The whole report, without sections that did not run."""
     parts = []
     for name, write in SECTIONS.items():
         found = results["sections"].get(name)
@@ -44,13 +44,13 @@ def report(results: Found) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Markdown; nothing where there are no rows."""
+    """A Markdown table; empty without rows."""
     lines = [f"| {' | '.join(cell(each) for each in row)} |" for row in rows]
     return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *lines]) if lines else ""
 
 
 def cell(value: Any) -> str:
-    """Three digits that count; "-" for what there is not."""
+    """A number with three significant digits; "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, bool | str):
@@ -63,12 +63,12 @@ def cell(value: Any) -> str:
 
 
 def millions(value: float | None) -> str:
-    """Of something per second."""
+    """A rate in millions per second."""
     return "-" if value is None else f"{value / 1e6:.3g}"
 
 
 def wide(rows: Sequence[Row], lines: Sequence[str], columns: Sequence[str], value: str, scale: float = 1.0) -> str:
-    """A table with a line for each setting in `lines`, and a column for each in `columns` that there are."""
+    """A table of `value` with a line per combination of the settings `lines`, and a column per combination of `columns`."""
     heads = list(dict.fromkeys(tuple(row[name] for name in columns) for row in rows))
     sides = list(dict.fromkeys(tuple(row[name] for name in lines) for row in rows))
     cells = {(tuple(row[n] for n in lines), tuple(row[n] for n in columns)): scale * row[value] for row in rows}
@@ -77,7 +77,7 @@ def wide(rows: Sequence[Row], lines: Sequence[str], columns: Sequence[str], valu
 
 
 def problems(found: Found) -> list[str]:
-    """What a section did not do, and why: a line for each reason."""
+    """The missing measurements of a section: a line for each reason."""
     lines = []
     if found.get("status") != "done":
         lines.append(f"The section {found.get('status')}.")

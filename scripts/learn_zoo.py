@@ -1,12 +1,12 @@
-"""Learn the whole zoo: every world with its preset and several seeds, evaluated, as a table.
+"""Train every environment with its preset and several seeds, evaluate the policies, and make a table of results.
 
-python scripts/learn_zoo.py                              # everything that is not done yet, into outputs/zoo
+python scripts/learn_zoo.py                              # all missing runs, into outputs/zoo
 python scripts/learn_zoo.py --envs Xor CherryPick --seeds 1
-python scripts/learn_zoo.py --report                     # the same, and the tables go into README.md and docs/learning.md
+python scripts/learn_zoo.py --report                     # also write the tables into README.md and docs/learning.md
 
-Each seed is trained by `python -m enn_ppo.train` and scored by `python -m enn_ppo.eval`, in processes of their own, with
-seeds that training has not seen, acting as the preset says (`eval.greedy`). What is done is not done again: a run that was
-cut short goes on from its last checkpoint, and one whose settings have changed since begins anew.
+Each seed is trained by `python -m enn_ppo.train` and scored by `python -m enn_ppo.eval`, in separate processes, with evaluation
+seeds that differ from training and `eval.greedy` of the preset. Finished runs are kept, interrupted ones are resumed, and runs
+whose settings have changed are repeated.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class World:
 
     name: str
     overrides: tuple[str, ...]  # of the training command
-    score: float  # the mean over the seeds must be at least this,
-    minutes: float  # and training take no longer than this
-    most: float | None = None  # and the score be at most this, where more would mean that something leaks
-    ancestor: str = "-"  # steps that enn-trainer 0.1.16 needs with its own tuned settings, and what it reaches
+    score: float  # required mean score over the seeds
+    minutes: float  # limit of training time
+    most: float | None = None  # upper limit of the score, above which the environment would leak information
+    ancestor: str = "-"  # steps and score of enn-trainer 0.1.16 with its own tuned settings
 
 
 ZOO = (
@@ -91,11 +91,11 @@ class Learned:
     world: str
     seed: int
     score: float
-    ci95: float  # of the score
+    ci95: float  # half-width of the score's 95 % confidence interval
     greedy: bool
     steps: int
-    seconds: float  # of training, as the run counts them
-    steps_to_score: int | None  # of the learning curve; None where it never got there
+    seconds: float  # training time, from the run's metrics
+    steps_to_score: int | None  # steps until the learning curve reached the score; None: never
     seconds_to_score: float | None
 
 
@@ -118,11 +118,11 @@ def select(names: Sequence[str] | None) -> list[World]:
 
 
 def reached(rows: Sequence[Mapping[str, Any]], score: float) -> tuple[int, float] | None:
-    """Where a learning curve first gets to a score.
+    """The first point at which a learning curve reaches a score.
 
     Args:
         rows: of metrics.jsonl.
-        score: what the mean reward of `WINDOW` rows in a row must be at least; rows in which no episode ended are left out.
+        score: required mean reward over `WINDOW` consecutive rows; rows in which no episode ended are left out.
 
     Returns:
         Environment steps and seconds of training at the last of these rows, or None.
@@ -135,14 +135,14 @@ def reached(rows: Sequence[Mapping[str, Any]], score: float) -> tuple[int, float
 
 
 def is_met(world: World, learned: Sequence[Learned]) -> bool:
-    """Whether the mean of the seeds has the score, and the slowest of them the time."""
+    """Whether the mean over seeds meets the score, and the slowest seed the time limit."""
     mean = statistics.fmean(each.score for each in learned)
     in_time = max(each.seconds for each in learned) <= 60 * world.minutes
     return world.score <= mean <= (world.most or float("inf")) and in_time
 
 
 def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
-    """The results as Markdown; worlds without any are left out. What a row has not met is in bold."""
+    """The results as Markdown, without environments that have none. Unmet requirements are in bold."""
     header = (
         "| world | asked | score of each seed | mean ± deviation | acting | steps | to the score: steps | seconds | whole run, s "
         "| at most, s | ancestor's steps: score |"
@@ -151,7 +151,7 @@ def table(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
 
 
 def summary(worlds: Sequence[World], learned: Sequence[Learned]) -> str:
-    """The same in fewer columns."""
+    """The results as Markdown in fewer columns."""
     header = "| world | score | steps to the score asked for | seconds | whole run, s | ancestor's steps: score |"
     return _markdown(header, worlds, learned, _short_row)
 
@@ -213,10 +213,10 @@ def _digits(world: World) -> int:
 
 
 def replace_table(page: str, new: str) -> str:
-    """The page with another table between its two marks.
+    """Replace the table between the page's two marks.
 
     Raises:
-        ValueError: the marks are not there, once each and in order.
+        ValueError: a mark is missing or repeated, or their order is wrong.
     """
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -229,12 +229,12 @@ def replace_table(page: str, new: str) -> str:
 
 
 def learn(world: World, seed: int, folder: Path, threads: int) -> Learned:
-    """Train and score one seed, or read what was done before.
+    """Train and score one seed, or read its stored result.
 
-    Beside the run directory stand `.yaml`, the settings that it was begun with, and in the end `.json`, the result.
+    Files beside the run directory: `.yaml` holds the settings at its start, `.json` the result.
 
     Raises:
-        RuntimeError: a command failed; with the end of its output.
+        RuntimeError: a command failed; the message has the end of its output.
     """
     run_dir = folder / re.sub(r"\W+", "_", world.name) / f"seed_{seed}"
     begun, done = run_dir.with_suffix(".yaml"), run_dir.with_suffix(".json")
@@ -272,12 +272,12 @@ def learn(world: World, seed: int, folder: Path, threads: int) -> Learned:
     )
     aside = done.with_suffix(".aside")
     aside.write_text(json.dumps(vars(learned), indent=2) + "\n")
-    aside.replace(done)  # in one move: it is there whole, or not
+    aside.replace(done)  # atomic
     return learned
 
 
 def _command(arguments: Sequence[str], threads: int) -> str:
-    """Run a module in a process of its own, and return what it printed."""
+    """Run a module in a separate process, and return its output."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
@@ -320,11 +320,11 @@ def main() -> int:
 
 def _arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--envs", nargs="+", metavar="ROW", help="rows of the table; all, where not given")
+    parser.add_argument("--envs", nargs="+", metavar="ROW", help="rows of the table (all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; more than one makes their seconds longer")
-    parser.add_argument("--threads", type=int, default=2, help="of torch, in each run")
-    parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"), help="of the runs and results.json")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs; more than one makes each run slower")
+    parser.add_argument("--threads", type=int, default=2, help="torch's threads in each run")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"), help="folder of the runs and results.json")
     parser.add_argument("--report", action="store_true", help="replace the tables in README.md and docs/learning.md")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""What the scripts share that make a whole page of docs/ anew."""
+"""Helper of the scripts that regenerate a page of docs/."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def regenerate(name: str, make: Callable[[], str], description: str | None) -> int:
-    """Rewrite docs/`name` if it has changed, or with `--check` only look; returns the exit status.
+    """Rewrite docs/`name` if it has changed, or with `--check` only compare; returns the exit status.
 
     Args:
         name: of the page.
-        make: makes its text.
+        make: returns the page's text.
         description: of the script, for `--help`.
     """
     script, page = Path(sys.argv[0]).name, DOCS / name

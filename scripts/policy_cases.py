@@ -1,4 +1,4 @@
-"""What `bench_policy.py` measures: frames of any sizes, and a policy with its optimizer that acts and learns on them."""
+"""Test cases of `bench_policy.py`: frames of chosen sizes, and a policy with its optimizer that acts and learns on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enn_ppo.ppo import Samples, learn_minibatch
-from enn_ppo.settings.config import OptimConfig, PPOConfig  # before torch: it says how OpenMP threads wait
+from enn_ppo.settings.config import OptimConfig, PPOConfig  # before torch: sets OpenMP's environment variables
 from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
@@ -24,12 +24,12 @@ from rogue_net.config import RelposConfig
 
 import torch  # isort: skip
 
-HEADS = {32: 2, 64: 4, 128: 4}  # of each width
+HEADS = {32: 2, 64: 4, 128: 4}  # width -> number of attention heads
 POSITION = ("x", "y")
 
 
 class Frames(NamedTuple):
-    """Observations, and what they are observations of."""
+    """Observations and their spaces."""
 
     name: str
     obs: VecObs
@@ -41,7 +41,7 @@ class Frames(NamedTuple):
         return self.obs.num_entities / len(self.obs)
 
     def relpos(self) -> RelposConfig:
-        """A grid of 11 by 11 buckets, for the entities that stand somewhere."""
+        """Relative positions on a grid of 11 by 11 buckets, for entities with coordinates."""
         elsewhere = [
             name for name, entity in self.obs_space.entities.items() if not set(POSITION) <= {*entity.features}
         ]
@@ -52,9 +52,9 @@ def ragged_frames(name: str, lengths: Sequence[int], *, select: bool = False, se
     """Frames with `lengths` entities each, on a board of 16 by 16 cells: one unit, which moves, and things around it.
 
     Args:
-        name: what to call them.
+        name: of the frames in reports.
         lengths: entities in each frame, at least 1.
-        select: whether the unit also selects one of the things.
+        select: whether the unit also selects a thing.
         seed: of the random features.
     """
     rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def ragged_frames(name: str, lengths: Sequence[int], *, select: bool = False, se
 
 
 def minesweeper_frames(num_frames: int, *, steps: int = 10, seed: int = 0) -> Frames:
-    """Boards of MineSweeper after `steps` random steps."""
+    """Observations of MineSweeper after `steps` random steps."""
     rng = np.random.default_rng(seed)
     with make("MineSweeper", num_envs=num_frames, seed=seed) as env:
         obs = env.reset(seed)
@@ -97,7 +97,7 @@ def minesweeper_frames(num_frames: int, *, steps: int = 10, seed: int = 0) -> Fr
 
 
 def save_frames(frames: Frames, path: Path) -> None:
-    """Write the observations as plain arrays, with which `peers/policy_peer.py` has the very same ones."""
+    """Write the observations as plain arrays, for `peers/policy_peer.py`."""
     arrays: dict[str, np.ndarray] = {}
     buffers = {f"features/{name}": buffer for name, buffer in frames.obs.features.items()}
     for name, mask in frames.obs.action_masks.items():
@@ -112,12 +112,12 @@ def save_frames(frames: Frames, path: Path) -> None:
 
 
 class Policy:
-    """A network that acts and learns on the same frames again and again. Learning rates are tiny: it stays what it is.
+    """A network that acts and learns repeatedly on the same frames, with a tiny learning rate.
 
     Args:
-        frames: what it sees.
-        config: the network.
-        device: where it is. A call returns before a device other than the CPU is done.
+        frames: the observations.
+        config: of the network.
+        device: of the network. Calls on devices other than the CPU are asynchronous.
     """
 
     def __init__(self, frames: Frames, config: RogueNetConfig, device: torch.device | str = "cpu") -> None:
@@ -150,26 +150,26 @@ class Policy:
         self.settings = PPOSettings.at(PPOConfig())
 
     def act(self) -> None:
-        """From observations of environments to actions for them."""
+        """Convert observations of environments to a batch, sample actions, and convert these back."""
         self.net.act(ObsBatch.from_vec_obs(self.obs, self.device)).to_buffers()
 
     def update(self) -> None:
-        """One minibatch: evaluation, losses, gradient, its clipping, optimizer step."""
-        fresh = replace(self.samples, obs=replace(self.batch))  # nothing that it remembers of the last time
+        """Train on one minibatch: evaluation, losses, gradient, clipping, optimizer step."""
+        fresh = replace(self.samples, obs=replace(self.batch))  # without cached properties of the last call
         learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.settings)
 
     def gflop(self, kind: str) -> float:
         """Floating point operations of the transformer's matrix products, in 10^9, for `act` or `update`.
 
-        A token is multiplied by 3 D² weights for queries, keys and values, D² behind the attention and 8 D² in the MLP, two
-        operations each; learning does as much again for the inputs' gradients, and once more for the weights'.
+        A token is multiplied by 3 D² weights for queries, keys and values, D² after the attention and 8 D² in the MLP, two
+        operations each; training needs the same number again for the gradients of inputs, and again for those of weights.
         """
         forward = 2 * 12 * self.config.d_model**2 * self.config.n_layer * self.batch.num_tokens
         return forward * (3 if kind == "update" else 1) / 1e9
 
 
 def seconds_per_call(function: Callable[[], object], seconds: float) -> float:
-    """The mean over as many calls as take about so many seconds, and at least one."""
+    """The mean time of a call, over at least one call and about `seconds`."""
     calls, start = 0, time.perf_counter()
     while calls == 0 or time.perf_counter() - start < seconds:
         function()

@@ -1,26 +1,26 @@
-"""Records what rogue-net 0.1.9, which this project descends from, answers to small batches.
+"""Records outputs of rogue-net 0.1.9, this project's ancestor, on small batches.
 
-For tests/rogue_net/test_conformance.py. Runs in an environment that has rogue-net, and imports nothing of this project:
+For tests/rogue_net/test_conformance.py. Needs an interpreter with rogue-net, and imports nothing of this project:
 
     PEER/bin/python scripts/record_rogue_net.py tests/rogue_net/fixtures
 
-Every file is an .npz without pickles. `description` is JSON: the network's settings in rogue-net's words, the spaces, the
-auxiliary heads, name and shape of each tensor of the state_dict. Ragged arrays are two: `.../values`, and `.../lengths` with
-one length a frame.
+Every file is an .npz without pickles. `description` is JSON: the network's settings with rogue-net's names, the spaces, the
+auxiliary heads, name and shape of each tensor of the state_dict. A ragged array is stored as `.../values` and `.../lengths`, with
+one length per frame.
 
     weights                                    the state_dict's tensors, flat, one after another
-    features/TYPE, visible/TYPE                what the network saw
-    actors/ACTION, actees/ACTION, mask/ACTION  who chooses what; mask has one row an actor
-    actions/ACTION                             (A,) the choices that are judged; of select-entity, indices into the frame's actees
+    features/TYPE, visible/TYPE                the network's input
+    actors/ACTION, actees/ACTION, mask/ACTION  the action masks; mask has one row per actor
+    actions/ACTION                             (A,) the evaluated choices; of select-entity, indices into the frame's actees
     logits/ACTION                              normalized: (A, C), or (P,) for the P pairs of an actor and an actee
     log_probs/ACTION, entropies/ACTION         (A,)
     regressions/HEAD                           (B, n) of every auxiliary head; `value` is one of them
 
-Everything that training would move is moved away from where it starts, so that every part of the network matters. Positions
-keep off the edges of buckets, where rounding decides. Left out is what does not work in rogue-net: projections per entity
-type, interpolated grids, excluded types, and interpolation where an angle lies exactly on the start of a sector. Relative
-projections come without rotation, which they ignore there. `pooling` fails there, because its forward takes one argument less
-than it is given; here it is called without that argument, which says what is visible.
+All parameters and statistics are moved away from their initial values, so that every part of the network affects the outputs.
+Positions avoid the edges of buckets, where rounding decides. Options that do not work in rogue-net are left out: projections per
+entity type, interpolated grids, excluded types, and interpolation where an angle is exactly the start of a sector. Relative
+projections are without rotation, which rogue-net ignores. In rogue-net `pooling` fails, because its forward is given one argument
+too many, the visibility; this script calls it without.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from rogue_net import transformer
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
 
 GLOBAL = "__global__"
-MARGIN = 0.02  # of a bucket, between positions and the bucket's edges
+MARGIN = 0.02  # least distance of positions from the edges of buckets, in buckets
 
 # ---- worlds: entity types and their features, globals, actions
 
@@ -87,13 +87,13 @@ MOVED = {**XY, "reference_entity": "Base"}
 
 
 class Case(NamedTuple):
-    """One set of options."""
+    """A set of options."""
 
     world: dict[str, Any]
     net: dict[str, Any] = {}
     heads: dict[str, int] = {"value": 1}
     hidden: bool = False
-    lengths: tuple[int, ...] = ()  # of all frames, the same for every type; (): drawn
+    lengths: tuple[int, ...] = ()  # entities per frame, the same for every type; (): random
 
 
 def small(world: dict[str, Any] = PLAIN, n_layer: int = 1, **net: Any) -> Case:
@@ -168,7 +168,7 @@ CASES = {
 
 
 def lengths_of(case: Case, rng: np.random.Generator, frames: int) -> dict[str, np.ndarray]:
-    """How many entities of each type every frame has: never none at all, one base, at times no ship."""
+    """Numbers of entities per frame, by type: at least one in all, one base, at times no ship."""
     drawn = {}
     for number, name in enumerate(case.world["entities"]):
         low, high = {"Base": (1, 1), "Flag": (0, 1), "Ship": (0, 3), "Mine": (1, 4)}[name]
@@ -181,7 +181,7 @@ def lengths_of(case: Case, rng: np.random.Generator, frames: int) -> dict[str, n
 
 
 def entity_features(case: Case, rng: np.random.Generator, names: list[str], count: int) -> np.ndarray:
-    """(count, F): whole coordinates for grids, any others; headings, and the same as a vector; other numbers."""
+    """(count, F) random features: coordinates (whole numbers for grids), headings as angles and vectors, other numbers."""
     settings = case.net.get("relpos_encoding", {})
     on_grid = bool(settings) and not settings.get("radial") and not settings.get("distance")
     columns = {name: rng.normal(0.5, 2.0, count) for name in names}
@@ -195,9 +195,9 @@ def entity_features(case: Case, rng: np.random.Generator, names: list[str], coun
 
 
 def near_an_edge(settings: dict[str, Any], frame: list[dict[str, float]]) -> bool:
-    """Whether a pair of the frame's entities lies so near the edge of two buckets that rounding could decide.
+    """Whether a pair of the frame's entities is so near the edge of two buckets that rounding could decide.
 
-    An entity without a heading lies exactly where the first sector begins, as seen by itself: there nothing is rounded.
+    The pair of an entity without a heading with itself is exactly at the start of the first sector, without rounding.
     """
     if not settings.get("radial") and not settings.get("distance"):
         return False
@@ -231,7 +231,7 @@ def draw_features(case: Case, rng: np.random.Generator, lengths: dict[str, np.nd
 
 
 def draw_batch(case: Case, rng: np.random.Generator, frames: int = 6) -> dict[str, np.ndarray]:
-    """What the network is asked, under the names that the file has."""
+    """Draw the network's input, under the names of the file."""
     lengths = lengths_of(case, rng, frames)
     batch = {}
     for name, values in draw_features(case, rng, lengths).items():
@@ -269,7 +269,7 @@ def draw_batch(case: Case, rng: np.random.Generator, frames: int = 6) -> dict[st
 
 
 def make_net(case: Case) -> RogueNet:
-    """A network in which everything matters."""
+    """Make a network in which every parameter affects the outputs."""
     net = dict(case.net)
     if "relpos_encoding" in net:
         net["relpos_encoding"] = RelposEncodingConfig(**net["relpos_encoding"])
@@ -291,7 +291,7 @@ def make_net(case: Case) -> RogueNet:
 
 
 def ask(net: RogueNet, case: Case, batch: dict[str, np.ndarray], actions: dict[str, np.ndarray] | None) -> Any:
-    """The network's answer; `actions` are what it shall judge, or None: it samples."""
+    """The network's outputs for given `actions`; None: it samples them."""
 
     def ragged(kind: Any, key: str) -> Any:
         return kind.from_flattened(batch[f"{key}/values"], batch[f"{key}/lengths"])
@@ -323,7 +323,7 @@ def ask(net: RogueNet, case: Case, batch: dict[str, np.ndarray], actions: dict[s
 
 
 def answers(case: Case, batch: dict[str, np.ndarray], answer: Any) -> dict[str, np.ndarray]:
-    """What the network said, under the names that the file has; padding left out."""
+    """The network's outputs without padding, under the names of the file."""
     _, log_probs, entropies, _, regressions, logits = answer
     said = {f"regressions/{name}": values for name, values in regressions.items()}
     for name in case.world["actions"]:
@@ -339,7 +339,7 @@ def answers(case: Case, batch: dict[str, np.ndarray], answer: Any) -> dict[str, 
 
 
 def record(name: str, case: Case) -> dict[str, np.ndarray]:
-    """Everything that the file has."""
+    """The contents of a file."""
     seed = zlib.crc32(name.encode())
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -351,10 +351,10 @@ def record(name: str, case: Case) -> dict[str, np.ndarray]:
     batch = draw_batch(case, rng)
     for name, features in case.world["entities"].items():
         if "hp" in features:
-            batch[f"features/{name}/values"][0, features.index("hp")] = 100.0  # normalization cuts it off
+            batch[f"features/{name}/values"][0, features.index("hp")] = 100.0  # normalization clips this value
     sampled = ask(net, case, batch, None)[0]
     actions = {action: buffer.as_array().reshape(-1) for action, buffer in sampled.items()}
-    # modules share the encoding, so its tensors stand in the state_dict once more for every block
+    # all blocks share the encoding, whose tensors the state_dict repeats for every block
     weights = {key: value for key, value in net.state_dict().items() if ".attn.relpos_encoding." not in key}
     description = {
         "net": case.net,

@@ -1,9 +1,9 @@
-"""Write the values on ARCHITECTURE.md's walk through one batch anew, from the code as it is.
+"""Regenerate the values on ARCHITECTURE.md's walk through one batch from the code.
 
 python scripts/regenerate_architecture.py            # rewrite the blocks that have changed
-python scripts/regenerate_architecture.py --check    # only look: exit status 1 if the page is stale
+python scripts/regenerate_architecture.py --check    # write nothing: exit status 1 if the page is stale
 
-A block of the page stands between `<!-- value: NAME -->` and `<!-- end -->`.
+A block of the page is enclosed in `<!-- value: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BLOCK = re.compile(r"<!-- value: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 class Regenerated(NamedTuple):
-    stale: list[str]  # names of the blocks that were not what they should be
+    stale: list[str]  # names of the blocks that have changed
     page: str
 
 
 def regenerate(page: str) -> Regenerated:
-    """`page` with every stale block written anew.
+    """Replace every stale block of `page`.
 
     Raises:
         ValueError: the page has other blocks than the walk.
@@ -65,7 +65,7 @@ def regenerate(page: str) -> Regenerated:
 
 
 def same(before: str, after: str) -> bool:
-    """Whether two blocks differ in layout and in the last digit of decimals at most: processors round differently."""
+    """Whether two blocks are equal up to layout and the last digit of decimals: processors round differently."""
     words, other_words = (" ".join(DECIMAL.sub(" # ", text).split()) for text in (before, after))
     decimals, other_decimals = ([float(match) for match in DECIMAL.findall(text)] for text in (before, after))
     return words == other_words and all(abs(a - b) < 0.011 for a, b in zip(decimals, other_decimals, strict=True))

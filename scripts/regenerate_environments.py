@@ -1,7 +1,7 @@
-"""Write docs/environments.md anew, from the docstrings and declarations of the worlds that come with the package.
+"""Regenerate docs/environments.md from the docstrings and declarations of the package's environments.
 
 python scripts/regenerate_environments.py            # rewrite the page if it has changed
-python scripts/regenerate_environments.py --check    # only look: exit status 1 if the page is stale
+python scripts/regenerate_environments.py --check    # write nothing: exit status 1 if the page is stale
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ The worlds that come with the package, by the name that `env=` and `make` know t
 
 
 def page() -> str:
-    """The whole page."""
+    """The text of the page."""
     return "\n".join([HEAD, *(section(name) for name in list_envs())])
 
 
 def section(name: str) -> str:
-    """What the page says about one world."""
+    """The page's section about one environment."""
     cls: type[CompiledEnvironment] = look_up(name).load()
     paragraphs = (inspect.getdoc(cls) or "").split("\n\n")
     titles = [f"**{title}.**" for title in SECTIONS]

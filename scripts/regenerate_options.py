@@ -1,7 +1,7 @@
-"""Write docs/options.md anew, from the settings' docstrings.
+"""Regenerate docs/options.md from the settings' docstrings.
 
 python scripts/regenerate_options.py            # rewrite the page if it has changed
-python scripts/regenerate_options.py --check    # only look: exit status 1 if the page is stale
+python scripts/regenerate_options.py --check    # write nothing: exit status 1 if the page is stale
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ HEAD = """\
 # Options
 
 Every option of every command, made from the docstrings of the settings (`enn_ppo/settings/config.py`, `enn_ppo/settings/`,
-`rogue_net/config.py` and others) by `python scripts/regenerate_options.py`. `--help` prints the same in short, with the
-values that the rest of the line gives; `--cfg job` prints those as YAML. From Python they are the arguments of the classes:
+`rogue_net/config.py` and others) by `python scripts/regenerate_options.py`. `--help` prints a shorter list with the values
+that the other arguments give; `--cfg job` prints the values as YAML. In Python the options are arguments of the classes:
 `TrainConfig(optim=OptimConfig(lr=1e-3))`.
 
-- On the command line an option is `name=value`: `optim.lr=1e-3`. A mistake in a name or a value ends the command with one
-  sentence, before anything has begun.
+- On the command line an option is `name=value`: `optim.lr=1e-3`. A wrong name or value ends the command with an error message
+  before training begins.
 - A group sets several options at once: `env=MineSweeper`, `experiment=quick`, `value_net=default`. A file of your own,
-  `mine/net/large.yaml`, is chosen by `--config-dir mine net=large`.
-- What a shell would read itself stands in single quotes, name and all: `'optim.lr=0.001@0 -> 0@1'`, `'env.info.x=[1,2]'`.
-- A **schedule** is written as values over progress, joined by `->` (in a line), `cos` (along half a cosine) or `step` (all
-  at once, at the next point): `0@0 -> 0.001@0.1 cos 0.0001@1`. Progress is 0 at the start and 1 at the end of training: by
-  environment steps, or by the wall clock where `max_train_seconds` is nearer. Before the first point and after the last the
-  value is theirs.
-- `env.kwargs`, `env.info`, `eval.env_kwargs`, `env_kwargs` and `policies` take any name below them:
+  `mine/net/large.yaml`, is selected by `--config-dir mine net=large`.
+- Put arguments with characters that the shell interprets in single quotes: `'optim.lr=0.001@0 -> 0@1'`, `'env.info.x=[1,2]'`.
+- A **schedule** is written as values over progress, joined by `->` (linear), `cos` (half a cosine) or `step` (a jump at the
+  next point): `0@0 -> 0.001@0.1 cos 0.0001@1`. Progress is 0 at the start and 1 at the end of training: the larger fraction
+  of `total_timesteps` and `max_train_seconds`. Before the first point and after the last the value is constant.
+- `env.kwargs`, `env.info`, `eval.env_kwargs`, `env_kwargs` and `policies` accept any name below them:
   `env.kwargs.width=8 'env.info.num_mines={low: 1@0 -> 3@1, high: 8}'`.
-- `null` is nothing, a list is `[1,2]`, a mapping `{low: 1, high: 3}`, and a count may be written short: `1e6`.
+- `null` means no value, a list is `[1,2]`, a mapping `{low: 1, high: 3}`; counts may be written as `1e6`.
 """
 
 
 class Command(NamedTuple):
-    """One command, and the class of its settings."""
+    """A command, and the class of its settings."""
 
     call: str
     does: str
     settings: type[Any]
-    besides: type[Any] | None = None  # the class of settings that it takes, too, and that stand elsewhere
+    besides: type[Any] | None = None  # class of further settings, which another chapter documents
 
 
 COMMANDS = (
@@ -55,34 +54,34 @@ COMMANDS = (
     Command("python -m enn_ppo.eval", "plays episodes with a trained policy.", EvalConfig),
     Command(
         "python -m enn_ppo.clone",
-        "makes a policy that does as recordings do. Beside these it takes the options of train but for `resume`: they are\n"
-        "those of the training that may go on from the clone.",
+        "trains a policy to imitate recordings. It also takes the options of train except `resume`: they apply to later\n"
+        "training that starts from the clone.",
         CloneConfig,
         besides=TrainConfig,
     ),
     Command(
         "python -m enn_ppo.sweep",
-        "searches for good settings. Beside these it takes the options of train, for every trial.",
+        "searches for good settings. It also takes the options of train, for every trial.",
         SweepCommand,
     ),
-    Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "answers programs that ask what to do.", ServeConfig),
+    Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "serves a policy to other programs.", ServeConfig),
     Command("python -m enn_ppo.plot run1 run2", "draws learning curves.", PlotConfig),
 )
 
 
 def page() -> str:
-    """The whole page."""
+    """The text of the page."""
     return "\n".join([HEAD, *(chapter(command) for command in COMMANDS)])
 
 
 def chapter(command: Command) -> str:
-    """What the page says about one command."""
+    """The page's chapter about one command."""
     name = command.call.rpartition(".")[2].partition(" ")[0]
     parts = [f"## {name}\n\n`{command.call}` {command.does}\n"]
     optional: Section | None = None  # the outermost section that may be null
     for section in own_sections(command):
         if optional and section.path.startswith(optional.path + "."):
-            continue  # told with the one that it is in
+            continue  # listed with its parent section
         if section.optional:
             optional = section
             inside = [s for s in own_sections(command) if s.path.startswith(section.path)]
@@ -95,7 +94,7 @@ def chapter(command: Command) -> str:
 
 
 def own_sections(command: Command) -> list[Section]:
-    """The sections that do not stand in the chapter of another command, with the options that do not."""
+    """The sections and options that no other command's chapter documents."""
     elsewhere = sections_of(command.besides) if command.besides else []
     known = {option.name for section in elsewhere for option in section.options}
     sections = [
@@ -106,7 +105,7 @@ def own_sections(command: Command) -> list[Section]:
 
 
 def optional_table(section: Section, options: Sequence[Option]) -> str:
-    """A section with the settings of another: they are not explained again."""
+    """A section with the same settings as another section, by name only."""
     names = ", ".join(f"`{option.name}`" for option in options)
     like = section.path.replace("value_", "")
     return (

@@ -1,9 +1,9 @@
-"""Whether memory stays where it is: a long run with recording and evaluation, whose memory is looked at every few seconds.
+"""Test for memory leaks: a long run with recording and evaluation, whose memory is sampled every few seconds.
 
 python scripts/soak.py --minutes 20
 
-Fails with exit code 1 if at the end the training process holds over 5 % more memory than at minute 3, or its evaluation
-process does. Memory is what is resident (RSS), libraries included; a median over a minute, half a minute before the end.
+Exits with code 1 if at the end the training process or its evaluation process has over 5 % more memory than at minute 3. Memory
+is the resident set size (RSS), including libraries; the median over a minute, half a minute before the end.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 import psutil
 
-SETTLED = 180.0  # seconds: compiled, cached, all buffers as large as they get
+SETTLED = 180.0  # seconds until code is compiled and buffers have their final size
 LIMIT = 1.05
-WINDOW = 30.0  # seconds around a moment over which the median counts
+WINDOW = 30.0  # seconds before and after a moment over which the median is taken
 
 
 class Look(NamedTuple):
-    """What was seen at a moment."""
+    """A sample of the processes' memory."""
 
     seconds: float
     training: float  # MiB
-    evaluation: float  # MiB, 0 while there is no such process
+    evaluation: float  # MiB, 0 without an evaluation process
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def watch(command: list[str], every: float) -> list[Look]:
-    """Run the command, and look at it until it ends."""
+    """Run the command, and sample its memory until it ends."""
     started = time.monotonic()
     process = psutil.Popen(command, stdout=subprocess.DEVNULL)
     looks = []
@@ -88,10 +88,10 @@ def _around(looks: list[Look], moment: float, who: str) -> float:
 
 def _arguments() -> ArgumentParser:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=20, help="how long (20)")
-    parser.add_argument("--every", type=float, default=5, help="seconds between two looks (5)")
+    parser.add_argument("--minutes", type=float, default=20, help="minutes of training (20)")
+    parser.add_argument("--every", type=float, default=5, help="seconds between two samples (5)")
     parser.add_argument("--env", default="MineSweeper")
-    parser.add_argument("settings", nargs="*", help="more settings, as for training")
+    parser.add_argument("settings", nargs="*", help="further settings of training")
     return parser
 
 

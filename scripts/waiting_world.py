@@ -1,4 +1,4 @@
-"""A world whose steps are computed elsewhere: to the process that plays it, a step is a wait. For `bench_distributed.py`."""
+"""An environment whose steps only wait, as for a remote simulator; for `bench_distributed.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LENGTH = 16  # steps of an episode
 
 
 class Elsewhere(Environment):
-    """One to five lights [x, y], and a ship that goes left or right; 1 for the side where most lights are.
+    """One to five lights [x, y], and a ship that goes left or right; reward 1 for the side with most lights.
 
     Args:
-        microseconds: that every step waits for, at the least, without using the CPU.
+        microseconds: least duration of a step, which sleeps.
     """
 
     def __init__(self, microseconds: int = 200) -> None:

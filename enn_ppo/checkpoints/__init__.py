@@ -1,19 +1,19 @@
-"""Checkpoints on disk: folders that are whole or absent, and that hold data and never code.
+"""Checkpoints on disk: folders that are written atomically and hold data, never code.
 
-    checkpoints/step_000000012800/policy.safetensors     the weights, for any program
-                                  value_net.safetensors  those of further networks, if there are any
+    checkpoints/step_000000012800/policy.safetensors     the policy's weights, for any program
+                                  value_net.safetensors  weights of further networks, if there are any
                                   config.yaml            the resolved configuration
                                   spaces.json            observation and action spaces
-                                  trainer.pt             everything else that resuming needs, and the number of the format
-                                  summary.json           seconds of training and score, by which checkpoints are kept
+                                  trainer.pt             optimizer, environments and counters for resuming, and the format
+                                  summary.json           seconds of training and score, for retention
     checkpoints/latest -> step_000000012800
-    checkpoints/best   -> step_000000006400              where there are scores
+    checkpoints/best   -> step_000000006400              if there are scores
 
 A folder is written under a hidden name, flushed to the disk and renamed, and only then does `latest` move, so a crash, a full
-disk or `kill -9` at any moment leaves the previous checkpoint and a `latest` that loads. One process saves to one folder.
+disk or `kill -9` at any moment leaves the previous checkpoint and a `latest` that loads. Only one process may save to a folder.
 
-An agent file holds a policy to play and not to train on: a zip archive of the weights, `config.yaml`, `spaces.json`, and
-`agent.json`: {"format": ..., "step": ...}.
+An agent file holds a policy for inference only: a zip archive of the weights, `config.yaml`, `spaces.json`, and `agent.json`:
+{"format": ..., "step": ...}.
 """
 
 from enn_ppo.checkpoints.reading import (

@@ -1,4 +1,4 @@
-"""A policy in an environment that may have gained something since training, to act and not to learn."""
+"""Adapting a trained policy, for inference, to an environment whose spaces have grown since training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rogue_net.adaptor import ObsAdaptor
 
 
 class FittedPolicy(NamedTuple):
-    """A policy that can act in an environment."""
+    """A policy adapted to the spaces of an environment."""
 
     net: RogueNet
-    adaptor: ObsAdaptor  # converts the environment's observations to those that the network knows
+    adaptor: ObsAdaptor  # converts the environment's observations to the network's space
     news: str  # differences from training, as one line; empty if there are none
 
 
@@ -37,12 +37,12 @@ def fit_policy(
 ) -> FittedPolicy:
     """Fit a checkpoint's policy, or another of its networks, to an environment with these spaces.
 
-    New features are ignored, and entities of new types are hidden from all others, so that these act as they learned to. New
-    actions and choices start as `enn_ppo.checkpoints.transfer` says, always with the same weights. `env` is the environment's
-    name, for messages; `network` is `policy` or one of the checkpoint's `more_weights`.
+    New features are ignored, and entities of new types are hidden from known ones, so that actors behave as trained. New actions
+    and choices are initialised as in `enn_ppo.checkpoints.transfer`, with a fixed seed. `env` is the environment's name, for
+    messages; `network` is `policy` or one of the checkpoint's `more_weights`.
 
     Raises:
-        ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
+        ValueError: the environment lacks an entity type, feature or action of the policy; the message names the first.
     """
     saved = load_net(checkpoint, network, device)
     return fit_net(saved, obs_space, action_space, device, f"checkpoint {checkpoint.path}", env)
@@ -56,13 +56,13 @@ def fit_net(
     name: str,
     env: str,
 ) -> FittedPolicy:
-    """Fit a network, called `name` in messages; see `fit_policy`. If nothing has changed, it is that network itself."""
+    """Fit a network, called `name` in messages; see `fit_policy`. Equal spaces return the network itself."""
     seen, adaptor, news = adapt_spaces(saved.obs_space, saved.action_space, obs_space, action_space, name=name, env=env)
     spaces = spaces_to_dict(saved.obs_space, saved.action_space), spaces_to_dict(seen, action_space)
     if spaces_difference(*spaces) is None:
         return FittedPolicy(saved.to(device), adaptor, news)
     config = saved.config
-    if config.relpos.kind != "none":  # types that nobody sees need no position features
+    if config.relpos.kind != "none":  # hidden types need no position features
         excluded = tuple(dict.fromkeys((*config.relpos.exclude_entities, *adaptor.hidden)))
         config = replace(config, relpos=replace(config.relpos, exclude_entities=excluded))
     with torch.random.fork_rng(devices=[]):
@@ -81,16 +81,16 @@ def adapt_spaces(
     name: str,
     env: str,
 ) -> tuple[ObsSpace, ObsAdaptor, str]:
-    """Fit the spaces of training to those of an environment, which may have gained something since.
+    """Fit the spaces of training to those of an environment whose spaces may have grown since.
 
-    `name` is that of the policy in messages, such as "checkpoint out/a/checkpoints/step_000000000100", `env` the environment's.
+    `name` is the policy in messages, such as "checkpoint out/a/checkpoints/step_000000000100", and `env` the environment.
 
     Returns:
-        The observation space of a network there: known types with their known features, and new types as they are; a
-        conversion of observations to that space, which hides the new types; differences from training, as one line.
+        The network's observation space (known types with their known features, and all new types); a conversion of observations
+        to that space, which hides the new types; the differences from training, as one line.
 
     Raises:
-        ValueError: the environment does not show what the policy needs, or does not take its actions; names the first.
+        ValueError: the environment lacks an entity type, feature or action of the policy; the message names the first.
     """
     try:
         entities = {
@@ -115,5 +115,5 @@ def adapt_spaces(
 
 
 def _known_features(known: Entity, now: Entity) -> Entity:
-    """The features that are known, of the kind that they have now."""
+    """The known features, with their present kinds."""
     return Entity(known.features, {name: kind for name, kind in now.kinds.items() if name in known.features})

@@ -1,4 +1,4 @@
-"""Networks from checkpoints."""
+"""Loading networks from checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def select_device(name: str) -> torch.device:
     """The torch device of the setting `device`: `auto`, `cpu` or `cuda`.
 
     Raises:
-        ValueError: `cuda`, and there is no GPU.
+        ValueError: `cuda` is set and there is no GPU.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,7 +35,7 @@ def select_device(name: str) -> torch.device:
 
 
 def saved_config(checkpoint: Checkpoint) -> TrainConfig:
-    """Settings of the run that a checkpoint belongs to.
+    """Read the settings of the run that a checkpoint belongs to.
 
     Raises:
         ValueError: this version does not know a setting, or does not allow its value.
@@ -50,7 +50,7 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
 
 
 def set_determinism(on: bool) -> None:
-    """Set whether torch uses deterministic algorithms only, in this process."""
+    """Set whether torch uses only deterministic algorithms in this process."""
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
     if on != torch.are_deterministic_algorithms_enabled():  # setting it imports torch's compiler, which takes a second
@@ -58,14 +58,14 @@ def set_determinism(on: bool) -> None:
 
 
 def load_policy(checkpoint: Checkpoint, device: torch.device) -> RogueNet:
-    """The policy of a checkpoint, for the spaces that it was trained with."""
+    """Load the policy of a checkpoint, with the spaces of its training."""
     return load_net(checkpoint, device=device).to(device)
 
 
 def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.device = CPU) -> RogueNet:
-    """A network of a checkpoint, on the CPU: `policy`, or one of `more_weights`, which have the names of their settings.
+    """Load a network of a checkpoint to the CPU: `policy`, or one of `more_weights`, which are named like their settings.
 
-    If `device`, where it will run, does not support its precision, it is fp32.
+    The precision becomes fp32 if `device`, where the network will run, does not support its setting.
 
     Raises:
         ValueError: settings or weights do not fit this version's network.

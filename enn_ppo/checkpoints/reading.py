@@ -26,9 +26,9 @@ from enn_ppo.checkpoints.stored_values import decode
 FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
 
 POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
-FILES = (POLICY, CONFIG, SPACES, TRAINER)  # that every checkpoint has
+FILES = (POLICY, CONFIG, SPACES, TRAINER)  # required in every checkpoint
 SUMMARY = "summary.json"  # {"seconds": ..., "score": ...}
-WEIGHTS = ".safetensors"  # of further networks, beside the policy
+WEIGHTS = ".safetensors"  # suffix of the weights of further networks
 ABOUT = "agent.json"  # {"format": ..., "step": ...}
 AGENT_FILES = (ABOUT, POLICY, CONFIG, SPACES)  # in an agent file
 LATEST, BEST = "latest", "best"
@@ -36,30 +36,32 @@ _STEP_FOLDER = re.compile(r"step_(\d{12,})")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be saved, found or read. The message says which, why, and what can be used instead."""
+    """A checkpoint cannot be saved, found or read. The message says which, why, and names an alternative."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """One checkpoint as it was saved. Every tensor is on the CPU."""
+    """A checkpoint in memory. Every tensor is on the CPU."""
 
     path: Path  # its step folder
     step: int  # environment steps trained so far
     policy: dict[str, Tensor]
     config: dict[str, Any]  # tuples have become lists, as in every YAML and JSON file
     spaces: dict[str, Any]
-    trainer: dict[str, Any]  # exactly as given to `save_checkpoint`, NumPy arrays and tuples included; agents have none
+    trainer: dict[
+        str, Any
+    ]  # exactly as given to `save_checkpoint`, with NumPy arrays and tuples; empty for agent files
     more_weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # network -> weights
-    seconds: float | None = None  # spent training; None: not known
-    score: float | None = None  # None: not known
+    seconds: float | None = None  # training time; None: unknown
+    score: float | None = None  # None: unknown
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
 
     Raises:
-        CheckpointError: there is none, it is of another format, or a file of it is missing, cut short or not data; names
-            the file and the cause, and the newest complete checkpoint beside it.
+        CheckpointError: the checkpoint does not exist, has another format, or a file is missing, cut short or not data; the
+            message names the file, the cause, and the newest complete checkpoint beside it.
     """
     folder = resolve_checkpoint(path)
     try:
@@ -71,21 +73,21 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_checkpoint_or_agent(path: Path) -> Checkpoint:
-    """Read a checkpoint from any path that `resolve_checkpoint` takes, or an agent file, which has no state of the trainer.
+    """Read a checkpoint from any path that `resolve_checkpoint` takes, or an agent file, which has no trainer state.
 
     Raises:
-        CheckpointError: as in `load_checkpoint`; or the file is no agent, is damaged, or of another format.
+        CheckpointError: as in `load_checkpoint`; or the file is no agent file, is damaged, or has another format.
     """
     return _read_agent(path) if path.is_file() else load_checkpoint(path)
 
 
 def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
-    """Read a checkpoint of each run: those of the newest step that all have complete.
+    """Read one checkpoint of each run, at the newest step at which all runs have a complete checkpoint.
 
     Policies that train together save one after the other, so after a crash in between some have a newer checkpoint.
 
     Raises:
-        CheckpointError: a run is not there, or there is no such step.
+        CheckpointError: a run does not exist, or there is no such step.
     """
     for run_dir in run_dirs:
         if not (run_dir / "checkpoints").is_dir():
@@ -103,21 +105,21 @@ def load_common(run_dirs: Sequence[Path]) -> list[Checkpoint]:
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """List the run directories of policies that train together; empty if `directory` is itself that of a run, or missing."""
+    """List the run directories of policies that train together; empty if `directory` is itself a run directory, or missing."""
     if not directory.is_dir() or (directory / "checkpoints").exists():
         return []
     return sorted(entry for entry in directory.iterdir() if (entry / "checkpoints").is_dir())
 
 
 def resolve_checkpoint(path: Path) -> Path:
-    """Find the step folder that `path` means.
+    """Find the step folder of a checkpoint.
 
     Args:
-        path: a run directory, its `checkpoints` folder, `checkpoints/latest` or `best`, or a step folder. Where `latest`
-            is missing or leads nowhere, the newest checkpoint that loads is used, with a warning.
+        path: a run directory, its `checkpoints` folder, `checkpoints/latest` or `best`, or a step folder. If `latest` is missing
+            or broken, the newest checkpoint that loads is used, with a warning.
 
     Raises:
-        CheckpointError: there is none; says what was looked for and what is there.
+        CheckpointError: there is no checkpoint; the message says what was looked for and what exists.
     """
     path = Path(path)
     if path.is_dir():
@@ -157,7 +159,7 @@ def link_target(path: Path) -> Path | None:
 
 
 def read_summary(folder: Path) -> tuple[float | None, float | None]:
-    """Read a checkpoint's seconds and score; None if not known or damaged, so that saving does not fail."""
+    """Read a checkpoint's seconds and score; None if unknown or damaged, so that saving does not fail."""
     try:
         seconds, score = _read_part(folder / SUMMARY)
         return seconds, score
@@ -166,7 +168,7 @@ def read_summary(folder: Path) -> tuple[float | None, float | None]:
 
 
 def is_agent(file: Path) -> bool:
-    """Whether a file is an agent of any version."""
+    """Whether a file is an agent file of any version."""
     try:
         with zipfile.ZipFile(file) as archive:
             return set(AGENT_FILES) <= set(archive.namelist())
@@ -221,13 +223,13 @@ def _read_agent(file: Path) -> Checkpoint:
 
 
 def _read_part(file: Path | zipfile.Path) -> Any:
-    """Read a file of a checkpoint or an agent.
+    """Read a file of a checkpoint or an agent file.
 
     Returns:
-        Of weights: name -> tensor; of `summary.json`: seconds and score; of others: their content as a dictionary.
+        Name -> tensor for weights, seconds and score for `summary.json`, and the content as a dictionary for other files.
 
     Raises:
-        ValueError: it cannot be read; names it and the cause.
+        ValueError: the file cannot be read; the message names it and the cause.
     """
     try:
         data = file.read_bytes()
@@ -240,7 +242,7 @@ def _read_part(file: Path | zipfile.Path) -> Any:
             numbers = (content.get(name) for name in ("seconds", "score"))
             return [None if number is None else float(number) for number in numbers]
         return content
-    except Exception as error:  # a damaged file fails in every way: zip, pickle, JSON, YAML, Unicode, shapes
+    except Exception as error:  # a damaged file can raise many types: zip, pickle, JSON, YAML, Unicode, shapes
         raise ValueError(f"{file.name}: {first_line(error)}") from error
 
 
@@ -251,7 +253,7 @@ def _read_trainer(data: bytes) -> dict[str, Any]:
         named = re.search(r"GLOBAL (\S+)", str(error))
         cause = f"names {named[1]}" if named else "is cut short or holds more than plain values"
         raise ValueError(f"{cause}; refused, because only data is read and no code is run") from error
-    if content.get("format") == FORMAT:  # another one is refused later, with advice
+    if content.get("format") == FORMAT:  # other formats are refused later, with advice
         content |= {"step": int(content["step"]), "trainer": _mapping(decode(content["trainer"]))}
     return content
 
@@ -271,7 +273,7 @@ def _newest_complete(directory: Path) -> Path | None:
 
 
 def _not_there(path: Path) -> str:
-    """The message for a path at which there is no folder."""
+    """The error message for a path that is no folder."""
     if path.is_file():
         hint = "; it is an agent that enn_ppo.export wrote, which load_agent and enn_ppo.serve take"
         return f"{path} is a file: give a run directory, its checkpoints folder, or a step folder" + (
@@ -291,7 +293,7 @@ def _not_there(path: Path) -> str:
 
 
 def _nothing_in(path: Path, home: Path) -> str:
-    """The message for a folder without a complete checkpoint."""
+    """The error message for a folder without a complete checkpoint."""
     if damaged := step_folders(home):
         try:
             _read_folder(damaged[0][1])
@@ -303,6 +305,6 @@ def _nothing_in(path: Path, home: Path) -> str:
 
 
 def _listing(names: Sequence[str], most: int = 8) -> str:
-    """Some of the names, for the end of a message."""
+    """At most `most` of the names, for the end of a message."""
     shown = ", ".join(names[:most]) or "nothing"
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

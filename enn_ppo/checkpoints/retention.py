@@ -1,4 +1,4 @@
-"""Rules about which checkpoints of a run are kept. Pure functions, which touch no file."""
+"""Rules about which checkpoints of a run are kept, as pure functions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Saved(NamedTuple):
     """A checkpoint, as `which_to_remove` needs it."""
 
     step: int  # environment steps trained
-    seconds: float | None = None  # spent training; None: not known
-    score: float | None = None  # higher is better; None: not known, or not yet
+    seconds: float | None = None  # training time; None: unknown
+    score: float | None = None  # higher is better; None: unknown, or not evaluated yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Rules about which checkpoints are kept; one reason is enough. See the settings of the same names.
+    """Rules for keeping checkpoints; a checkpoint is kept if any rule holds. See the settings of the same names.
 
     Args:
-        keep_last: number of newest ones, at least 1.
-        keep_best: number of those with the highest scores; of equal ones the later is kept. At least 0.
-        keep_every_minutes: the first one after each of these intervals of training time. Greater than 0; None: none.
+        keep_last: number of newest checkpoints, at least 1.
+        keep_best: number of checkpoints with the highest scores, at least 0; the later of equal ones counts as better.
+        keep_every_minutes: keeps the first checkpoint after each of these intervals of training time. Greater than 0; None: none.
         protected: steps of checkpoints that are being evaluated.
 
     Raises:
@@ -53,20 +53,20 @@ def which_to_remove(saved: Iterable[Saved], now: int, retention: Retention) -> s
         saved: all checkpoints, in any order; their steps differ.
         now: step of the last save, which is kept. Later checkpoints were abandoned when the run was resumed from an earlier
             one: they never count as best, and are kept only if there are fewer than `keep_last` others.
-        retention: which to keep.
+        retention: the rules.
     """
     all_saved = sorted(saved, key=lambda each: each.step, reverse=True)
     ours = [each for each in all_saved if each.step <= now]
     abandoned = [each for each in all_saved if each.step > now]
     stays = {each.step for each in (ours + abandoned)[: retention.keep_last]}
     stays |= {each.step for each in best_of(ours)[: retention.keep_best]}
-    if minutes := retention.keep_every_minutes:  # `ours` begins with the newest, so the first of every period is left
+    if minutes := retention.keep_every_minutes:  # newest first, so the oldest checkpoint of each interval wins
         periods = {int(each.seconds / (60 * minutes)): each.step for each in ours if each.seconds is not None}
         stays |= {step for period, step in periods.items() if period > 0}
     return {each.step for each in all_saved} - stays - set(retention.protected) - {now}
 
 
 def best_of(saved: Iterable[Saved]) -> list[Saved]:
-    """Checkpoints that have a score, the best first; of equal ones the later first."""
+    """Checkpoints with a score, best first; of equal scores, the later checkpoint first."""
     scored = [each for each in saved if each.score is not None and not math.isnan(each.score)]
     return sorted(scored, key=lambda each: (each.score, each.step), reverse=True)

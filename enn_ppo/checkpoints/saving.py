@@ -71,9 +71,9 @@ def save_checkpoint(
         spaces: plain values that JSON can hold.
         trainer: nested dicts, lists and tuples of str, bytes, int of any size, float, bool, None, tensors, NumPy arrays
             and NumPy scalars. All come back with their type, dtype and shape.
-        retention: which checkpoints stay.
-        more_weights: name of another network, such as `value_net` -> its weights; each has a file of its own.
-        seconds: of training so far, for `keep_every_minutes`.
+        retention: rules about which checkpoints are kept.
+        more_weights: name of another network, such as `value_net` -> its weights; each is a separate file.
+        seconds: training time so far, for `keep_every_minutes`.
         score: for `keep_best` and the link `best`; higher is better. None: not known yet; see `record_score`.
 
     Returns:
@@ -108,7 +108,7 @@ def save_checkpoint(
             if folder.exists():
                 if (
                     link_target(latest) == folder
-                ):  # two folders cannot be exchanged at once: meanwhile there is a spare one
+                ):  # two folders cannot be swapped atomically: `latest` points to a spare copy meanwhile
                     _write_folder(directory / _SPARE, files)
                     _point(latest, directory / _SPARE)
                 _remove(folder)
@@ -156,10 +156,10 @@ def record_score(directory: Path, step: int, score: float) -> None:
 
 
 def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
-    """Write the policy of a checkpoint, and all that is needed to play it, into one file: a zip archive without compression.
+    """Write a checkpoint's policy, settings and spaces into one file: a zip archive without compression.
 
     Raises:
-        CheckpointError: the file cannot be written, or exists and is no agent.
+        CheckpointError: the file cannot be written, or exists and is no agent file.
     """
     if file.is_file() and not is_agent(file):
         raise CheckpointError(f"{file} is there already and is no agent, so it is not replaced; name another file")
@@ -172,7 +172,7 @@ def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():
-            archive.writestr(zipfile.ZipInfo(name), data)  # without a time: the same policy gives the same file
+            archive.writestr(zipfile.ZipInfo(name), data)  # without a timestamp: the same policy gives the same file
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, whole.getvalue())
@@ -182,7 +182,7 @@ def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
 
 
 def what_is_there(directory: Path) -> str:
-    """From which checkpoint in this folder a run can be resumed, as the end of a message."""
+    """The end of an error message: the checkpoint in this folder from which the run can be resumed."""
     link = link_target(directory / LATEST)
     if link is None:
         return f"there is no `{LATEST}` yet"
@@ -244,7 +244,7 @@ def _rename(path: Path, target: Path) -> None:
 
 def _remove(folder: Path) -> None:
     retired = folder.with_name(_OLD)
-    _rename(folder, retired)  # so that no step folder is ever seen half deleted
+    _rename(folder, retired)  # atomic: no step folder is ever half deleted
     shutil.rmtree(retired)
 
 
@@ -257,7 +257,7 @@ def _point(link: Path, folder: Path) -> None:
 
 
 def _point_best(directory: Path, saved: Iterable[Saved]) -> None:
-    """Make the link `best` point to the one with the highest score; remove it if none has a score."""
+    """Make the link `best` point to the checkpoint with the highest score; remove the link if there are no scores."""
     best = best_of(saved)
     if not best:
         (directory / BEST).unlink(missing_ok=True)
@@ -270,7 +270,7 @@ def _saved(directory: Path) -> list[Saved]:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the leftovers of saves that did not end, except a folder that `latest` points to."""
+    """Remove the leftovers of interrupted saves, except a folder that `latest` points to."""
     in_use = link_target(directory / LATEST)
     for leftover in list(directory.glob(".saving_*")):
         if leftover.is_symlink():

@@ -1,8 +1,8 @@
-"""Nested plain values and arrays as types that `torch.load(weights_only=True)` reads, and back exactly.
+"""Lossless encoding of nested plain values and arrays as types that `torch.load(weights_only=True)` reads.
 
-A NumPy array, a NumPy scalar, bytes or a very large int becomes a tagged dictionary; other values stay as they are. With
-torch's `safe_globals` NumPy arrays could be read as they are, but a value that cannot be stored would be found only at loading;
-here it is found at saving, and the error names its place.
+A NumPy array, a NumPy scalar, bytes or a very large int becomes a tagged dictionary; other values stay unchanged. Torch's
+`safe_globals` could read NumPy arrays directly, but a value that cannot be stored would be noticed only at loading; `encode`
+raises at saving, and the error names the value's place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 _TAG = "__enn_ppo__"  # marks a dictionary that stands for another value
 _PLAIN = (str, float, bool, type(None))
-_BIG = 2000  # bits; the pickle that weights_only reads ends at 255 bytes per int
+_BIG = 2000  # bits; `weights_only` reads integers of up to 255 bytes
 
 
 def encode(value: Any, where: str) -> Any:
@@ -28,7 +28,7 @@ def encode(value: Any, where: str) -> Any:
         where: name of `value` in errors; keys and indices are appended.
 
     Raises:
-        ValueError: it holds a value of another type; the message says where.
+        ValueError: a value has another type; the message names its place.
     """
     kind = type(value)  # exact types: a subclass (an enum, a named tuple) would not come back as itself
     if kind in _PLAIN or (kind is int and value.bit_length() <= _BIG):
@@ -61,7 +61,7 @@ def encode(value: Any, where: str) -> Any:
             _TAG: "scalar" if isinstance(value, np.generic) else "array",
             "dtype": descr,
             "shape": list(array.shape),
-            # the memory order decides the order of sums, and so the last bits of a resumed run
+            # the memory order affects the order of sums, and so the last bits of a resumed run
             "order": "F" if array.flags.fnc else "C",
             "data": _byte_tensor(array.tobytes("A")),
         }
@@ -94,7 +94,7 @@ def decode(value: Any) -> Any:
             return value["data"].numpy().tobytes()
         case "array" | "scalar" as kind:
             dtype = np.lib.format.descr_to_dtype(value["dtype"])
-            if dtype.hasobject:  # never turn bytes of a file into pointers
+            if dtype.hasobject:  # bytes of a file must not become object pointers
                 raise ValueError(f"holds an array of dtype {dtype}")
             data = bytearray(value["data"].numpy().tobytes())
             array = np.ndarray(value["shape"], dtype, data, order=value["order"]).copy("K")

@@ -2,18 +2,18 @@
 
 Weights are matched by name, in any order. New parts are initialised so that the policy acts as before, if possible:
 
-    feature                 columns of weights 0: the policy acts the same. Its statistics are measured before it is learned
+    feature                 weight columns of 0: the policy acts the same. Its statistics are measured before training
     feature of a type       the type's vector becomes the bias of the LayerNorm that ends the embedding, whose weights are 0:
-      that had none           the same
+      without features        the policy acts the same
     value of a category     the mean of the known values' rows
-    choice of an action     the mean of the known choices' rows, so that its logit is the mean of theirs: it is never more
-                              likely than 1 / choices, and the odds between the others stay what they were
-    choice of nobody        a key of zeros
-    entity type, action,    as in a new network: no weights can hide a new entity from the others
+    choice of an action     the mean of the known choices' rows, so that its logit is the mean of theirs: its probability is
+                              at most 1 / choices, and the odds between known choices stay the same
+    choice of no entity     a key of zeros
+    entity type, action,    as in a new network: no weights can hide a new entity from known ones
       number of an action
 
-The optimizer's averages move in the same way. Those that are new within a tensor are 0 for the gradient, and for its square the
-mean of the known ones: from 0, Adam would take steps several times as long as meant until they have grown.
+The optimizer's moment estimates are transferred in the same way. New entries within a tensor are 0 for the gradient and the mean
+of the known ones for its square: from 0, Adam's first steps would be several times too long.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from rogue_net.config import RogueNetConfig
 from rogue_net.normalization import RunningNorm
 from rogue_net.weight_names import Axis, Weight, weight_names
 
-#: Settings of a network that may change: those that decide nothing about what it computes but for noise while learning.
+#: Settings of a network that may change, since they do not affect its outputs, except by dropout.
 FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend", "precision")
 
 
 class Move(NamedTuple):
-    """The part of a checkpoint's tensor that a tensor of the network is loaded from."""
+    """Mapping of entries of a checkpoint's tensor to entries of the network's tensor."""
 
     source: str  # name in the checkpoint's state dict
-    taken: tuple[Tensor, ...]  # places along each axis of the source
-    places: tuple[Tensor, ...]  # along each axis of the tensor, as many in all
+    taken: tuple[Tensor, ...]  # indices along each axis of the checkpoint's tensor
+    places: tuple[Tensor, ...]  # indices along each axis of the network's tensor, as many as in `taken`
 
     def __call__(self, source: Tensor, background: Tensor) -> Tensor:
-        """The tensor: values of the source, and `background` elsewhere."""
+        """The network's tensor: entries of the source, and of `background` elsewhere."""
         result, grid = background.clone(), _grid(self.places)
         result[grid] = source[_grid(self.taken)].to(result).reshape(result[grid].shape)
         return result
@@ -65,13 +65,13 @@ class Transferred:
 
     net: RogueNet
     news: tuple[str, ...]  # a line for each entity type, feature, action or choice that is new
-    changed: str | None  # first difference of the spaces, with which saved environments cannot be used
+    changed: str | None  # first difference of the spaces, because of which saved environments cannot be restored
     moves: Mapping[str, Move]  # tensor of the network -> its source; new tensors have none
     parameters: tuple[str, ...]  # names of the checkpoint's parameters, in the order of its optimizer
 
     @property
     def unmeasured(self) -> Mapping[str, list[int]]:
-        """Normalization -> its features without statistics."""
+        """Normalization module -> indices of its features without statistics."""
         missing = {}
         for name, module in self.net.named_modules():
             if isinstance(module, RunningNorm):
@@ -81,7 +81,7 @@ class Transferred:
         return {name: places for name, places in missing.items() if places}
 
     def measure(self, batch: ObsBatch, ranks: Ranks = ALONE) -> None:
-        """Set the statistics of new features to those of a rollout; the others keep theirs, so the policy acts as before."""
+        """Set the statistics of new features from a rollout; known features keep theirs, so the policy acts as before."""
         sample = copy.deepcopy(self.net)
         for module in sample.modules():
             if isinstance(module, RunningNorm):
@@ -105,17 +105,17 @@ def transfer_weights(net: RogueNet, checkpoint: Checkpoint, env: str, network: s
     `network` is `policy` or one of the checkpoint's `more_weights`; `env` is the environment's name, for errors.
 
     Raises:
-        ValueError: the environment misses something that the checkpoint has, or has it of another kind, or the networks
-            differ in settings; the message names it. The network is unchanged.
+        ValueError: the environment lacks a part of the checkpoint's spaces, or has it of another kind, or the networks differ in
+            settings; the message names the difference. The network is unchanged.
     """
     section = "net" if network == "policy" else network
     return transfer_from(load_net(checkpoint, network), net, f"checkpoint {checkpoint.path}", env, section)
 
 
 def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: str = "net") -> Transferred:
-    """Load the weights of another network, `saved`, which is on the CPU; see `transfer_weights`.
+    """Load the weights of the network `saved`, which is on the CPU; see `transfer_weights`.
 
-    Errors call it `name`, and the settings of both networks `section`.
+    Errors call `saved` by `name`, and the networks' settings by `section`.
     """
     try:
         news = gains(saved.obs_space, saved.action_space, net.obs_space, net.action_space)
@@ -139,7 +139,7 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
 
 
 def untransferred(net: RogueNet) -> Transferred:
-    """The result for a network that the checkpoint does not have."""
+    """The result for a network that is missing in the checkpoint."""
     return Transferred(net, (), None, {}, ())
 
 
@@ -151,10 +151,10 @@ def transfer_optimizer(
     Args:
         optimizer: AdamW of the parameters of `networks`, in this order; changed in place.
         saved: `state_dict()` of the checkpoint's optimizer, of the same networks or the first of them.
-        networks: to which the parameters belong.
+        networks: transfer results of the networks in the optimizer, in order.
     """
     state: dict[int, dict[str, Any]] = {}
-    number = first = 0  # parameters are numbered through all networks
+    number = first = 0  # parameters are numbered across networks
     for network in networks:
         before = {name: saved["state"].get(first + i) for i, name in enumerate(network.parameters)}
         for name, parameter in network.net.named_parameters():
@@ -167,7 +167,7 @@ def transfer_optimizer(
 
 
 def _moved_average(kind: str, value: Any, move: Move, parameter: Tensor) -> Any:
-    if not isinstance(value, Tensor) or value.dim() == 0:  # the number of steps
+    if not isinstance(value, Tensor) or value.dim() == 0:  # Adam's step count
         return copy.deepcopy(value)
     background = torch.zeros(parameter.shape, dtype=value.dtype)
     return move(value, background + value.mean() if kind == "exp_avg_sq" else background)
@@ -182,10 +182,10 @@ def gains(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
 ) -> list[str]:
-    """A line for each entity type, feature, action and choice that is new.
+    """Describe each new entity type, feature, action and choice in a line.
 
     Raises:
-        ValueError: one is missing, or of another kind; the message names it.
+        ValueError: a known one is missing, or of another kind; the message names it.
     """
     lines: list[str] = []
     _check_present("entity type", known.entities, obs_space.entities)
@@ -228,7 +228,7 @@ def _check_present(what: str, known: Collection[str], now: Collection[str], owne
 
 
 def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
-    """The settings that matter for the entity types of `saved`."""
+    """The settings that affect the entity types of `saved`."""
     settings = {name: value for name, value in flatten(to_dict(config)).items() if name not in FREE}
     excluded = config.relpos.exclude_entities
     return settings | {"relpos.exclude_entities": [name for name in saved.obs_space.entities if name in excluded]}
@@ -238,7 +238,7 @@ def _settings(config: RogueNetConfig, saved: RogueNet) -> dict[str, Any]:
 
 
 def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str, Move]:
-    """Tensor of a network -> its source."""
+    """Name of a network's tensor -> its source in the checkpoint."""
     sources = {weight.key: name for name, weight in before.items()}
     moves = {}
     for name, weight in now.items():
@@ -253,7 +253,7 @@ def _moves(before: Mapping[str, Weight], now: Mapping[str, Weight]) -> dict[str,
 
 
 def _common(before: Axis, now: Axis) -> tuple[Tensor, Tensor]:
-    """Indices of the labels that two axes have in common, in the order of the second: in the first, and in the second."""
+    """Indices in `before` and in `now` of the labels that both axes have, in the order of `now`."""
     place_before = {label: place for place, label in enumerate(before)}
     common = [(place_before[label], place) for place, label in enumerate(now) if label in place_before]
     places = torch.tensor(common, dtype=torch.int64).reshape(-1, 2)
@@ -278,7 +278,9 @@ def _moved_weights(saved: RogueNet, net: RogueNet, moves: Mapping[str, Move]) ->
         source = before[move.source] if move else None
         if (weight.owner, weight.name) not in owners:
             background = fresh
-        elif weight.name in featureless and weight.part != "vector":  # of the layers, only the last bias has an effect
+        elif (
+            weight.name in featureless and weight.part != "vector"
+        ):  # zero weights: only the last layer's bias has an effect
             background = torch.zeros_like(fresh) if weight.part == "project.2.weight" else fresh
         elif weight.new == "fresh":
             background = fresh

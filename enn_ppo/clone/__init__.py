@@ -1,1 +1,1 @@
-"""Behavioural cloning: a policy from recordings, by `python -m enn_ppo.clone`."""
+"""Behavioural cloning from recordings, by `python -m enn_ppo.clone`."""

@@ -1,4 +1,4 @@
-"""Behavioural cloning: a policy learns from recordings to do what was done, and its values what came of it.
+"""Behavioural cloning: a policy imitates recorded actions, and its value function learns the recorded returns.
 
 python -m enn_ppo.clone data=expert.arrow env=MineSweeper
 """
@@ -38,20 +38,20 @@ class CloneResult(NamedTuple):
     """A finished clone."""
 
     run_dir: Path
-    metrics: Row  # of the pass that was kept
+    metrics: Row  # of the pass whose weights were kept
     policy: RogueNet
 
 
 def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
-    """Learn a policy from recordings, and save it as a run that has trained for 0 steps: evaluate it, or resume it.
+    """Learn a policy from recordings, and save it as a run with 0 training steps, which can be evaluated or resumed.
 
     Args:
         config: every setting.
         env: the environment, as in `train`.
 
     Raises:
-        ValueError: a setting, a recording, the environment or the run directory is not as it must be.
-        Interrupted: after Ctrl-C or SIGTERM; the clone was saved as it was after the last pass.
+        ValueError: a setting, a recording, the environment or the run directory is invalid.
+        Interrupted: after Ctrl-C or SIGTERM; the weights after the last pass were saved.
     """
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
@@ -97,10 +97,10 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
 
 
 def _prepare(config: CloneConfig, run_dir: Path) -> None:
-    """Create the run directory, with `config.yaml` (as training does), `clone.yaml` and an empty `clone.jsonl`.
+    """Create the run directory with `config.yaml`, `clone.yaml` and an empty `clone.jsonl`.
 
     Raises:
-        ValueError: the directory holds a run, and `overwrite` is not set, or it cannot be written.
+        ValueError: the directory holds a run and `overwrite` is not set, or the directory cannot be written.
     """
     prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite)
     cloning = {name: value for name, value in to_dict(config).items() if name in ("data", "clone")}
@@ -113,10 +113,10 @@ def _prepare(config: CloneConfig, run_dir: Path) -> None:
 
 
 def _log(row: Row, config: CloneConfig, path: Path) -> None:
-    """Print and store the metrics of a pass.
+    """Print the metrics of a pass, and append them to `path`.
 
     Raises:
-        ValueError: they cannot be stored.
+        ValueError: the file cannot be written.
     """
     try:
         with open(path, "a") as file:
@@ -124,7 +124,7 @@ def _log(row: Row, config: CloneConfig, path: Path) -> None:
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error}; nothing was saved") from error
     shown = ["loss", "log_prob", "value_loss", "holdout_loss", "holdout_log_prob", "holdout_value_loss"]
-    if config.clone.loss == "cross_entropy":  # the loss is -log_prob: it is not shown twice
+    if config.clone.loss == "cross_entropy":  # the loss is -log_prob, which need not be shown twice
         shown = [name for name in shown if "log_prob" not in name]
     numbers = "  ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
     _say(f"pass {row['epoch']}: {numbers}")
@@ -135,6 +135,6 @@ def _say(text: str) -> None:
 
 
 def _still_falls(rows: Sequence[Row]) -> bool:
-    """Whether the held-out loss of the last pass is the lowest, by more than a thousandth of that before."""
+    """Whether the last pass lowered the best held-out loss by more than a thousandth."""
     losses = [float(loss) for row in rows if (loss := row.get("holdout_loss")) is not None]
     return len(losses) > 1 and losses[-1] < min(losses[:-1]) - 1e-3 * abs(losses[-2])

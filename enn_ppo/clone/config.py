@@ -15,11 +15,11 @@ Loss = Literal["cross_entropy", "kl", "log_prob"]
 
 @dataclass(frozen=True, kw_only=True)
 class CloningConfig:
-    """Settings of learning from recordings."""
+    """Settings of behavioural cloning."""
 
     loss: Loss = "cross_entropy"
-    """What of the recording is imitated: `cross_entropy`: the actions; `kl`: the probabilities of all choices, where logits were
-    recorded; `log_prob`: the log-probabilities of the actions, by their squared error."""
+    """Loss of the policy: `cross_entropy` of the recorded actions; `kl`, the divergence from the recorded probabilities, which
+    needs recorded logits; `log_prob`, the squared error of the actions' log-probabilities."""
     epochs: PositiveInt = 20
     """Passes over the recorded frames."""
     batch_size: PositiveInt = 512
@@ -29,14 +29,14 @@ class CloningConfig:
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay per unit of learning rate."""
     max_grad_norm: PositiveFloat = 1.0
-    """The gradient's 2-norm is scaled down to this."""
+    """Largest 2-norm of the gradient; a larger gradient is scaled down."""
     vf_coef: NonNegativeFloat = 0.5
-    """Weight of the value loss: values learn the recorded returns, discounted by `ppo.gamma`."""
+    """Weight of the value loss, the error to the recorded returns, discounted by `ppo.gamma`."""
     holdout: HalfOpenUnitInterval = 0.1
-    """Share of the episodes that are not learned from, and tell how well the clone does."""
+    """Fraction of the episodes that are held out of training to measure the loss."""
     patience: PositiveInt | None = None
-    """Cloning ends after so many passes in which the loss of the held-out episodes has not fallen, and the best pass is kept.
-    null: all passes, and the last is kept."""
+    """Early stopping: cloning ends after this many passes without a lower held-out loss, and keeps the weights of the best pass.
+    null: all passes, and the last weights are kept."""
 
     def __post_init__(self) -> None:
         check_fields(self, "clone.")
@@ -46,12 +46,12 @@ class CloningConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CloneConfig(TrainConfig):
-    """Settings of cloning, and of the training that may go on from the clone."""
+    """Settings of cloning, and of later training that starts from the clone."""
 
     data: str | list[str]
     """Recorded file, or a list of them."""
     clone: CloningConfig = field(default_factory=CloningConfig)
-    """How the policy learns from them."""
+    """Behavioural cloning."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,5 +68,5 @@ class CloneConfig(TrainConfig):
 
     @property
     def training(self) -> TrainConfig:
-        """The settings of the training that may go on from the clone."""
+        """The settings of later training that starts from the clone."""
         return TrainConfig(**{each.name: getattr(self, each.name) for each in dataclasses.fields(TrainConfig)})

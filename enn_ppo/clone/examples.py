@@ -1,4 +1,4 @@
-"""Training examples of behavioural cloning: recorded frames with their returns, and held-out episodes."""
+"""Data of behavioural cloning: recorded frames with their returns, for training and held out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from entity_gym.spaces import ObsSpace
 
 @dataclass(frozen=True, kw_only=True)
 class Examples(RecordedFrames):
-    """B recorded frames, and the targets of their values."""
+    """B recorded frames, and the regression targets of their values."""
 
     value_targets: Tensor  # (B,) float32, NaN where unknown; see `RecordedFrames.returns`
 
     @staticmethod
     def of(frames: RecordedFrames, gamma: float) -> Examples:
-        """Frames with their returns."""
+        """Add returns to recorded frames."""
         return Examples(**vars(frames), value_targets=frames.returns(gamma))
 
     @property
@@ -59,10 +59,10 @@ def load_examples(
 
 
 def hold_out(examples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
-    """Hold out a share of the episodes, drawn with the seed; at least one unless the share is 0.
+    """Hold out a random fraction of the episodes; at least one unless `share` is 0.
 
     Returns:
-        The examples to learn from, and those that are held out.
+        The training examples, and the held-out examples.
 
     Raises:
         ValueError: there is only one episode.

@@ -30,14 +30,14 @@ from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 
-#: Frames that are evaluated at a time where nothing is learned from them.
+#: Largest batch of frames when measuring losses without training.
 FRAMES_AT_ONCE = 8192
 
 
 def frame_weights(examples: Examples, weighting: Weighting) -> tuple[Tensor, Tensor]:
-    """(B,) the weight of each actor in a frame, and (B,) that of the frame's value; both add up to 1, or to 0 without any.
+    """(B,) weight of each actor in a frame, and (B,) weight of the frame's value; both add up to 1, or to 0 without any.
 
-    Actors or frames have equal weights, according to `weighting`. The values of frames with a known return have equal weights.
+    Actors or frames have equal weights, according to `weighting`. Values of frames with a known return have equal weights.
     """
     known = (~examples.value_targets.isnan()).float()
     actors = unit_weights(examples.num_actors, ratio="per_actor", weighting=weighting)
@@ -45,10 +45,10 @@ def frame_weights(examples: Examples, weighting: Weighting) -> tuple[Tensor, Ten
 
 
 def match_scales(state: TrainState, learned: Examples, held_out: Examples) -> tuple[Examples, Examples]:
-    """Measure the input statistics, and the scale of rewards or returns of `ppo.normalize`, on the examples to learn from.
+    """Initialise the input statistics, and the reward or return scale of `ppo.normalize`, from the training examples.
 
     Returns:
-        The examples to learn from, and those that are held out, with targets in the unit of values.
+        The training examples and the held-out examples, with targets in the unit of values.
     """
     learner = state.learner
     assert isinstance(learner, Learner)
@@ -66,7 +66,7 @@ def match_scales(state: TrainState, learned: Examples, held_out: Examples) -> tu
 
 
 def _measure_rewards(scale: RewardScale, examples: Examples, gamma: float) -> float:
-    """Measure the reward scale on all episodes; returns the standard deviation."""
+    """Initialise the reward scale from all episodes, and return its standard deviation."""
     order = torch.argsort(examples.step, stable=True)
     order = order[torch.argsort(examples.episode[order], stable=True)]
     is_last = torch.cat([examples.episode[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
@@ -87,8 +87,8 @@ def learn(
     """Train `model` to imitate the recorded actions.
 
     Args:
-        model: changed in place; its input statistics are measured already.
-        learned: examples to learn from.
+        model: changed in place; its input statistics are initialised already.
+        learned: training examples.
         held_out: examples to measure after each pass; may be empty.
         config: settings of cloning.
         log: called with the metrics of each pass.
@@ -132,7 +132,7 @@ def _learn_once(
     epoch: int,
     generator: torch.Generator,
 ) -> Row:
-    """One pass over the examples. Returns means over its minibatches."""
+    """Do one pass over the examples. Returns means over its minibatches."""
     schedule = parse_schedule("clone.lr", cloning.lr)
     device = model.value_head.deviation.device
     minibatches = torch.randperm(len(examples), generator=generator).tensor_split(
@@ -190,5 +190,5 @@ def _losses(model: ActorCritic, examples: Examples, actors: Tensor, values: Tens
 
 
 def _parts(examples: Examples) -> list[Examples]:
-    """Consecutive parts of the examples, each small enough for the memory."""
+    """Split the examples into consecutive parts that are small enough for the memory."""
     return examples.split([len(each) for each in torch.split(torch.arange(len(examples)), FRAMES_AT_ONCE)])

@@ -1,6 +1,6 @@
 """The losses of behavioural cloning, as pure functions of tensors.
 
-p is the recorded policy and q the clone. Every loss is a weighted sum over actors; weights that add up to 1 make it a mean.
+p is the recorded policy and q the clone. Every loss is a weighted sum over actors, a mean if the weights add up to 1.
 
 Shapes: A actors, R rows of logits, C choices, n numbers, B frames.
 """
@@ -29,7 +29,7 @@ def log_prob_error(log_probs: Tensor, recorded: Tensor, weights: Tensor) -> Tens
 
     Args:
         log_probs: (A,) of the recorded actions under the clone.
-        recorded: (A,) under the policy that was recorded.
+        recorded: (A,) under the recorded policy.
         weights: (A,).
     """
     return weights.dot((log_probs - recorded).square())
@@ -39,7 +39,7 @@ def choices_kl(logits: Tensor, recorded: Tensor, weights: Tensor) -> Tensor:
     """KL(p ‖ q) of choices: sum_r w_r sum_c p_rc (log p_rc - log q_rc), where terms with p_rc = 0 are 0.
 
     Args:
-        logits: (R, C) log q, -inf where masked; a row may be an actor, or one choice of an actor with C = 1.
+        logits: (R, C) log q, -inf where masked; a row is an actor, or with C = 1 one choice of an actor.
         recorded: (R, C) log p.
         weights: (R,).
     """
@@ -48,15 +48,15 @@ def choices_kl(logits: Tensor, recorded: Tensor, weights: Tensor) -> Tensor:
 
 
 def numbers_kl(logits: Tensor, recorded: Tensor, weights: Tensor) -> Tensor:
-    """KL(p ‖ q) of bounded Gaussians, which is that of the Gaussians before they are bounded.
+    """KL(p ‖ q) of bounded Gaussians, which equals the divergence of the unbounded Gaussians.
 
         sum_a w_a sum_n log σ_q - log σ_p + (σ_p² + (μ_p - μ_q)²) / (2 σ_q²) - 1/2
 
-    Source: Kullback & Leibler 1951; it does not change under the invertible map to the bounds.
+    Source: Kullback & Leibler 1951; the divergence is invariant under the invertible map to the bounds.
 
     Args:
         logits: (A, 2 n) means and then log standard deviations of the clone.
-        recorded: (A, 2 n) of the policy that was recorded.
+        recorded: (A, 2 n) the same of the recorded policy.
         weights: (A,).
     """
     mean, log_std = logits.chunk(2, dim=1)
@@ -73,12 +73,12 @@ def value_error(values: Tensor, returns: Tensor, weights: Tensor, deviation: Ten
         values: (B,) of the clone.
         returns: (B,) NaN where unknown.
         weights: (B,).
-        deviation: () of the returns, as the value head has it.
+        deviation: () the value head's standard deviation of the returns.
     """
     errors = torch.where(returns.isnan(), 0.0, (values - returns.nan_to_num()) / deviation)
     return 0.5 * weights.dot(errors.square())
 
 
 def spread(weights: Tensor, ragged: RaggedTensor) -> Tensor:
-    """(items,) weight of each item: that of its frame, from (B,) weights."""
+    """(items,) weight of each item's frame, from (B,) weights."""
     return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))

@@ -1,1 +1,1 @@
-"""Evaluation: whole episodes, beside training and by `python -m enn_ppo.eval`."""
+"""Evaluation of checkpoints on whole episodes, during training and by `python -m enn_ppo.eval`."""

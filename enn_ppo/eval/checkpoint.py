@@ -1,4 +1,4 @@
-"""Evaluating a checkpoint: its environment, its opponents, and the files that are asked for."""
+"""Evaluating a checkpoint: environment, opponents, film and recording."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class EvalResult:
 
     estimates: dict[str, Estimate]
     episodes: list[Episode] = field(repr=False)
-    notes: list[str]  # what differs from training, a sentence each
-    greedy: bool = False  # whether the likeliest actions were taken
+    notes: list[str]  # differences from training, a sentence each
+    greedy: bool = False  # whether the most likely actions were taken
 
     def __str__(self) -> str:
         lines = []
@@ -75,13 +75,13 @@ def evaluate_checkpoint(
         config: number of episodes, opponent and so on.
         env: the environment, if `env.id` of the checkpoint cannot be imported; as in `train`.
         device: of the policy.
-        video: films the first episodes, and is written.
+        video: film of the first episodes; written to its file.
         record: file of samples to record; None: none.
         record_logits: whether the logits of all choices are recorded too.
         progress: whether to show a progress bar.
 
     Raises:
-        ValueError: a setting or the environment is not as it must be, an episode does not end, or a file cannot be written.
+        ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
     """
     run = saved_config(checkpoint)
     config = replace(config, greedy=bool(run.eval.greedy if config.greedy is None else config.greedy))
@@ -122,10 +122,10 @@ def evaluate_checkpoint(
 
 
 def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:
-    """The name of a checkpoint's policy, and all policies of its run at the same step, with their players.
+    """The name of a checkpoint's policy, and the checkpoints of all policies of its run at the same step, with their players.
 
     Raises:
-        ValueError: the run has one policy, or another policy has no checkpoint of that step.
+        ValueError: the run has a single policy, or another policy has no checkpoint of that step.
     """
     home = checkpoint.path.parent.parent  # <run>/<policy>
     cast = cast_of(check_policies(checkpoint.config.get("policies", {})), bound.source, bound.config.id)
@@ -145,14 +145,14 @@ def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[s
 def _seated(
     pool: EpisodeVecEnv, bound: BoundEnvironment, config: EpisodesConfig, checkpoint: Checkpoint, device: torch.device
 ) -> EpisodeVecEnv | SeatedEpisodeVecEnv:
-    """The environments as the policy's player sees them, against an opponent. Without an opponent, the environments themselves.
+    """Wrap the environments so that an opponent plays all players but one; without an opponent, return them unchanged.
 
     Raises:
-        ValueError: there is no such opponent, or it does not fit the environments.
+        ValueError: the opponent does not exist, or does not fit the environments.
     """
     mapping, opponent = players_of(bound.source), config.opponent
     if opponent is None and checkpoint.trainer.get("self_play") and mapping is not None and mapping.num_players > 1:
-        opponent = str(checkpoint.path)  # it was trained to see as one player: it plays each of them by itself
+        opponent = str(checkpoint.path)  # after self-play the policy expects one player's observations: it plays itself
     if opponent is None or mapping is None:
         return pool
     try:
@@ -173,7 +173,7 @@ def _record_step(
     result: ActResult,
     outcome: VecObs,
 ) -> None:
-    """Record a step with the values of the critic, a value of 1 being `unit` in rewards."""
+    """Record a step with the value estimates times `unit`, which converts them to the unit of rewards."""
 
     def values(seen: VecObs) -> Tensor:
         return critic.net.value(critic.adaptor(ObsBatch.from_vec_obs(seen, batch.device))).cpu() * unit
@@ -197,7 +197,7 @@ def _record_step(
 
 
 def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFactory | None) -> BoundEnvironment:
-    """The environment of training with the arguments that `config.env_kwargs` changes.
+    """The environment of training with the arguments of `config.env_kwargs`.
 
     Raises:
         ValueError: there is no such environment, or it does not take these arguments.
@@ -206,10 +206,10 @@ def bind_evaluation(trained_in: EnvConfig, config: EpisodesConfig, env: EnvFacto
 
 
 def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
-    """Check that there are players for `config.opponent`.
+    """Check that the environment has players for `config.opponent`.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the environment has no second player.
     """
     mapping = players_of(bound.source)
     if config.opponent is not None and (mapping is None or mapping.num_players < 2):
@@ -220,10 +220,10 @@ def check_players(bound: BoundEnvironment, config: EpisodesConfig) -> None:
 
 
 def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
-    """Number of environments that make one world, and are played together.
+    """Number of environments per world: environments that are the agents of one world step together.
 
     Raises:
-        ValueError: `config` asks for parts of worlds.
+        ValueError: `config.num_envs` or `config.episodes` is no multiple of that number.
     """
     num_agents = bound.source.num_agents if isinstance(bound.source, TrainEnv) else 1
     for name in ("episodes", "num_envs"):
@@ -240,7 +240,7 @@ def check_whole_worlds(bound: BoundEnvironment, config: EpisodesConfig) -> int:
 def own_random_numbers(seed: int) -> Iterator[None]:
     """Seed the global random generators within this context, and restore them afterwards.
 
-    Policies and environments have generators of their own. Making a network, and what users' environments do, may not.
+    Policies and environments have their own generators, but making a network and users' environments may use the global ones.
     """
     initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
     devices = range(torch.cuda.device_count()) if initialized else ()

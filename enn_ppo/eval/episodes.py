@@ -1,4 +1,4 @@
-"""Playing whole episodes with one policy or several, and estimates from them."""
+"""Playing whole episodes with one or several policies, and estimating mean rewards."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from entity_gym.pools.episodes import Episode, EpisodeTracker, EpisodeVecEnv
 from entity_gym.pools.players import Seating
 from entity_gym.pools.seats import PlayersTracker, SeatedEpisodeVecEnv
 from rogue_net import ActResult, ObsBatch
+from rogue_net.finite import check_finite
 
 _COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of `n` episodes; with 95 % probability the true mean is within `ci95` of it (None for a single episode)."""
+    """The mean over `n` episodes, with the half-width of its 95 % confidence interval (None for a single episode)."""
 
     mean: float
     ci95: float | None
@@ -39,7 +40,7 @@ class Estimate:
 class Policy:
     """A policy in the environments of an evaluation."""
 
-    fitted: FittedPolicy  # to these environments
+    fitted: FittedPolicy  # adapted to these environments
     generator: torch.Generator  # of the sampling, on the policy's device
     greedy: bool = False
     logits: bool = False  # whether the logits of all choices are returned too
@@ -47,7 +48,9 @@ class Policy:
     def act(self, obs: VecObs) -> tuple[ObsBatch, ActResult]:
         """Choose actions. Returns the policy's input, and the result."""
         batch = self.fitted.adaptor(ObsBatch.from_vec_obs(obs, self.generator.device))
-        return batch, self.fitted.net.act(batch, greedy=self.greedy, generator=self.generator, logits=self.logits)
+        result = self.fitted.net.act(batch, greedy=self.greedy, generator=self.generator, logits=self.logits)
+        check_finite(self.fitted.net, batch, result)
+        return batch, result
 
 
 @torch.no_grad()
@@ -61,22 +64,22 @@ def play_episodes(
     record: Callable[[VecObs, ObsBatch, ActResult, VecObs], None] | None = None,
     progress: bool = False,
 ) -> dict[str, list[Episode]]:
-    """Play `config.episodes` episodes, in rounds of one in each environment, every one of them to its end.
+    """Play `config.episodes` episodes to their end, in rounds of one episode per environment.
 
-    Whether an episode counts thus never depends on its length: taking the first to finish would favour short ones.
+    Taking the first episodes to finish instead would favour short ones.
 
     Args:
         policies: name -> policy; a single one without a `cast`.
         pool: the environments.
         config: number, seed and longest episode.
-        cast: which policy plays which players. None: the policy acts for all that the pool shows.
+        cast: assignment of players to policies. None: the policy acts for all actors.
         video: films the first episodes.
         record: without a `cast`, called after each step with the observations, the policy's input, its result, and the
             observations that followed.
         progress: whether to show a progress bar.
 
     Returns:
-        Name -> the episodes, with the rewards of that policy's players.
+        Policy name -> the episodes, with the rewards of that policy's players.
 
     Raises:
         ValueError: an episode is longer than `config.max_episode_steps`.
@@ -118,7 +121,7 @@ def play_episodes(
 
 
 def _act_together(policies: Mapping[str, Policy], cast: Cast, obs: VecObs) -> dict[str, VecAction]:
-    """The actions of all players, each chosen by its policy from what the player sees."""
+    """The actions of all players, each chosen by the player's policy from the player's observations."""
     seating, parts = Seating(obs, cast.mapping), []
     for player, name in enumerate(cast.played_by):
         part = seating.part(player)
@@ -127,14 +130,14 @@ def _act_together(policies: Mapping[str, Policy], cast: Cast, obs: VecObs) -> di
 
 
 def policy_seed(seed: int, number: int) -> int:
-    """Seed of the sampling of a run's policy `number`; that of the first one is `seed`."""
+    """Sampling seed of a run's policy `number`; the first policy has `seed`."""
     if number == 0:
         return seed
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-    """Estimates of rewards, lengths, and all numbers in the episodes' infos; NaN counts as absent."""
+    """Estimates of episodic reward, episode length, and all numbers in the episodes' infos; NaN is ignored."""
     values: dict[str, list[float]] = {
         "episodic_reward": [episode.reward for episode in episodes],
         "episode_length": [float(episode.length) for episode in episodes],
@@ -147,7 +150,7 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
-    """Mean and 1.96 standard errors, the normal approximation of the 95 % interval."""
+    """Mean and 1.96 standard errors, the normal approximation of the 95 % confidence interval."""
     ci95 = 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Estimate(fmean(values), ci95, len(values))
 

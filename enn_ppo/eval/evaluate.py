@@ -1,4 +1,4 @@
-"""Evaluation: exactly as many episodes as asked for, every environment counted fairly.
+"""The evaluation of a checkpoint over a given number of whole episodes.
 
 python -m enn_ppo.eval checkpoint=outputs/my_run episodes=200
 """
@@ -20,14 +20,14 @@ __all__ = ["Estimate", "EvalResult", "evaluate"]
 
 
 def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
-    """Play `config.episodes` episodes with a checkpoint's policy; print, and write what the config asks for.
+    """Play `config.episodes` episodes with a checkpoint's policy, print the result, and write the files that the config names.
 
     Args:
         config: every setting.
-        env: the environment where the checkpoint's own `env.id` cannot be imported; as in `train`.
+        env: the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
 
     Raises:
-        ValueError: a setting, the checkpoint or the environment is not as it must be, or an episode does not end.
+        ValueError: a setting, the checkpoint or the environment is invalid, or an episode does not end.
     """
     device = select_device(config.device)
     checkpoint = load_checkpoint(Path(config.checkpoint))

@@ -1,4 +1,4 @@
-"""Evaluation during training, in a process of its own or in line. Checkpoints are evaluated, so every result can be reproduced.
+"""Evaluation of checkpoints during training, in a separate process or in line. Every result can be reproduced.
 
     evaluator = Evaluator(config.eval, ...)
     if is_due(config.eval.interval, before, state.step):
@@ -45,17 +45,17 @@ from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_worker
 from entity_gym.spaces import ObsSpace
 
-TRIES = 2  # an evaluation whose process dies is tried so often
+TRIES = 2  # attempts at an evaluation whose process dies
 PATIENCE = 0.2  # seconds between checks for Ctrl-C while waiting
 
 
 class EvalRow(NamedTuple):
     """A finished evaluation."""
 
-    step: int  # of the policy that was evaluated
+    step: int  # of the evaluated checkpoint
     metrics: dict[str, float]  # `eval/<name>`, `eval/<name>_ci95`, `eval/step`, `eval/seconds`
     score: float  # the mean episodic reward
-    notes: list[str]  # what differs from training, a sentence each
+    notes: list[str]  # differences from training, a sentence each
 
 
 def evaluate_step(
@@ -67,7 +67,7 @@ def evaluate_step(
     run_dir: Path,
     deterministic: bool,
 ) -> EvalRow:
-    """Evaluate the checkpoint of a step, with one thread. The numbers are the same in any process."""
+    """Evaluate the checkpoint of a step with one thread. The result is the same in any process."""
     started = time.perf_counter()
     video = None
     if config.video:
@@ -82,7 +82,7 @@ def evaluate_step(
 
 
 def is_due(interval: int | None, before: int, after: int, last: bool = False) -> bool:
-    """Whether an update from step `before` to `after` passes a multiple of `eval.interval`, or is the last of the run."""
+    """Whether an update from step `before` to `after` passes a multiple of `interval`, or is the last of the run."""
     return interval is not None and (last or after // interval > before // interval)
 
 
@@ -107,17 +107,17 @@ class Evaluator:
     ) -> None:
         self.config = config
         self._env, self._device, self._run_dir, self._say = env, device, run_dir, say
-        # step and evaluation, of those that are unfinished, oldest first; the process runs the first
+        # (step, evaluation) of unfinished evaluations, oldest first; the process runs the first
         self._waiting: deque[tuple[int, Callable[[], EvalRow]]] = deque()
         self._finished: deque[EvalRow] = deque()  # not returned by `poll` yet
         self._process: EvaluationProcess | None = None
         self._asked = False  # whether the process is running the first of `_waiting`
-        self._deaths = 0  # of processes that ran it
+        self._deaths = 0  # processes that died while running it
         self._told: set[str] = set()
         self._said_behind = 0  # number of evaluations behind in the last warning
 
     def submit(self, checkpoint: Path, step: int) -> None:
-        """Evaluate a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line: at once."""
+        """Queue a checkpoint, which must stay on disk while `step` is in `pending_steps`. In line, evaluate it at once."""
         deterministic = torch.are_deterministic_algorithms_enabled()
         evaluation = partial(
             evaluate_step, step, checkpoint, self.config, self._env, self._device, self._run_dir, deterministic
@@ -135,7 +135,7 @@ class Evaluator:
             self._take(answer)
 
     def _say_if_behind(self, step: int) -> None:
-        """Warn if evaluations are two or more behind, and again each time that number has doubled."""
+        """Warn if two or more evaluations are queued, and again whenever their number has doubled."""
         behind = len(self._waiting) - 1
         if behind < 2 * max(1, self._said_behind):
             return
@@ -148,7 +148,7 @@ class Evaluator:
     def resubmit(self, steps: Iterable[int], checkpoints: Path) -> None:
         """Submit the evaluations that were unfinished when the run's checkpoint was saved, unless evaluation is off now.
 
-        Evaluations that are in metrics.jsonl already are left out. If a checkpoint was not kept, a line says so.
+        Evaluations that are in metrics.jsonl already are left out. A line names checkpoints that were not kept.
         """
         if self.config.interval is None:
             return
@@ -165,16 +165,16 @@ class Evaluator:
 
     @property
     def pending_steps(self) -> list[int]:
-        """Steps of the evaluations that `poll` has not returned yet, in the order in which they were submitted."""
+        """Steps of the evaluations that `poll` has not returned yet, in the order of submission."""
         return [row.step for row in self._finished] + [step for step, _ in self._waiting]
 
     def poll(self) -> EvalRow | None:
-        """The oldest finished evaluation that was not returned yet; one at a time, as each goes into a row of metrics."""
+        """The oldest finished evaluation that was not returned yet; None if there is none."""
         self._advance()
         return self._finished.popleft() if self._finished else None
 
     def wait(self, stop: Callable[[], object] = lambda: False) -> EvalRow | None:
-        """Wait for an evaluation that is running, until `stop()` is true."""
+        """Wait for the running evaluation, or until `stop()` is true."""
         while True:
             row = self.poll()
             if row or not self._waiting or stop():
@@ -189,12 +189,12 @@ class Evaluator:
             self._process, self._asked = None, False
 
     def _advance(self) -> None:
-        """Receive a result from the process if there is one, and send the next evaluation. Does not wait."""
+        """Receive a result from the process, if there is one, and send the next evaluation. Does not wait."""
         if self._process and self._process.has_answered():
             try:
                 self._take(self._process.answer())
             except ProcessDied as death:
-                self._bury(death)
+                self._handle_death(death)
         if self._waiting and not self._asked:
             try:
                 self._process = self._process or EvaluationProcess(self.config.niceness)
@@ -205,7 +205,7 @@ class Evaluator:
                 self._next()
 
     def _take(self, answer: EvalRow | ErrorReport) -> None:
-        """Take in the result of the first evaluation."""
+        """Store the result of the first evaluation."""
         if isinstance(answer, EvalRow):
             self._finished.append(answer)
             for note in answer.notes:
@@ -216,8 +216,8 @@ class Evaluator:
             self._say(f"{self._first()} failed: {answer.type_name}: {' '.join(answer.message.split())}")
         self._next()
 
-    def _bury(self, death: ProcessDied) -> None:
-        """Start a process that has ended again, unless it has ended too often."""
+    def _handle_death(self, death: ProcessDied) -> None:
+        """Restart the process after it died; give the evaluation up after `TRIES` deaths."""
         self._process = None
         if not self._asked:
             self._say(f"the evaluation process {death}; the next evaluation starts it again")
@@ -245,7 +245,7 @@ def check_evaluation(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
 ) -> None:
-    """Check before training that evaluations will work.
+    """Check before training that evaluations are possible.
 
     Args:
         config: settings of evaluations.
@@ -291,7 +291,7 @@ def check_evaluation(
 
 
 def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[str, float]:
-    """Estimates as metrics `<group>/<name>`, and `<group>/<name>_ci95` if there is an interval."""
+    """Convert estimates to metrics `<group>/<name>`, and `<group>/<name>_ci95` if there is a confidence interval."""
     metrics = {}
     for name, estimate in estimates.items():
         metrics[f"{group}/{name}"] = estimate.mean
@@ -302,7 +302,7 @@ def as_metrics(estimates: Mapping[str, Estimate], group: str = "eval") -> dict[s
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread, so that results do not depend on the number of threads, and training keeps the others."""
+    """Use one thread, so that results do not depend on the number of threads, and training keeps the other cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

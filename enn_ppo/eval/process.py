@@ -1,4 +1,4 @@
-"""The process that evaluates checkpoints while training goes on: it runs one task after the other, until training is gone."""
+"""The process that evaluates checkpoints during training: it runs one task after the other until the trainer ends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from entity_gym.pools.processes.pickling import ErrorReport, pickled_for_parent,
 
 
 class ProcessDied(Exception):  # noqa: N818 - says what happened
-    """The process is gone. The message says how: `was killed by SIGKILL (signal 9)`."""
+    """The evaluation process has died. The message says how: `was killed by SIGKILL (signal 9)`."""
 
 
 class EvaluationProcess:
-    """The evaluation process, as training sees it.
+    """The trainer's handle of the evaluation process.
 
     Args:
-        niceness: of the process: above 0 other processes come first.
+        niceness: of the process; above 0 other processes have priority.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     def __init__(self, niceness: int = 0) -> None:
@@ -35,10 +35,10 @@ class EvaluationProcess:
             os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
 
     def ask(self, task: Any) -> None:
-        """Send a task, a function without arguments. `answer` reports a process that is gone.
+        """Send a task, a function without arguments. `answer` reports a dead process.
 
         Raises:
-            ValueError: the task cannot be sent.
+            ValueError: the task cannot be pickled.
         """
         message = pickled_for_worker(task)
         with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ class EvaluationProcess:
         """Return the result of the task, or an `ErrorReport` of the exception that it raised.
 
         Raises:
-            ProcessDied: there is no answer, and the process has ended.
+            ProcessDied: the process ended without an answer.
         """
         with contextlib.suppress(EOFError, OSError):
             if self._connection.poll(0):
@@ -70,10 +70,12 @@ class EvaluationProcess:
 
 def main(descriptor: int) -> None:
     """Run tasks in the evaluation process until training closes the connection."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # schedulers send it to the whole group; training ends this process
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # schedulers send it to the whole group; the trainer ends this process
     connection = Connection(descriptor)
     exit_when_orphaned(descriptor)
-    with contextlib.suppress(EOFError, OSError):  # training is gone
+    with contextlib.suppress(EOFError, OSError):  # the trainer has ended
         while True:
             task = connection.recv_bytes()
             try:

@@ -1,4 +1,4 @@
-"""Videos of episodes: all of them one after the other in one GIF or MP4."""
+"""Videos of episodes, one after another in one GIF or MP4."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Video:
     """Films the first episodes of an evaluation, each from its first observation to its last.
 
     Args:
-        path: ends with `.gif` or `.mp4`; folders are made.
-        num_episodes: how many.
-        setting: the setting that asked for it, for messages: `eval.video=2`.
+        path: ends with `.gif` or `.mp4`; folders are created.
+        num_episodes: number of episodes to film.
+        setting: the setting that requested the film, for messages: `eval.video=2`.
 
     Raises:
-        ValueError: for an MP4 without imageio-ffmpeg.
+        ValueError: an MP4 is requested, and imageio-ffmpeg is not installed.
     """
 
     def __init__(self, path: Path, num_episodes: int, setting: str) -> None:
         self.path, self._left, self._setting = path, num_episodes, setting
-        # compressed, since the episodes of a film are played side by side
+        # compressed, since the film's episodes are played in parallel
         self._episodes: list[list[tuple[bytes, tuple[int, int]]]] = []
         self._running: dict[int, list[tuple[bytes, tuple[int, int]]]] = {}  # by environment
         if path.suffix.lower() == ".mp4":
@@ -44,7 +44,7 @@ class Video:
                 ) from error
 
     def start(self, render: Render, env_ids: NDArray[np.int64]) -> None:
-        """Begin episodes in `env_ids`: the first of them are filmed, as many as are still wanted.
+        """Begin episodes in `env_ids`, and film the first of them until `num_episodes` is reached.
 
         Raises:
             ValueError: as `add`.
@@ -55,10 +55,10 @@ class Video:
         self.add(render, env_ids)
 
     def add(self, render: Render, env_ids: NDArray[np.int64]) -> None:
-        """Add an image of each of `env_ids` that is filmed.
+        """Add an image of each environment in `env_ids` that is being filmed.
 
         Raises:
-            ValueError: it cannot be drawn.
+            ValueError: an environment cannot be drawn.
         """
         if not self._running:
             return
@@ -76,10 +76,10 @@ class Video:
             self._running[env].append((zlib.compress(image.tobytes(), level=1), image.shape[:2]))
 
     def write(self) -> None:
-        """Write the file, under another name until it is whole.
+        """Write the file, atomically.
 
         Raises:
-            ValueError: it cannot be written.
+            ValueError: the file cannot be written.
         """
         images = [image for episode in self._episodes for image in episode]
         height, width = (max(shape[side] for _, shape in images) for side in (0, 1))
@@ -100,7 +100,7 @@ class Video:
 
 
 def _unpacked(images: Iterable[tuple[bytes, tuple[int, int]]], height: int, width: int) -> Iterator[NDArray[np.uint8]]:
-    """The images, with black to the right and below where others are larger."""
+    """Decompress the images, padded to (height, width) with black to the right and below."""
     for packed, shape in images:
         image = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(*shape, 3)
         yield np.pad(image, ((0, height - shape[0]), (0, width - shape[1]), (0, 0)))
@@ -120,6 +120,6 @@ def _write_mp4(path: Path, images: Iterable[NDArray[np.uint8]], height: int, wid
             writer.send(image)
     finally:
         writer.close()
-    written, _ = imageio_ffmpeg.count_frames_and_secs(str(path))  # ffmpeg does not say by itself that it failed
+    written, _ = imageio_ffmpeg.count_frames_and_secs(str(path))  # ffmpeg does not report its failure
     if written != num_images:
         raise OSError(f"ffmpeg wrote {written} of {num_images} pictures")

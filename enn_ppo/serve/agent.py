@@ -4,9 +4,9 @@
     move = agent.act(Obs(Move, score=game.score, entities=[*game.foods], actors=[game.head]))
     decision = agent.decide(obs)                # the same, with probabilities and the value of the position
 
-Nothing of the trainer is imported. Entity types, features, actions and choices are found by their names: features that the
-policy does not know are ignored, and entities of types that it does not know are hidden from it; without those that it needs,
-nothing is decided. A decision takes milliseconds, and the first one some time more.
+The trainer is not imported. Entity types, features, actions and choices are matched by name: entity types and features that the
+policy does not know are ignored, and those that it needs and lacks are an error. A decision takes milliseconds, the first one
+longer.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from entity_gym.errors import nearest
 from entity_gym.pools.slots import check_seed
 from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch
+from rogue_net.finite import check_finite
 
 A = TypeVar("A")
 
@@ -42,10 +43,10 @@ A = TypeVar("A")
 class Decision(Generic[A]):
     """A decision of a policy: actions, probabilities and value."""
 
-    actions: list[A]  # of each actor
-    labels: tuple[str, ...]  # of the C choices
-    probabilities: NDArray[np.float32]  # (A, C) of each actor's choices; those that are not allowed have 0
-    value: float  # discounted rewards that are expected from here on, in the unit of the training
+    actions: list[A]  # one per actor
+    labels: tuple[str, ...]  # names of the C choices
+    probabilities: NDArray[np.float32]  # (A, C) of each actor's choices; 0 for masked choices
+    value: float  # estimate of the discounted return, in the unit of training rewards
 
 
 class TrainedAgent(Agent):
@@ -55,44 +56,44 @@ class TrainedAgent(Agent):
         self._name = f"checkpoint {checkpoint.path}"
         self._net = load_net(checkpoint).eval()
         self._greedy, self._generator = greedy, torch.Generator().manual_seed(seed)
-        self._types: dict[str, Entity] = {}  # that the program has shown
+        self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
         # action -> the policy, fitted to the spaces of the program
         self._fits: dict[str, tuple[FittedPolicy, ObsSpace, dict[str, ActionSpace]]] = {}
 
     @property
     def news(self) -> str:
-        """Spaces of the program that the policy was not trained with, in one line; empty if there are none."""
+        """Differences of the program's spaces from those of training, in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(policy.news for policy, _, _ in self._fits.values() if policy.news))
 
     def act_async(self, obs: Obs[A]) -> Handle[A]:
-        """Decide at once; see `Agent.act_async`.
+        """Choose actions at once; see `Agent.act_async`.
 
         Raises:
-            ValueError: `obs` lacks what the policy needs; names it.
+            ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         actions = self.decide(obs).actions
         return Handle(obs, lambda: actions)
 
     def decide(self, obs: Obs[A]) -> Decision[A]:
-        """Choose actions; with the probability of each choice, and the value.
+        """Choose actions, and return them with the probability of each choice and the value.
 
         Raises:
-            ValueError: `obs` lacks what the policy needs; names it.
+            ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
         check_obs(obs)
         policy, obs_space, action_space = self._fit(obs)
         name, choices = obs.choices.name, obs.choices
-        batch = ObsBatch.from_vec_obs(
-            batch_observations([obs.to_observation()], obs_space, action_space, "the program")
-        )
-        result = policy.net.act(policy.adaptor(batch), self._greedy, generator=self._generator, logits=True)
+        seen = batch_observations([obs.to_observation()], obs_space, action_space, "the program")
+        batch = policy.adaptor(ObsBatch.from_vec_obs(seen))
+        result = policy.net.act(batch, self._greedy, generator=self._generator, logits=True)
+        check_finite(policy.net, batch, result)
         assert result.logits is not None
         actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
         probabilities = result.logits[name].values.exp().view(len(actions), len(choices.labels)).numpy()
         return Decision(actions, choices.labels, probabilities, float(result.values[0]))
 
     def _fit(self, obs: Obs[A]) -> tuple[FittedPolicy, ObsSpace, dict[str, ActionSpace]]:
-        """Fit the policy to the entity types that the program has shown until now, and to the action of `obs`."""
+        """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
         for name, shown in obs.types().items():
             if name not in self._types:
                 self._types[name] = shown.entity
@@ -121,15 +122,15 @@ class TrainedAgent(Agent):
 class PolicyDecision:
     """A decision of a policy in one observation: actions, probabilities and value."""
 
-    actions: dict[str, Action]  # as `Environment.act` takes them
+    actions: dict[str, Action]  # argument of `Environment.act`
     probabilities: dict[
         str, Any
-    ]  # discrete action -> of each actor, how likely each choice was: lists, as in docs/protocol.md
-    value: float  # discounted rewards that are expected from here on
+    ]  # discrete action -> probabilities of the choices of each actor: lists, as in docs/protocol.md
+    value: float  # estimate of the discounted return
 
 
 class TrainedPolicy:
-    """A checkpoint's policy for observations of the world that it was trained in; see `load_policy`."""
+    """A checkpoint's policy for observations of the environment of training; see `load_policy`."""
 
     def __init__(self, checkpoint: Checkpoint, *, greedy: bool, seed: int) -> None:
         self._net = load_net(checkpoint).eval()
@@ -156,10 +157,10 @@ class TrainedPolicy:
 
     @torch.no_grad()
     def act(self, observation: Observation | Sequence[Observation]) -> PolicyDecision | list[PolicyDecision]:
-        """Decide in one observation, or in several at once.
+        """Choose actions for one observation, or for several in one forward pass.
 
         Raises:
-            ValueError: an observation does not fit the spaces; says what does not.
+            ValueError: an observation does not fit the spaces of training.
         """
         observations = [observation] if isinstance(observation, Observation) else list(observation)
         if not observations:
@@ -168,6 +169,7 @@ class TrainedPolicy:
         env_id, first = np.arange(len(frames)), np.zeros(len(frames), np.int64)
         batch = ObsBatch.from_vec_obs(batch_frames(frames, observations, env_id, first, self._reader))
         result = self._net.act(batch, self._greedy, generator=self._generator, logits=True)
+        check_finite(self._net, batch, result)
         assert result.logits is not None
         values = result.values if self._critic is self._net else self._critic.value(batch)
         told = ActionsOfEach(result.to_buffers(), 0, len(frames), self.action_space)
@@ -186,11 +188,11 @@ class TrainedPolicy:
 
 
 def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedPolicy:
-    """A trained policy to ask about observations: `load_policy("outputs/my_run").act(env.reset()).actions`.
+    """Load a trained policy: `load_policy("outputs/my_run").act(env.reset()).actions`.
 
     Args:
         path: a run directory, one of its checkpoints, or a file that `save_agent` wrote.
-        greedy: the likeliest action is always taken; otherwise actions are sampled.
+        greedy: take the most likely action instead of sampling.
         seed: of the sampling.
 
     Raises:
@@ -201,16 +203,15 @@ def load_policy(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Tra
 
 
 def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> TrainedAgent:
-    """A trained policy as an agent. Loading never executes code.
+    """Load a trained policy as an agent. Loading never executes code.
 
     Args:
         path: a run directory, one of its checkpoints, or a file that `enn_ppo.export` or `save_agent` wrote.
-        greedy: the likeliest choice is always taken; otherwise choices are sampled.
-        seed: of the sampling, at least 0; the same one plays the same.
+        greedy: take the most likely choice instead of sampling.
+        seed: of the sampling, at least 0.
 
     Raises:
-        ValueError: there is no policy at `path`, it is damaged, or it was written by another version; or an argument cannot be;
-            says which.
+        ValueError: there is no policy at `path`, it is damaged or was written by another version, or an argument is invalid.
     """
     if not isinstance(path, str | Path):
         raise ValueError(
@@ -223,16 +224,16 @@ def load_agent(path: str | Path, *, greedy: bool = False, seed: int = 0) -> Trai
 
 
 def save_agent(path: str | Path, file: str | Path) -> Path:
-    """Write the policy of a checkpoint, and what is needed to play it, into one file.
+    """Write a checkpoint's policy, with its settings and spaces, into one agent file.
 
     Args:
         path: a run directory, or one of its checkpoints.
-        file: what to write; an agent file that is there is replaced, and nothing else is.
+        file: the file to write; only an existing agent file is replaced.
 
     Returns:
         `file`.
 
     Raises:
-        ValueError: there is no policy at `path`, or the file cannot be written, or is there and no agent.
+        ValueError: there is no policy at `path`, or the file cannot be written or exists and is no agent file.
     """
     return write_agent(load_checkpoint(Path(path)), Path(file))

@@ -1,4 +1,4 @@
-"""Choosing actions for observations of many clients at once."""
+"""Batched inference for the observations of many clients."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from entity_gym.bridges.remote.wire import actions_to_json, observation_from_jso
 from entity_gym.errors import check_parts
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch
+from rogue_net.finite import check_finite
 from rogue_net.rogue_net import ActResult
 
 _REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
@@ -33,7 +34,7 @@ _REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
 class Request(NamedTuple):
     """A request of a client."""
 
-    id: int | str | None  # of the client; returned with the answer
+    id: int | str | None  # chosen by the client, returned with the answer
     obs: VecObs  # one frame
     frame: Frame
     greedy: bool
@@ -42,17 +43,17 @@ class Request(NamedTuple):
 
 
 class ServedPolicy:
-    """The policy for the clients whose environments have these spaces.
+    """The policy for all clients with the same spaces.
 
     Args:
-        obs_space: of the environments.
-        action_space: of the environments.
+        obs_space: of the clients.
+        action_space: of the clients.
         fitted: the network, adapted to these spaces.
         config: settings of the server.
 
     Attributes:
-        spaces: in the form of `spaces.json`.
-        news: differences from training, in one line; empty if there are none.
+        spaces: the spaces in the form of `spaces.json`.
+        news: differences from the spaces of training, in one line; empty if there are none.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ServedPolicy:
         """Check and convert a request.
 
         Raises:
-            ValueError: it is invalid; the message says why.
+            ValueError: the request is invalid; the message says why.
         """
         check_parts(message, _REQUEST, "'act'")
         id_ = message.get("id")
@@ -84,7 +85,7 @@ class ServedPolicy:
             frame = self._reader.read(obs, 0)
             if len(frame.ids) > limit:
                 raise ProtocolError(f"the observation has {len(frame.ids):,} entities; at most {limit:,} are taken")
-            # checks numbers, too; alone, so that an invalid one fails this client only
+            # checks the numbers of this request alone, so that an invalid one fails only its client
             batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
@@ -92,16 +93,17 @@ class ServedPolicy:
         return Request(id_, batch, frame, message.get("greedy", self._config.greedy), *wants)
 
     def decide(self, requests: Sequence[Request], generator: torch.Generator) -> list[Message]:
-        """Answer requests that agree on `greedy` with one forward pass. Returns a message for each.
+        """Answer requests with one forward pass. Returns a message for each.
 
         Args:
-            requests: at least one.
+            requests: at least one, all with the same `greedy`.
             generator: of the sampling, on the network's device.
         """
         obs = VecObs.cat([request.obs for request in requests])
         batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
         logits = any(request.probabilities for request in requests)
         result = self._net.act(batch, requests[0].greedy, self._config.temperature, generator, logits=logits)
+        check_finite(self._net, batch, result)
         told = ActionsOfEach(result.to_buffers(), 0, len(requests), self._reader.action_space)
         values = result.values.tolist()
         answers = []
@@ -118,7 +120,7 @@ class ServedPolicy:
         return answers
 
     def _probabilities(self, result: ActResult, k: int, frame: Frame) -> Message:
-        """Probability of each choice in frame `k`, for its actions; continuous actions have none."""
+        """Probability of each choice in frame `k`, by action, except continuous actions."""
         assert result.logits is not None
         told: Message = {}
         for name, offer in frame.actions.items():
@@ -132,7 +134,7 @@ class ServedPolicy:
 
 
 class ServedPolicies:
-    """A checkpoint's policy, adapted to the spaces of each client; clients with the same spaces share one.
+    """A checkpoint's policy, adapted to the spaces of each client; clients with the same spaces share an instance.
 
     Args:
         checkpoint: of the policy.
@@ -151,10 +153,10 @@ class ServedPolicies:
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
 
     def policy(self, given: Any) -> ServedPolicy:
-        """The policy for these spaces, given as JSON; None: those of training.
+        """The policy for a client's spaces, given as JSON; None: the spaces of training.
 
         Raises:
-            ValueError: the spaces are invalid, or miss something that the policy needs; the message says what.
+            ValueError: the spaces are invalid, or lack an entity type, feature or action that the policy needs.
         """
         spaces = spaces_from_json(given) if given is not None else (self._saved.obs_space, self._saved.action_space)
         key = json.dumps(spaces_to_dict(*spaces))

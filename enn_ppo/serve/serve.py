@@ -1,4 +1,4 @@
-"""The policy server: programs in any language ask it what to do, by the protocol of docs/protocol.md.
+"""The policy server: chooses actions for programs in any language, by the protocol of docs/protocol.md.
 
 python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
 """
@@ -27,18 +27,18 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
 
     Args:
         config: every setting.
-        say: prints a line for the user; None: on standard output, at once.
+        say: prints a line for the user; None: on standard output, flushed.
 
     Returns:
-        What was done.
+        Counters of clients, decisions and batches.
 
     Raises:
-        ValueError: a setting or the checkpoint is not as it must be, or the address cannot be listened on.
+        ValueError: a setting or the checkpoint is invalid, or the address cannot be listened on.
     """
     say = say or partial(print, flush=True)
     device = select_device(config.device)
     policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
-    policies.policy(None)  # what is wrong with it comes to light now
+    policies.policy(None)  # raises now if the checkpoint is invalid
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
@@ -50,7 +50,7 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
         loop = asyncio.get_running_loop()
         with suppress(
             NotImplementedError, RuntimeError, ValueError
-        ):  # not on every system, and in the main thread alone
+        ):  # signal handlers need the main thread, and do not exist on every system
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop.set)
         return await PolicyServer(config, policies, say).run(stop, started)

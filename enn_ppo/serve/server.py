@@ -1,6 +1,6 @@
-"""Connections of the policy server. Requests are answered in batches, and clients that break the protocol are disconnected.
+"""Connections of the policy server. Requests are answered in batches; clients that break the protocol are disconnected.
 
-One thread reads and writes for all clients; another one runs the policy. Requests that arrive meanwhile are the next batch.
+One thread reads and writes for all clients, another runs the policy. Requests that arrive during inference form the next batch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader,
 from entity_gym.errors import check_parts
 
 _CHUNK = 2**16
-_MOST_UNANSWERED = 256  # requests of one client; more are read when some are answered
-_QUIET = 1.0  # seconds of silence after which a client's connection is closed
+_MOST_UNANSWERED = 256  # queued requests of one client; reading pauses at this limit
+_QUIET = 1.0  # seconds without data after which a dropped client's connection is closed
 
 
 class Served(NamedTuple):
@@ -42,7 +42,7 @@ class _Client:
     messages: MessageReader
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNANSWERED))
     decisions: int = 0
-    fault: str = ""  # why another task disconnects it
+    fault: str = ""  # reason, set by another task, to disconnect the client
 
 
 class _Waiting(NamedTuple):
@@ -115,7 +115,7 @@ class PolicyServer:
             client.writer.close()
 
     async def _serve(self, client: _Client) -> str:
-        """Serve a client until it leaves. Returns why it must be disconnected; empty if it has left."""
+        """Serve a client until it leaves. Returns the reason to disconnect it; empty if it has left."""
         task = asyncio.current_task()
         assert task is not None
         self._clients[client] = task
@@ -135,14 +135,14 @@ class PolicyServer:
             traceback.print_exception(error)
             return f"the server failed: {type(error).__name__}: {error}"
         finally:
-            del self._clients[client]  # it gets no answers after this
+            del self._clients[client]  # stops answers to the client
         return ""
 
     async def _hang_up(self, client: _Client, reason: str) -> None:
-        """Send a client the reason, and end the connection.
+        """Send a client the reason, and close the connection.
 
-        What it still sends is read until it closes or is silent: closing while data arrives would reset the connection, and the
-        reason would be lost.
+        Incoming data is read until the client closes or is silent: closing earlier would reset the connection, and the client
+        might not receive the reason.
         """
         self._say(f"dropped client {client.name}: {reason}")
         self._send(client, {"type": "error", "message": reason})
@@ -156,7 +156,7 @@ class PolicyServer:
         """Greet a client and queue its requests until it leaves.
 
         Raises:
-            ValueError: it breaks the protocol.
+            ValueError: the client breaks the protocol.
         """
         greeting = await self._next(client, "greeted")
         if greeting is None:
@@ -169,7 +169,7 @@ class PolicyServer:
             await client.room.acquire()
             self._waiting.append(_Waiting(client, policy, request))
             self._somebody_waits.set()
-        for _ in range(_MOST_UNANSWERED):  # it may still read: answer all of its requests
+        for _ in range(_MOST_UNANSWERED):  # the client may still read: answer all queued requests
             await client.room.acquire()
 
     def _greet(self, client: _Client, greeting: Message) -> ServedPolicy:
@@ -182,7 +182,7 @@ class PolicyServer:
         told = {"checkpoint": str(self._policies.path), "spaces": policy.spaces, "news": policy.news}
         limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
         self._send(client, {"type": "policy", "protocol": PROTOCOL, **told, **limits})
-        news = f"; its worlds are not as in training: {policy.news}" if policy.news else ""
+        news = f"; its spaces differ from training: {policy.news}" if policy.news else ""
         self._say(f"client {client.name} came{news}")
         return policy
 
@@ -217,7 +217,7 @@ class PolicyServer:
             requests = [waiting.request for waiting in batch]
             try:
                 answers = await loop.run_in_executor(thread, batch[0].policy.decide, requests, self._generator)
-            except Exception as error:  # such as full memory: the other clients are still served
+            except Exception as error:  # for example full memory; the other clients are still served
                 traceback.print_exception(error)
                 for client in {waiting.client for waiting in batch}:
                     self._drop(client, f"the server could not decide: {type(error).__name__}: {error}")
@@ -227,7 +227,7 @@ class PolicyServer:
                 self._answer(waiting.client, answer)
 
     def _next_batch(self) -> list[_Waiting]:
-        """Take the oldest request, and those that can be answered in one batch with it."""
+        """Take the oldest request, and all requests that can be answered in the same batch."""
         first = self._waiting[0]
         batch: list[_Waiting] = []
         others: deque[_Waiting] = deque()
@@ -241,20 +241,20 @@ class PolicyServer:
     def _answer(self, client: _Client, answer: Message) -> None:
         client.room.release()
         if client not in self._clients or client.fault:
-            return  # it has left, or is being disconnected
+            return  # the client has left or is being disconnected
         self._send(client, answer)
         client.decisions += 1
         self._decisions += 1
         if client.writer.transport.get_write_buffer_size() > self._config.max_message_bytes:
             self._drop(client, "it does not read its answers")
-            client.writer.transport.abort()  # closing would wait until it has read all
+            client.writer.transport.abort()  # `close` would wait until the client has read everything
 
     def _send(self, client: _Client, message: Message) -> None:
         if not client.writer.is_closing():
             client.writer.write(encode(message))
 
     def _drop(self, client: _Client, reason: str) -> None:
-        """Disconnect a client, by its own task. Its requests are not answered any more."""
+        """Let the client's own task disconnect it, without answering its requests."""
         if client in self._clients and not client.fault:
             client.fault = reason
             self._clients[client].cancel()

@@ -1,6 +1,6 @@
 """Every setting of training and evaluation: frozen, with its unit, range and default, checked when it is made.
 
-`command_line/cli.py` turns the command line into these; from Python they are made directly. Nothing here knows Hydra.
+`command_line/cli.py` makes these classes from the command line; Python programs make them directly. Hydra is not imported here.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Compile = Literal["auto", "off", "graphs"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
-    """Trackers that get the metrics beside `metrics.jsonl`."""
+    """Trackers that receive the metrics in addition to `metrics.jsonl`."""
 
     wandb: WandbMode = "disabled"
     """Weights & Biases: `disabled`, `offline` (files in the run directory, no account) or `online`."""
     project: str = "enn-ppo"
     """Project name in Weights & Biases."""
     entity: str | None = None
-    """Team or user in Weights & Biases; null: your default one."""
+    """Team or user in Weights & Biases; null: your default entity."""
     tensorboard: bool = False
     """Whether TensorBoard's files are written into the run directory."""
 
@@ -62,13 +62,13 @@ class TrainConfig:
     """Settings of a training run."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
-    """The world."""
+    """The environment."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    """How experience is gathered."""
+    """Rollouts."""
     net: RogueNetConfig = field(default_factory=RogueNetConfig)
     """The network."""
     value_net: RogueNetConfig | None = None
-    """A network of its own for the value, with settings as `net` has; null: the policy's network tells the value, too."""
+    """A separate value network, with the settings of `net`; null: the policy's network has a value head."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The optimizer."""
     value_optim: ValueOptimConfig = field(default_factory=ValueOptimConfig)
@@ -78,53 +78,52 @@ class TrainConfig:
     eval: TrainEvalConfig = field(default_factory=TrainEvalConfig)
     """Evaluation during training."""
     self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
-    """Learning against past selves."""
+    """Self-play."""
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
-    """More than one process."""
+    """Training in several processes."""
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     """Tracking."""
     policies: dict[str, list[int]] = field(default_factory=dict)
-    """In worlds with several players: policy -> the players that it plays and learns as, such as `{red: [0], blue: [1]}`. Each
-    has a learner, and a run directory of its own in `run_dir`; on Ray, learners train at the same time. Without, one policy for
-    all."""
+    """In environments with several players: policy -> the players that it plays, such as `{red: [0], blue: [1]}`. Each policy has
+    its own learner, and a run directory inside `run_dir`; on Ray, learners train in parallel. If empty, one policy plays all
+    players."""
     seed: NonNegativeInt = 1
     """Seeds the environments, the network and the sampling."""
     total_timesteps: PositiveInt = 500_000
-    """Environment steps in all, counted over all environments; at least `rollout.num_envs`."""
+    """Total number of environment steps, summed over all environments; at least `rollout.num_envs`."""
     max_train_seconds: PositiveFloat | None = None
-    """Seconds of rollouts and updates in all (saving, interruptions and evaluation in line not counted): training ends, and
-    schedules reach their end, when they are used up or `total_timesteps` are met. null: no limit."""
+    """Limit of the time spent on rollouts and updates, in seconds, without saving, interruptions and evaluation in line. Training
+    ends, and schedules reach their end, at this limit or at `total_timesteps`, whichever is first. null: no limit."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     compile: Compile = "auto"
-    """Whether acting and learning are recorded as CUDA graphs, which are launched at once whatever they do: `graphs`, `off`, or
-    `auto`: where they can be. Batches are then filled up to a fixed size, which grows when one is larger."""
+    """Whether acting and learning are recorded as CUDA graphs, each replayed with one launch: `graphs`, `off`, or `auto`: if
+    possible. Batches are then padded to a fixed size, which grows when a batch exceeds it."""
     num_threads: PositiveInt | None = None
-    """Threads that torch computes with. null leaves torch's choice."""
+    """Number of torch's threads. null: torch's default."""
     torch_deterministic: bool = False
-    """Whether torch may only use algorithms that give the same result every time; CUDA is slower then, and the CPU always
-    does."""
+    """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None
     """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
     overwrite: bool = False
-    """Whether an existing run directory may be emptied first."""
+    """Whether an existing run in the run directory is removed first."""
     checkpoint_interval: PositiveInt = 20
     """Updates between two checkpoints."""
     keep_last: PositiveInt = 3
-    """Newest checkpoints kept."""
+    """Number of newest checkpoints to keep."""
     keep_best: NonNegativeInt = 1
-    """Best checkpoints kept besides, by evaluation where there is one, and else by the mean reward of the last 100 training
-    episodes."""
+    """Number of best checkpoints to keep in addition, by evaluation reward, or without evaluations by the mean reward of the last
+    100 training episodes."""
     keep_every_minutes: PositiveFloat | None = None
-    """A checkpoint of every so many minutes of training is kept besides. null: none."""
+    """Interval of training time, in minutes, at which one checkpoint is kept in addition. null: none."""
     record: str | None = None
     """File of samples to record while training, for behavioural cloning; null: none."""
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
     debug: bool = False
-    """Whether a mistake shows its traceback beside the message."""
+    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -140,7 +139,7 @@ class TrainConfig:
         return policy, value
 
     def _check_needs(self) -> None:
-        """Refuse settings that would do nothing without others."""
+        """Refuse settings that have no effect without another setting."""
         if self.value_net is None and (change := _change(self.value_optim)):
             raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
         if not self.self_play.enabled and (change := _change(self.self_play)):
@@ -156,7 +155,7 @@ class TrainConfig:
         if self.record_logits and self.record is None:
             raise ValueError("record_logits=true needs a file: record=<name>")
         if self.eval.interval is None:
-            if change := _change(self.eval, but="greedy"):  # that one is a preset's, and says how its policy is to act
+            if change := _change(self.eval, but="greedy"):  # presets set eval.greedy for later evaluations
                 raise ValueError(f"eval.{change} needs evaluations while training: eval.interval=<steps>")
         elif self.eval.video_format != TrainEvalConfig().video_format and not self.eval.video:
             raise ValueError(f"eval.video_format={self.eval.video_format} needs films: eval.video=<episodes>")
@@ -218,14 +217,14 @@ class TrainConfig:
 
 
 def _blocks(rollout: RolloutConfig) -> str | None:
-    """The setting that makes several blocks of environments, as `name=value`; None if there is none."""
+    """The setting that splits the environments into blocks, as `name=value`; None if there is none."""
     if rollout.block:
         return f"rollout.block={rollout.block}"
     return f"rollout.pipeline={rollout.pipeline}" if rollout.pipeline > 1 else None
 
 
 def _change(section: Any, but: str = "") -> str | None:
-    """The first setting of a section, but for one, that is not its default, as `name=value`; None if there is none."""
+    """The first setting of a section, except `but`, that differs from its default, as `name=value`; None if there is none."""
     default = type(section)()
     changes = (
         f"{name}={value}" for name, value in vars(section).items() if name != but and value != getattr(default, name)
@@ -234,5 +233,5 @@ def _change(section: Any, but: str = "") -> str | None:
 
 
 def default_run_dir(env_id: str, when: datetime, root: str = "outputs") -> str:
-    """The run directory where none was given: `<root>/<env id>/<YYYY-mm-dd_HH-MM-SS>`, as a safe file name."""
+    """The default run directory: `<root>/<env id>/<YYYY-mm-dd_HH-MM-SS>`, as a safe file name."""
     return str(Path(root) / re.sub(r"[^\w.-]+", "_", env_id) / when.strftime("%Y-%m-%d_%H-%M-%S"))

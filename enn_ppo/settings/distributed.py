@@ -1,4 +1,4 @@
-"""Settings of training on more than one process: environment runners and learners on Ray, or ranks of torchrun."""
+"""Settings of training in several processes: environment runners and learners on Ray, or ranks of torchrun."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ class DistributedConfig:
     """Settings of training in more than one process."""
 
     mode: Mode = "none"
-    """`none`: this process alone. `ray`: environment runners gather, learners learn, on a Ray cluster (extra `ray`). `ddp`: every
-    rank that torchrun has started does both, and gradients are averaged."""
+    """`none`: a single process. `ray`: environment runners collect rollouts and learners train, on a Ray cluster (extra `ray`).
+    `ddp`: data parallel ranks of torchrun, each with environments and a learner; gradients are averaged."""
     num_env_runners: PositiveInt = 2
-    """Of `ray`: runners, each with an equal share of `rollout.num_envs`."""
+    """With `ray`: number of environment runners, each with an equal share of `rollout.num_envs`."""
     address: str = "local"
-    """Of `ray`: `local` starts Ray on this machine, `auto` joins the cluster that runs on it, `ray://host:port` one elsewhere."""
+    """With `ray`: `local` starts Ray on this machine, `auto` joins this machine's cluster, `ray://host:port` a remote one."""
     runner_cpus: PositiveFloat = 1.0
-    """Of `ray`: CPUs that Ray sets aside for each runner."""
+    """With `ray`: CPUs that Ray reserves for each runner."""
     learner_cpus: NonNegativeFloat = 1.0
-    """Of `ray`: CPUs that Ray sets aside for each learner."""
+    """With `ray`: CPUs that Ray reserves for each learner."""
     learner_gpus: NonNegativeFloat = 0.0
-    """Of `ray`: GPUs that Ray sets aside for each learner."""
+    """With `ray`: GPUs that Ray reserves for each learner."""
     sync: bool = True
-    """Of `ray`: whether every runner waits for the parameters of the last update, so that runs are exact and can be repeated.
-    Otherwise runners go on with those that they have."""
+    """With `ray`: whether every runner waits for the parameters of the last update, which makes runs on-policy and reproducible.
+    Otherwise runners continue with older parameters."""
     max_staleness: NonNegativeInt = 2
-    """Of `ray` with `sync=false`: updates that parameters may be behind while a rollout is gathered with them; a runner that is
-    further ahead waits."""
+    """With `ray` and `sync=false`: largest policy lag, in updates, of a rollout's parameters; older rollouts are dropped."""
     stale: Stale = "correct"
-    """Of `ray` with `sync=false`: what becomes of rollouts that were gathered with older parameters: `correct` weighs them by
-    V-trace, `drop` does not learn from them."""
+    """With `ray` and `sync=false`: treatment of rollouts that were collected with older parameters: `correct` uses V-trace,
+    `drop` does not train on them."""
     min_samples: PositiveInt | None = None
-    """Of `ray` with `sync=false`: frames that are gathered before an update. null: as many as one rollout of all runners has."""
+    """With `ray` and `sync=false`: least number of frames in an update. null: as many as one rollout of all runners has."""
     max_env_failures: NonNegativeInt = 3
-    """Of `ray`: environments that may raise before training ends; a runner begins again after each."""
+    """With `ray`: number of environment exceptions that do not end training; the runner is restarted after each."""
     final_episodes: NonNegativeInt = 0
-    """Of `ray`: episodes that runners play with the last parameters before they check out, shared between them."""
+    """With `ray`: total number of episodes that the runners play with the final parameters after training."""
     initial: str | None = None
-    """Of `ray`: a run directory or checkpoint where the first runner is, whose policy training begins with, or what holds run
-    directories of `policies`; null: the learner's own."""
+    """With `ray`: a run directory or checkpoint, on the first runner's machine, whose policy training starts from; with
+    `policies`, a directory with a run directory of each. null: new networks."""
 
     def __post_init__(self) -> None:
         check_fields(self, "distributed.")
@@ -65,10 +64,10 @@ class DistributedConfig:
 
 
 def check_policies(given: Any) -> dict[str, list[int]]:
-    """`policies` as they are: policy -> its players.
+    """Check the setting `policies`. Returns policy -> its players.
 
     Raises:
-        ValueError: they are none, or leave a player out, or have one twice.
+        ValueError: the value is no mapping, or a player is missing or occurs twice.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"policies must be a mapping of names to players, got {given!r}")

@@ -1,8 +1,8 @@
 """Distributions of an environment's parameters, as the setting `env.info` writes them.
 
-- `num_mines: 3@0 -> 8@0.5`: the value of a schedule over progress (a whole number where all its values are).
-- `width: [5, 6, 8]`: one of them.
-- `speed: {low: 0.5, high: 1@0 -> 2@1}`: uniform, both ends included (a whole number where both ends are).
+- `num_mines: 3@0 -> 8@0.5`: the value of a schedule over progress (rounded if all values of the schedule are whole numbers).
+- `width: [5, 6, 8]`: a uniform choice.
+- `speed: {low: 0.5, high: 1@0 -> 2@1}`: uniform, both ends included (a whole number if both ends are).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Distribution:
     """The distribution of one parameter.
 
     Attributes:
-        choices: values of which one is drawn; or empty.
+        choices: values to choose from; empty: `low` and `high` are used.
         low: the smallest value.
-        high: the largest value; None: the value is that of `low`.
+        high: the largest value; None: `low` is the only value.
     """
 
     choices: Sequence[Any] = ()
@@ -32,7 +32,7 @@ class Distribution:
     high: Schedule | None = None
 
     def draw(self, progress: float, num_envs: int, rng: np.random.Generator) -> list[Any]:
-        """Draw a value for each of `num_envs` environments, at a progress of the training of 0 to 1."""
+        """Draw a value for each of `num_envs` environments, at training progress 0 to 1."""
         if self.choices:
             return [self.choices[i] for i in rng.integers(len(self.choices), size=num_envs)]
         smallest, whole = self.low(progress), _is_whole(self.low)
@@ -50,7 +50,7 @@ def parse_distributions(where: str, given: Mapping[str, Any]) -> dict[str, Distr
     """Parse a mapping of parameters to distributions.
 
     Raises:
-        ValueError: naming the parameter, what was given and what is allowed.
+        ValueError: a distribution is invalid; the message has the parameter, the value and what is allowed.
     """
     return {name: _parse(f"{where}.{name}", value) for name, value in given.items()}
 
@@ -71,7 +71,7 @@ def _parse(field: str, given: Any) -> Distribution:
 
 
 def _times(*schedules: Schedule) -> list[float]:
-    """Times at which to compare schedules: a thousand, and just before and at every point, where steps jump."""
+    """Progress values at which to compare schedules: a thousand, and just before and at every point, where steps jump."""
     points = [time for schedule in schedules for time, _ in schedule.points]
     return [*np.linspace(0, 1, 1001).tolist(), *points, *(math.nextafter(time, 0) for time in points)]
 

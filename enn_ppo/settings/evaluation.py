@@ -1,4 +1,4 @@
-"""Settings of evaluation, by itself and during training."""
+"""Settings of evaluation, of a checkpoint and during training."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class EpisodesConfig:
     """Settings of the episodes of an evaluation."""
 
     episodes: PositiveInt = 100
-    """Episodes to play: exactly that many count."""
+    """Number of episodes to play."""
     greedy: bool | None = None
-    """Whether the likeliest action is taken instead of a sampled one; null: while training, no; of a checkpoint, as its run's
-    `eval.greedy` says, which presets set."""
+    """Whether to take the most likely action instead of a sampled one; null: during training, no; for a checkpoint, the
+    `eval.greedy` of its run, which presets set."""
     seed: NonNegativeInt = 1_000_001
-    """Seeds the environments and the sampling; the default is no seed that training would use."""
+    """Seeds the environments and the sampling; the default is unlikely to be a training seed."""
     num_envs: PositiveInt = 64
     """Environments stepped together."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the environment that differ from training's."""
+    """Arguments of the environment that differ from those of training."""
     opponent: str | None = None
-    """Who plays the other players, where the environment has several: `random`, `past` (earlier policies of the same run), or a
-    run directory or checkpoint; the policy then plays every side in turn. `policies`, in runs with `policies`: each of them plays
-    its own players, as it was at the same step. null: the policy plays all sides at once; after self-play each side by itself,
-    with what its player sees; in evaluations of runs with `policies` while training, as `policies`."""
+    """Policy of the other players, in environments with several: `random`, `past` (earlier policies of the same run), or a run
+    directory or checkpoint; the policy then plays every player in turn. `policies`, in runs with `policies`: each policy plays
+    its own players, with the checkpoints of the same step. null: the policy plays all players together; after self-play, each
+    player with that player's observations; during training of several policies, as `policies`."""
     max_episode_steps: PositiveInt = 100_000
-    """An episode still running after so many steps ends the evaluation with an error."""
+    """Longest episode in steps; a longer one ends the evaluation with an error."""
     video: NonNegativeInt = 0
-    """Episodes to film, at most `episodes`."""
+    """Number of episodes to film, at most `episodes`."""
 
     _section = ""
 
@@ -52,17 +52,17 @@ class EpisodesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEvalConfig(EpisodesConfig):
-    """Evaluation during training. What is evaluated is a checkpoint, so there is one whenever an evaluation is due."""
+    """Evaluation during training. Evaluations use checkpoints, so a checkpoint is saved whenever an evaluation is due."""
 
     interval: PositiveInt | None = None
     """Environment steps between two evaluations; the last policy is always evaluated. null: no evaluation."""
     process: bool = True
-    """Whether a process of its own evaluates while training goes on; otherwise training waits."""
+    """Whether a separate process evaluates while training continues; otherwise training waits."""
     niceness: Annotated[int, Range(0, 19)] = 0
-    """Of the process: 0 shares the cores evenly with training, 19 leaves to it what nobody else wants, which on a busy machine
-    may be nothing."""
+    """Niceness of the evaluation process: 0 shares the cores evenly with training, 19 uses only idle cores, of which a busy
+    machine may have none."""
     video_format: Literal["gif", "mp4"] = "gif"
-    """Of the films in `videos/`."""
+    """Format of the films in `videos/`."""
 
     _section = "eval."
 
@@ -78,13 +78,13 @@ class EvalConfig(EpisodesConfig):
     output: str | None = None
     """JSON file for the result; null: only printed."""
     render: str | None = None
-    """Film (`.gif` or `.mp4`) of `video` episodes, of one where `video` is 0; null: none."""
+    """File (`.gif` or `.mp4`) for a film of `video` episodes, or of one if `video` is 0; null: none."""
     record: str | None = None
     """File of samples to record, for behavioural cloning; null: none."""
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
     debug: bool = False
-    """Whether a mistake shows its traceback beside the message."""
+    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.checkpoint, str) or not self.checkpoint.strip():

@@ -27,18 +27,18 @@ class OptimConfig:
     batch_size: PositiveInt = 512
     """Frames per optimizer step, at most the rollout's `num_envs * steps`."""
     micro_batch_size: PositiveInt | None = None
-    """Frames per forward pass, for small memories, at most `batch_size`: their gradients add up to the minibatch's. null: the
+    """Frames per forward pass, at most `batch_size`: gradients are accumulated over the minibatch, which saves memory. null: the
     whole minibatch at once."""
     epochs: PositiveInt = 3
     """Passes over each rollout."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay per unit of learning rate."""
     max_grad_norm: PositiveFloat = 0.5
-    """The gradient's 2-norm is scaled down to this."""
+    """Largest 2-norm of the gradient; a larger gradient is scaled down."""
     anneal_lr: bool = True
-    """Whether the learning rate, where it is a plain number, falls linearly to 0 over the training."""
+    """Whether the learning rate, if it is a plain number, falls linearly to 0 over the training."""
     warmup_steps: NonNegativeInt = 0
-    """Environment steps over which the learning rate rises linearly from 0 to what it would be."""
+    """Environment steps of linear learning rate warm-up from 0."""
 
     def __post_init__(self) -> None:
         check_fields(self, "optim.")
@@ -51,7 +51,7 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueOptimConfig:
-    """The optimizer of a separate value network; what is null is as in `optim`."""
+    """The optimizer of a separate value network; null settings are those of `optim`."""
 
     lr: LearningRate | None = None
     """Learning rate or schedule, with the annealing and warm-up of `optim`. The values of a schedule may be 0."""
@@ -71,40 +71,40 @@ class PPOConfig:
     gamma: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.99
     """Discount per environment step, or a schedule."""
     advantages: AdvantageKind = "gae"
-    """`gae`: generalized advantage estimation; `n_step`: discounted returns of `n_steps` less the value."""
+    """`gae`: generalized advantage estimation; `n_step`: n-step returns minus the value."""
     gae_lambda: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.95
     """λ of generalized advantage estimation, or a schedule. 0 is the one-step error."""
     n_steps: PositiveInt | None = None
-    """Rewards that an n-step return adds up before the value of what follows. null: to the end of the rollout."""
+    """Rewards summed in an n-step return before the bootstrap value. null: to the end of the rollout."""
     clip: Annotated[Scheduled, ScheduleRange(0, 1, open_low=True, open_high=True)] = 0.2
     """The probability ratio is clipped to [1 - clip, 1 + clip]; may be a schedule."""
     clip_value: bool = True
-    """Whether the value's change is clipped to ±`clip` too."""
+    """Whether the value loss clips the change of the value to ±`clip`."""
     ent_coef: Annotated[Scheduled, ScheduleRange(0)] = 0.05
     """Weight of the entropy bonus, or a schedule."""
     anneal_entropy: bool = True
-    """Whether `ent_coef`, where it is a plain number, falls linearly to 0 over the training."""
+    """Whether `ent_coef`, if it is a plain number, falls linearly to 0 over the training."""
     vf_coef: Annotated[Scheduled, ScheduleRange(0)] = 0.5
     """Weight of the value loss, or a schedule."""
     teacher: str | None = None
-    """A run directory or checkpoint whose policy this one stays close to, for example a clone that it goes on from; null:
-    none."""
+    """A run directory or checkpoint of a teacher policy, to which the KL divergence is penalized, for example the cloned policy
+    that training starts from; null: none."""
     teacher_kl: Annotated[Scheduled, ScheduleRange(0)] = "1@0 -> 0@1"
     """Weight of KL(teacher || policy) in the loss, in nats per actor, or a schedule."""
     target_coef: Annotated[Scheduled, ScheduleRange(0)] = 0.0
-    """Weight of the error with which the network predicts the targets that the world declares, or a schedule."""
+    """Weight of the auxiliary loss, the squared error of predicting the environment's targets, or a schedule."""
     target_kl: PositiveFloat | None = None
-    """No further epoch begins once the mean KL divergence over an epoch's minibatches is above this, typically 0.01 to 0.05.
-    null: all epochs."""
+    """Early stopping: no further epoch begins once the mean KL divergence over an epoch's minibatches is above this, typically
+    0.01 to 0.05. null: all epochs."""
     normalize: Normalize = "none"
-    """`rewards`: rewards are divided by the running deviation of their discounted sum; `returns`: the value head learns returns
-    with mean 0 and deviation 1 (PopArt). The statistics are part of the run."""
+    """`rewards`: rewards are divided by the running standard deviation of their discounted sum; `returns`: the value head learns
+    returns normalized to mean 0 and standard deviation 1 (PopArt). Checkpoints include the statistics."""
     normalize_advantages: bool = True
-    """Whether advantages get mean 0 and deviation 1 within each minibatch."""
+    """Whether advantages are normalized to mean 0 and standard deviation 1 within each minibatch."""
     ratio: Ratio = "per_actor"
-    """Whether each actor of a frame has a probability ratio (`per_actor`), or the frame has one, the product (`joint`)."""
+    """Whether each actor of a frame has a probability ratio (`per_actor`), or the frame has one, their product (`joint`)."""
     weighting: Weighting = "actor"
-    """Whether every actor counts the same in the loss (`actor`), or every frame (`frame`)."""
+    """Whether every actor has the same weight in the loss (`actor`), or every frame (`frame`)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "ppo.")
@@ -117,7 +117,7 @@ class PPOConfig:
 
     @cached_property
     def schedules(self) -> dict[str, Schedule]:
-        """The schedules by setting; `ent_coef` falls to 0 where `anneal_entropy` says so."""
+        """Setting -> its schedule; with `anneal_entropy`, a plain `ent_coef` falls to 0."""
         names = ("gamma", "gae_lambda", "clip", "ent_coef", "vf_coef", "teacher_kl", "target_coef")
         annealed = {"ent_coef"} if self.anneal_entropy else set()
         return {name: parse_schedule(f"ppo.{name}", getattr(self, name), decays=name in annealed) for name in names}
@@ -146,7 +146,7 @@ class PPOSettings:
 
     @staticmethod
     def at(ppo: PPOConfig, progress: float = 0.0) -> PPOSettings:
-        """The settings at a progress of 0 (the beginning of the training) to 1 (its end)."""
+        """The settings at training progress 0 to 1."""
         scheduled = {name: schedule(progress) for name, schedule in ppo.schedules.items()}
         if not ppo.teacher:
             scheduled["teacher_kl"] = 0.0

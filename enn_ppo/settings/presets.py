@@ -15,9 +15,9 @@ def preset(env: str, *overrides: str, **settings: Any) -> TrainConfig:
     """The settings that `python -m enn_ppo.train env=<env>` trains with.
 
     Args:
-        env: a world of configs/env, such as `MineSweeper`.
+        env: name of a file in configs/env, such as `MineSweeper`.
         overrides: as on the command line: `"optim.lr=1e-3"`, `"experiment=quick"`.
-        settings: the same of settings without a section: `seed=3`, `run_dir="out/a"`.
+        settings: overrides of settings without a section: `seed=3`, `run_dir="out/a"`.
 
     Raises:
         ValueError: there is no such preset or setting, or a value is not allowed.

@@ -1,10 +1,10 @@
-"""Settings that change while training goes on, written as values over progress: `0.001@0 -> 0@1`.
+"""Schedules of settings during training, written as values over progress: `0.001@0 -> 0@1`.
 
-Progress is 0 at the start and 1 at the end of training, by environment steps, or by the wall clock where
-`max_train_seconds` is nearer. Between two points the value moves linearly (`->`), along half a cosine (`cos`), or
-stays and then jumps (`step`); before the first point and after the last it is theirs.
+Progress is 0 at the start and 1 at the end of training: the larger fraction of `total_timesteps` and `max_train_seconds`. Between
+two points the value moves linearly (`->`), along half a cosine (`cos`), or stays and then jumps (`step`); before the first point
+and after the last it is constant.
 
-On a command line the argument stands in quotes, because shells read `>`: `'optim.lr=0.001@0 -> 0@1'`.
+On a command line, quote the argument, because shells interpret `>`: `'optim.lr=0.001@0 -> 0@1'`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from rogue_net.checks import Range
 
 Shape = Literal["->", "cos", "step"]
-#: A number that stays, or a schedule's text.
+#: A constant number, or a schedule's text.
 Scheduled = float | str
 
 _POINT = re.compile(r"([^\s@]+)\s*@\s*([^\s@]+)")
@@ -30,7 +30,7 @@ class Schedule:
 
     Attributes:
         points: (progress, value), progress ascending in [0, 1].
-        shapes: how the value moves from each point to the next, one fewer than the points.
+        shapes: interpolation from each point to the next, one fewer than the points.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -50,16 +50,16 @@ class Schedule:
 
 
 def parse_schedule(field: str, value: object, *, decays: bool = False) -> Schedule:
-    """The schedule that a setting describes.
+    """Parse a schedule.
 
     Args:
         field: the setting's name, for messages.
         value: a number, or a schedule's text.
-        decays: whether a plain number falls linearly to 0, as settings named `anneal_...` say; otherwise it stays. A
-            schedule's text stands as it was written.
+        decays: whether a plain number falls linearly to 0 (settings named `anneal_...`) instead of being constant; has no effect
+            on a schedule's text.
 
     Raises:
-        ValueError: with the field, what was given, and how a schedule is written.
+        ValueError: the value is no schedule; the message has the field, the value and the syntax.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         start = (0.0, float(value))
@@ -80,7 +80,7 @@ def parse_schedule(field: str, value: object, *, decays: bool = False) -> Schedu
 
 
 def _read_point(text: str) -> tuple[float, float] | None:
-    """(progress, value) of `value@progress`, both finite; None if it is something else."""
+    """(progress, value) of `value@progress`, both finite; None if the text is no point."""
     parts = _POINT.fullmatch(text)
     if parts is None:
         return None
@@ -95,13 +95,13 @@ def _read_point(text: str) -> tuple[float, float] | None:
 class ScheduleRange(Range):
     """The range of a number or of all values of a schedule: `Annotated[Scheduled, ScheduleRange(0, 1)]`."""
 
-    closed: bool = False  # whether a schedule may have the values of open ends
+    closed: bool = False  # whether a schedule's values may equal the open ends
 
     def check(self, field: str, value: object, kind: object = float, *, optional: bool = False) -> None:
         """Check a number or a schedule.
 
         Raises:
-            ValueError: with the field, the value and the range.
+            ValueError: a value is outside the range; the message has the field, the value and the range.
         """
         points = parse_schedule(field, value).points
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Settings between nested mappings, as they come from YAML and the command line, and the dataclasses that check them."""
+"""Conversion between nested mappings, from YAML and the command line, and the dataclasses of settings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ C = TypeVar("C")
 
 
 def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
-    """Make a settings class from nested mappings, as they come from YAML.
+    """Make an instance of a settings class from nested mappings.
 
-    Whole numbers pass for numbers and the other way round (`1e6` for a count), and texts like `"1e-3"`, which YAML 1.1
-    does not read as a number, for numbers. What is left out has its default.
+    Floats that are whole numbers are accepted as integers (`1e6` for a count) and the reverse, and texts like `"1e-3"`, which
+    YAML 1.1 does not read as a number, as numbers. Missing fields have their defaults.
 
     Args:
         cls: a dataclass of settings.
@@ -23,7 +23,7 @@ def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
         path: dotted name of `cls` itself inside its parent, for messages.
 
     Raises:
-        ValueError: naming the dotted field: unknown, with the nearest that exists, or with a value that is not allowed.
+        ValueError: a field is unknown or its value is not allowed; the message has its dotted name, and the nearest known name.
     """
     if not isinstance(mapping, Mapping):
         raise ValueError(f"{path or 'the config'} must be a mapping of settings, got {mapping!r}")
@@ -39,7 +39,9 @@ def from_dict(cls: type[C], mapping: Mapping[str, Any], path: str = "") -> C:
             try:
                 values[name] = from_dict(section, value, dotted)
             except ValueError as error:
-                if section != hint and dotted not in str(error):  # `value_net`, whose class knows itself as `net`
+                if section != hint and dotted not in str(
+                    error
+                ):  # errors of `value_net` name its class's section, `net`
                     error.add_note(f"(in {dotted})")
                 raise
         else:
@@ -58,7 +60,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def flatten(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted names: `{"env.id": "MineSweeper", ...}`. An empty mapping leaves nothing."""
+    """Flatten nested mappings to dotted names: `{"env.id": "MineSweeper", ...}`. Empty mappings disappear."""
     flat = {}
     for name, value in nested.items():
         dotted = f"{path}{name}"
@@ -67,7 +69,7 @@ def flatten(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def setting_names(cls: type[Any], path: str = "") -> list[str]:
-    """The dotted names of all settings, sections before what they hold: `["env", "env.id", ...]`."""
+    """The dotted names of all settings, each section before its settings: `["env", "env.id", ...]`."""
     names = []
     for name, hint in get_type_hints(cls).items():
         dotted = f"{path}.{name}" if path else name
@@ -79,7 +81,7 @@ def setting_names(cls: type[Any], path: str = "") -> list[str]:
 
 
 def section_of(hint: object) -> type[Any] | None:
-    """The settings class that a field's type holds, also where the field may be null; None for a plain field."""
+    """The settings class in a field's type, also if the field may be null; None for a plain field."""
     for kind in get_args(hint) or (hint,):
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return kind
@@ -87,12 +89,12 @@ def section_of(hint: object) -> type[Any] | None:
 
 
 def unknown_setting(key: str, names: Sequence[str]) -> str:
-    """Say that `key` is not among the dotted `names`, which of its section are, and which is meant."""
+    """The error message for an unknown `key`: the known `names` of its section, and the nearest one."""
     section, _, last = key.rpartition(".")
     siblings = [name for name in names if name.rpartition(".")[0] == section]
     allowed = siblings or [name for name in names if "." not in name]
     listing = nearest(key, allowed).partition("; ")[0]
-    # of what stands in the same section only the last part is compared: the first ones are the same anyway
+    # within the section only the last part of the name is compared
     _, _, near = nearest(last, [name.rpartition(".")[2] for name in allowed]).partition("; ")
     if near and section and siblings:
         near = near.replace("did you mean '", f"did you mean '{section}.")
@@ -103,7 +105,7 @@ def unknown_setting(key: str, names: Sequence[str]) -> str:
 
 
 def _convert(value: object, hint: object) -> object:
-    """Turn YAML's idea of a number into the field's; whatever does not fit is left for the field's own check."""
+    """Convert YAML's number types to the field's; other values are left to the field's own check."""
     kinds = get_args(hint) or (hint,)
     if float in kinds and isinstance(value, str):
         try:
@@ -118,7 +120,7 @@ def _convert(value: object, hint: object) -> object:
 
 
 def plain(value: Any, where: str) -> Any:
-    """A deep copy made of dictionaries, lists and plain values only."""
+    """Deep-copy a value as dictionaries, lists and plain values."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

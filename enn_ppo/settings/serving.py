@@ -18,30 +18,30 @@ class ServeConfig:
     checkpoint: str
     """A run directory, one of its checkpoints, or a file that `python -m enn_ppo.export` wrote."""
     port: Annotated[int, Range(0, MAX_PORT)] = 5577
-    """TCP port; 0: any that is free, which is printed."""
+    """TCP port; 0: any free port, which is printed."""
     host: str = "127.0.0.1"
-    """Address that is listened on. The default, loopback, is reached from this machine alone; there is no password and no
-    encryption, so be sure of whoever reaches another."""
+    """Address to listen on. The default, loopback, accepts only clients on this machine; there is no password and no encryption,
+    so use other addresses only in a trusted network."""
     greedy: bool = False
-    """Whether the likeliest action is taken, where a client does not say, instead of a sampled one."""
+    """Whether to take the most likely action instead of a sampled one, if the client's request does not say."""
     temperature: PositiveFloat = 1.0
-    """Below 1 samples are bolder, above 1 more random."""
+    """Temperature of the sampling: below 1 prefers likely actions, above 1 is more random."""
     seed: NonNegativeInt = 1
     """Seeds the sampling."""
     device: Device = "auto"
     """`cpu`, `cuda`, or `auto`: cuda where there is one."""
     max_batch: PositiveInt = 256
-    """Observations that the network sees at once; those that wait are taken together, and nothing waits for more."""
+    """Largest batch of observations; a batch takes the waiting requests and does not wait for more."""
     max_clients: PositiveInt = 64
-    """Clients at a time."""
+    """Largest number of connected clients."""
     max_message_bytes: Annotated[int, Range(1024)] = 4 * 2**20
-    """Longest message that is read."""
+    """Largest size of a message."""
     max_entities: PositiveInt = 2048
-    """Entities in an observation."""
+    """Largest number of entities in an observation."""
     read_seconds: PositiveFloat = 30.0
-    """How long a client may take over its greeting, and over a message once it has begun it, in seconds."""
+    """Timeout in seconds for a client's greeting, and for the rest of a message that has begun."""
     debug: bool = False
-    """Whether a mistake shows its traceback beside the message."""
+    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         for name in ("checkpoint", "host"):

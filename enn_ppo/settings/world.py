@@ -1,4 +1,4 @@
-"""Settings of the world: the environment, how experience is gathered in it, and against whom."""
+"""Settings of the environment, rollouts and self-play."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """The world to train in."""
+    """The environment to train in."""
 
     id: str = "MineSweeper"
-    """A registered name, or `package.module:Class` of an importable class or factory; with another `api`, what that calls a
-    world, such as Gymnasium's `CartPole-v1`."""
+    """A registered name, or `package.module:Class` of an importable class or factory; with another `api`, that library's name of
+    an environment, such as Gymnasium's `CartPole-v1`."""
     api: Api = "entity"
-    """Whose interface the world has: `entity` (this project's), `gymnasium`, `dm_env`, `pettingzoo`, or `program` (one in any
-    language, see the page on the protocol)."""
+    """Interface of the environment: `entity` (this project's), `gymnasium`, `dm_env`, `pettingzoo`, or `program` (a program in
+    any language, see the page on the protocol)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of its constructor: numbers, texts, truth values, null, lists and mappings."""
+    """Arguments of the environment's constructor: numbers, texts, truth values, null, lists and mappings."""
     info: dict[str, Any] = field(default_factory=dict)
-    """Parameters that each episode draws anew, by name (curricula, domain randomization): a number or a schedule over progress
-    (`1@0 -> 5@0.5`), a list of which one is drawn, or `{low: ..., high: ...}`, both ends included, drawn uniformly (whole numbers
-    where both are). The environment must take them in `configure`; evaluation does not draw them, and plays by `kwargs`."""
+    """Parameters that are drawn for each episode, by name (curricula, domain randomization): a number or a schedule over progress
+    (`1@0 -> 5@0.5`), a list of choices, or a uniform range `{low: ..., high: ...}`, ends included (of whole numbers if both ends
+    are). The environment must accept them in `configure`; evaluation uses `kwargs` instead."""
 
     def __post_init__(self) -> None:
         check_fields(self, "env.")
@@ -40,7 +40,7 @@ class EnvConfig:
             raise ValueError(f"env.info must be a mapping of parameters to distributions, got {self.info!r}")
         for name in ("kwargs", "info"):
             object.__setattr__(self, name, plain(getattr(self, name), f"env.{name}"))
-        _ = self.distributions  # parsed once, which checks them
+        _ = self.distributions  # parsing checks the values
 
     @cached_property
     def distributions(self) -> dict[str, Distribution]:
@@ -57,23 +57,22 @@ class RolloutConfig:
     steps: PositiveInt = 16
     """Steps of each environment between two updates."""
     num_threads: PositiveInt | Literal["auto"] = 1
-    """Threads that step environments, the main one included; more than one helps where a step of all takes longer than about 150
-    microseconds, and Python environments only while they release the GIL. `auto` measures and picks."""
+    """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
+    than about 150 microseconds, and for Python environments only if they release the GIL. `auto` measures and chooses."""
     num_processes: NonNegativeInt = 0
-    """Worker processes that step environments, for slow Python ones; at most `num_envs`. 0: none."""
+    """Worker processes that step environments, for slow Python environments; at most `num_envs`. 0: none."""
     block: PositiveInt | None = None
-    """Environments that the policy acts in at a time; `num_envs` must be a multiple. What a block plays does not depend on the
-    others, to the last bit, so runs whose blocks are the same are the same, however many processes or machines these are spread
-    over. null: all environments at once, which is fastest."""
+    """Environments in each batch of acting; `num_envs` must be a multiple. A block's rollouts do not depend on other blocks, to
+    the last bit, so runs with equal blocks are equal on any number of processes or machines. null: all environments at once,
+    which is fastest."""
     pipeline: Annotated[int, Range(1, 2)] = 1
-    """Blocks that are played at a time: with 2, one is stepped, in a thread of its own, while the policy acts in the other;
-    without `block` they are the two halves of `num_envs`. What is played is what one block after the other plays, to the last
-    bit. Helps where the policy is on a GPU, or environments wait or leave cores idle for about as long as it acts; where both
-    need every core, or environments are pure Python outside `num_processes`, nothing is gained. `num_threads` and `num_processes`
-    are for each block."""
+    """Blocks that are played at a time: with 2, a thread steps one block while the policy acts in the other; without `block`, the
+    blocks are the two halves of `num_envs`. Rollouts are equal to those of one block after the other, to the last bit. This helps
+    if the policy is on a GPU, or if stepping leaves cores idle for about as long as acting takes; not if both need every core, or
+    for pure Python environments without `num_processes`. `num_threads` and `num_processes` are per block."""
     freeze_normalization_after: NonNegativeInt | None = None
-    """Environment steps after which the statistics that normalize the policy's inputs stay as they are; 0: as they are after the
-    first rollout, which is played and not learned from. null: never."""
+    """Environment steps after which the input normalization statistics are frozen; 0: after the first rollout, which is not
+    trained on. null: never."""
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")
@@ -96,11 +95,11 @@ class RolloutConfig:
 
     @property
     def block_size(self) -> int:
-        """Environments that the policy acts in at a time."""
+        """Number of environments in each batch of acting."""
         return self.block or self.num_envs // self.pipeline
 
     def halves_problem(self, num_envs: int) -> str | None:
-        """Why `pipeline` cannot have so many environments, in the words that follow on their number; None if it can."""
+        """The end of an error message about `num_envs` environments that `pipeline` does not allow; None if it does."""
         if self.pipeline == 1:
             return None
         if self.block is None:
@@ -117,22 +116,21 @@ class RolloutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
-    """Learning against past selves, in worlds with several players (see `entity_gym.pools.players`)."""
+    """Self-play against past versions of the policy, in environments with several players (see `entity_gym.pools.players`)."""
 
     enabled: bool = False
-    """Whether the policy learns as one player of each environment, and the others are played by a pool of its past selves;
-    otherwise it plays all sides of a frame."""
+    """Whether the policy trains as one player of each environment, against a pool of snapshots of itself; otherwise it plays all
+    players."""
     snapshot_interval: PositiveInt = 50_000
-    """Environment steps between two snapshots that join the pool."""
+    """Environment steps between two snapshots."""
     pool_size: PositiveInt = 20
-    """Snapshots kept, spread over the run."""
+    """Largest number of snapshots in the pool, spread over the run."""
     latest: UnitInterval = 0.5
-    """Share of the environments in which the others are the policy as it is now."""
+    """Fraction of the environments in which the opponent is the current policy."""
     zero_sum: bool = False
-    """Whether the policy's reward is its own less the mean of the other players', so that what is good for them is bad for it;
-    otherwise its own alone."""
+    """Whether the mean reward of the other players is subtracted from the policy's reward."""
     sampling: Sampling = "uniform"
-    """How snapshots are drawn: `uniform`, or `prioritized`, those the policy loses to more often."""
+    """Distribution of the snapshots: `uniform`, or `prioritized`, which prefers snapshots that the policy loses to."""
 
     def __post_init__(self) -> None:
         check_fields(self, "self_play.")

@@ -1,1 +1,1 @@
-"""Sweeps: many trainings that Optuna chooses, by `python -m enn_ppo.sweep`."""
+"""Hyperparameter search with Optuna, by `python -m enn_ppo.sweep`."""

@@ -1,4 +1,4 @@
-"""The command line of a sweep: which arguments are its own, and which are training's."""
+"""The command line of a sweep: separates the sweep's arguments from those of training."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from enn_ppo.settings.schema import from_dict
 from enn_ppo.sweep.config import SweepCommand, SweepConfig
 from enn_ppo.sweep.space import check_names
 
-_OWN = "own_"  # before the name of a user's file, which must not be taken for one of configs/sweep
-_NOT_COMPARED = ("run_dir", "overwrite")  # do not make it another sweep
+_OWN = "own_"  # prefix for the name of a user's file, which must differ from the names in configs/sweep
+_NOT_COMPARED = ("run_dir", "overwrite")  # may differ when a sweep is continued
 _REFUSED = {
     "resume": "a sweep goes on with the same command",
     "jobs": "trials at a time are sweep.jobs",
@@ -34,17 +34,17 @@ def run_sweep(sweep: Callable[..., object], argv: Sequence[str] | None = None) -
 
     Args:
         sweep: `enn_ppo.sweep.sweep`.
-        argv: arguments without the program's name; None takes the process's own.
+        argv: arguments without the program's name; None: those of the process.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _run(sweep, *split(typed)), SweepCommand, debug=lambda: is_debug(typed))
 
 
 def split(typed: Sequence[str]) -> tuple[Arguments, Arguments]:
-    """The arguments of the sweep and those of training: the same flags, and the overrides of each.
+    """Split arguments into those of the sweep and those of training, both with all flags.
 
     Raises:
-        ValueError: one of them does not go with a sweep.
+        ValueError: an argument is not allowed in a sweep.
     """
     for argument in typed:
         name = argument.lstrip("+").partition("=")[0]
@@ -68,7 +68,7 @@ def _run(sweep: Callable[..., object], own: Arguments, training: Arguments) -> N
     if not commands:  # --cfg has shown them
         return
     ((config, name),) = commands
-    # Arguments by name, of which the last counts where a name comes twice.
+    # Of arguments with the same name the last one counts.
     shared = {argument.partition("=")[0].lstrip("+"): argument for argument in [*config.train, *training.overrides]}
 
     def make(composed: Composed) -> TrainConfig:
@@ -86,7 +86,7 @@ def _run(sweep: Callable[..., object], own: Arguments, training: Arguments) -> N
             raise ValueError(f"{parameter.name} is given for all trials, and sweep.space varies it: leave one out")
     if config.metric.startswith("eval/") and base.eval.interval is None:
         raise ValueError(f"sweep.metric={config.metric} needs evaluations during training: add eval.interval=<steps>")
-    # without a name, a folder that the same command finds again
+    # the default folder depends only on the command, so that the same command continues the sweep
     unnamed = Path(default_run_dir(base.env.id, started)).with_name(f"sweep_{name}")
     sweep(
         config,
@@ -104,7 +104,7 @@ def _sweep_settings(composed: Composed) -> tuple[SweepConfig, str]:
 
 
 def _stored(override: str) -> str:
-    """The override with a choice of Hydra's in place of `sweep=<file>.yaml`, which may lie anywhere.
+    """Register the user's file of `sweep=<file>.yaml` with Hydra, and return an override that selects it.
 
     Raises:
         ValueError: there is no such file, or it is no YAML.

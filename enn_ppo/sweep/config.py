@@ -18,37 +18,37 @@ class SweepConfig:
     """Settings of a sweep: search space, score, and budget."""
 
     train: list[str] = field(default_factory=list)
-    """Arguments of `enn_ppo.train` under every trial; those typed in the command go over them."""
+    """Arguments of `enn_ppo.train` for every trial; arguments in the command override them."""
     space: dict[str, Any] = field(default_factory=dict)
-    """What is varied: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`, `log`,
+    """Search space: a setting or group -> `{scale: ..., low: ..., high: ...}` or a list of choices; scales: `linear`, `log`,
     `integer`, `power_of_two`, `one_minus` (1 - x on a log scale). A sweep needs at least one."""
     metric: str = "episodic_reward"
-    """The column of metrics.jsonl that counts, for example `eval/episodic_reward`."""
+    """The metric that is optimized, a column of metrics.jsonl, for example `eval/episodic_reward`."""
     direction: Direction = "maximize"
-    """Whether much of it is good, or little."""
+    """Whether the metric is maximized or minimized."""
     last_fraction: Annotated[float, Range(0, 1, open_low=True)] = 0.2
-    """The score of a run is the mean of the metric over this last part of it."""
+    """The score of a run is the mean of the metric over this last fraction of the run."""
     seeds: PositiveInt = 1
     """Runs of each trial, with the seeds `seed`, `seed` + 1 and so on, one after another; their mean is the trial's score."""
     trials: PositiveInt | None = 50
-    """Trials in all, those before an interruption included. null: as many as `minutes` allow."""
+    """Total number of trials, including those before an interruption. null: as many as `minutes` allow."""
     minutes: PositiveFloat | None = None
-    """Minutes of sweeping in all, interruptions not counted; then the running trials are stopped, and can be continued with more
-    minutes. null: no limit."""
+    """Time budget in minutes, without interruptions; then the running trials are stopped, and can be continued with more minutes.
+    null: no limit."""
     jobs: PositiveInt = 1
-    """Trials that run at a time; each has a process of its own."""
+    """Trials that run in parallel, each in a separate process."""
     sampler: Sampler = "tpe"
-    """How the next values are chosen: `tpe` (tree-structured Parzen estimator: Bergstra and others, 2011) or `random`."""
+    """Sampler of the trials' values: `tpe` (tree-structured Parzen estimator: Bergstra and others, 2011) or `random`."""
     sampler_seed: NonNegativeInt = 1
     """Seeds the sampler."""
     startup_trials: PositiveInt = 10
-    """Trials drawn at random before `tpe` chooses, and finished before `median` gives any up."""
+    """Trials drawn at random before `tpe` is used, and finished before `median` prunes a trial."""
     pruner: Pruner = "median"
-    """Which trials are given up early: `median`, those whose learning curve is below the median of the others at the same point;
-    `halving`, all but the best third at each of some points (asynchronous successive halving: Li and others, 2018, arXiv
+    """Rule for stopping trials early: `median`, if the learning curve is below the median of the other trials at the same point;
+    `halving`, for all but the best third at each of some points (asynchronous successive halving: Li and others, 2018, arXiv
     1810.05934); `none`."""
     prune_after: UnitInterval = 0.25
-    """The part of a run before which no trial is given up."""
+    """Fraction of a run before which no trial is pruned."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.train, list) or not all(isinstance(argument, str) for argument in self.train):
@@ -71,7 +71,7 @@ class SweepCommand:
     sweep: SweepConfig
     """The sweep."""
     debug: bool = False
-    """Whether a mistake shows its traceback beside the message."""
+    """Whether the message about a mistake includes the traceback."""
 
     def __post_init__(self) -> None:
         check_fields(self)

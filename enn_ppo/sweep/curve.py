@@ -14,13 +14,13 @@ class Curve:
     """The values of a metric, row by row of `metrics.jsonl`.
 
     Args:
-        metric: the column.
-        config: of the run; progress is told by its steps, or by its seconds where these are nearer to the end.
-        last_fraction: of the run, over which values are averaged.
-        rows: that are added.
+        metric: name of the column.
+        config: of the run; progress is the larger fraction of its limits of steps and of seconds.
+        last_fraction: fraction of the run over which values are averaged.
+        rows: rows to add.
 
     Attributes:
-        progress: how much of the run is done, from 0 to 1.
+        progress: of the run, from 0 to 1.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Curve:
             self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take in a row. Evaluations count at the step of the policy that was evaluated."""
+        """Add a row. Evaluations count at the step of the evaluated checkpoint."""
         self._names |= dict.fromkeys(row)
         at = self._progress_of(row.get("step"), row.get("seconds"))
         self.progress = max(self.progress, at)
@@ -46,15 +46,15 @@ class Curve:
             self._points.append((at, float(value)))
 
     def mean(self) -> float | None:
-        """The mean over the last part of the run so far; where that is empty, the last value; None without any."""
+        """The mean over the last fraction of the run so far; the last value if that is empty; None without values."""
         recent = [value for at, value in self._points if at > self.progress - self._last_fraction]
         return sum(recent) / len(recent) if recent else self._points[-1][1] if self._points else None
 
     def score(self) -> float:
-        """The mean of a run that is done.
+        """The score of a finished run.
 
         Raises:
-            ValueError: there is no such metric, or no value of it.
+            ValueError: the metric does not exist or has no value.
         """
         value = self.mean()
         if value is None and self._metric not in self._names:

@@ -1,4 +1,4 @@
-"""The search space of a sweep: settings of training, each with the values that it may take."""
+"""The search space of a sweep: settings of training and their ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Scale = Literal["linear", "log", "integer", "power_of_two", "one_minus", "choice"]
 
 _FIXED = ("run_dir", "resume", "overwrite", "seed", "debug")  # the sweep sets them, trial by trial
-_OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # take any name
+_OPEN = ("env.kwargs.", "env.info.", "eval.env_kwargs.")  # accept any name
 _EXAMPLES = "{scale: log, low: 1e-4, high: 1e-2} or a list of choices"
 
 
@@ -38,7 +38,7 @@ class Parameter:
             `choice`: one of `choices`.
         low: smallest value.
         high: largest value.
-        choices: as texts of the command line.
+        choices: values as written on the command line.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
     def suggest(self, trial: optuna.Trial) -> str:
-        """Let a trial draw a value; the argument of the command line that sets it, for example `optim.lr=0.001`."""
+        """Let a trial draw a value. Returns the command line argument that sets it, for example `optim.lr=0.001`."""
         return f"{self.name}={self._draw(trial)}"
 
     def _draw(self, trial: optuna.Trial) -> str:
@@ -63,15 +63,15 @@ class Parameter:
             case "one_minus":
                 distance = trial.suggest_float(f"1 - {self.name}", 1 - self.high, 1 - self.low, log=True)
                 return f"{1 - float(f'{distance:.6g}'):.12g}"
-            case _:  # six digits are as good as sixteen, and can be read
+            case _:  # six digits are precise enough, and readable
                 return f"{trial.suggest_float(self.name, self.low, self.high, log=self.scale == 'log'):.6g}"
 
 
 def parse_space(space: Mapping[str, Any]) -> list[Parameter]:
-    """The parameters that a sweep's file writes as `setting: {scale: ..., low: ..., high: ...}` or `setting: [a, b]`.
+    """Parse a search space, written as `setting: {scale: ..., low: ..., high: ...}` or `setting: [a, b]`.
 
     Raises:
-        ValueError: naming the parameter, what was given and what is allowed.
+        ValueError: a parameter is invalid; the message names it, the value and the allowed values.
     """
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"sweep.space must say which settings are varied, each as {_EXAMPLES}, got {space!r}")
@@ -83,10 +83,10 @@ def check_names(parameters: Sequence[Parameter], groups: Sequence[str]) -> None:
 
     Args:
         parameters: of the sweep.
-        groups: of Hydra, whose choices may be varied, too.
+        groups: Hydra's groups, which are allowed as well.
 
     Raises:
-        ValueError: with the nearest setting.
+        ValueError: a parameter is no setting; the message names the nearest one.
     """
     names = setting_names(TrainConfig)
     for name in (parameter.name for parameter in parameters):
@@ -137,7 +137,7 @@ def _parameter(name: str, given: object) -> Parameter:
 
 
 def _number(field: str, value: object) -> float:
-    """A number, also where YAML 1.1 reads `1e-4` as a text."""
+    """Convert to a number, also from a text such as `1e-4`, which YAML 1.1 does not read as a number."""
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     except ValueError:
@@ -148,7 +148,7 @@ def _number(field: str, value: object) -> float:
 
 
 def _choice(field: str, value: object) -> str:
-    """A value as the command line writes it."""
+    """Format a value for the command line."""
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, str):

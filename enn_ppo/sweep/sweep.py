@@ -1,9 +1,9 @@
-"""A sweep over settings with Optuna: trials that report their learning curve, and are pruned where it stays behind.
+"""Hyperparameter search with Optuna: trials report their learning curves, and trials that fall behind are pruned.
 
 python -m enn_ppo.sweep sweep=ppo env=Xor total_timesteps=100000 sweep.trials=30 sweep.jobs=2
 
-A sweep is a folder: `study.db` is Optuna's study, which `optuna-dashboard sqlite:///<folder>/study.db` shows, `trials/` has the
-runs, and `experiment/best.yaml` all settings of the best trial. The same command goes on with it.
+The sweep's folder holds `study.db`, Optuna's study, which `optuna-dashboard sqlite:///<folder>/study.db` shows, the runs in
+`trials/`, and all settings of the best trial in `experiment/best.yaml`. The same command continues the sweep.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     import optuna
 
 SETTINGS, STUDY, TRIALS, BEST = "sweep.yaml", "study.db", "trials", Path("experiment") / "best.yaml"
-POINTS = 20  # of a learning curve, at which trials are compared
-HOPELESS = 10  # failed trials, without a single one that did not, after which a sweep ends
+POINTS = 20  # points of a learning curve at which trials are compared
+HOPELESS = 10  # a sweep ends if this many trials have failed and none has succeeded
 ENDED = ("complete", "pruned", "fail")
-#: User attributes of trials: arguments of the command line, why it failed or was pruned, the process that runs it, and the trial
-#: that it goes on with.
+#: User attributes of a trial: its command line arguments, the reason why it failed or was pruned, its process, and the number of
+#: the interrupted trial that it continues.
 ARGUMENTS, REASON, PROCESS, CONTINUES = "arguments", "reason", "process", "continues"
-SECONDS = "seconds"  # user attribute of the study: used so far
+SECONDS = "seconds"  # user attribute of the study: time used so far
 _MAY_CHANGE = ("trials", "minutes", "jobs", "sampler", "sampler_seed", "startup_trials", "pruner", "prune_after")
-_NOT_SETTINGS = ("run_dir", "resume", "overwrite", "debug")  # of one run, and not of the next with the same settings
+_NOT_SETTINGS = ("run_dir", "resume", "overwrite", "debug")  # specific to one run
 _POLL_INTERVAL = 0.2  # seconds
-_READING = 0.05  # the part of the time that may be spent on reading the metrics of one trial
+_READING = 0.05  # largest fraction of the time spent reading the metrics of one trial
 
 
 class SweepResult(NamedTuple):
@@ -68,19 +68,19 @@ def sweep(
     overwrite: bool = False,
     run: Callable[[TrainConfig], object] = train,
 ) -> SweepResult:
-    """Run the trials that are left of a sweep, and print one line for each.
+    """Run the remaining trials of a sweep, and print one line for each.
 
     Args:
         config: of the sweep.
-        folder: takes everything. One that holds the same sweep goes on.
-        compose: makes the settings of training, with these arguments over those that all trials share.
-        arguments: those that all trials share; a sweep goes on only with the same.
+        folder: the sweep's folder. If it holds the same sweep, that sweep is continued.
+        compose: makes the settings of training from a trial's arguments and the shared ones.
+        arguments: shared by all trials; a sweep can only be continued with the same arguments.
         overwrite: whether a sweep in the folder is removed first.
         run: trains, as `enn_ppo.train.train`.
 
     Raises:
-        ValueError: a setting or the folder is not as it must be, or no trial succeeded.
-        Interrupted: after Ctrl-C or SIGTERM; the trials that ran go on with the same command.
+        ValueError: a setting or the folder is invalid, or no trial succeeded.
+        Interrupted: after Ctrl-C or SIGTERM; the same command continues the running trials.
     """
     import_optuna()
     _prepare_folder(folder, config, list(arguments), overwrite=overwrite)
@@ -105,7 +105,7 @@ def sweep(
 
 @dataclass
 class _Trials:
-    """The trials that are left of a sweep; arguments as of `sweep`."""
+    """The remaining trials of a sweep; arguments as in `sweep`."""
 
     config: SweepConfig
     folder: Path
@@ -114,7 +114,7 @@ class _Trials:
     study: optuna.Study
 
     def run_all(self) -> int:
-        """Run the trials, each in a process; 0, or the exit code after Ctrl-C or SIGTERM."""
+        """Run the trials, each in a process. Returns 0, or the exit code after Ctrl-C or SIGTERM."""
         config, study, running = self.config, self.study, list[RunningTrial]()
         started, before = time.monotonic(), study.user_attrs.get(SECONDS, 0.0)
         asked, timed_out = 0, False
@@ -149,7 +149,7 @@ class _Trials:
             study.set_user_attr(SECONDS, before + time.monotonic() - started)
 
     def _begin(self) -> list[RunningTrial]:
-        """Draw a trial and start its process. The list is empty if its settings are not allowed, and so it has failed."""
+        """Draw a trial and start its process. Returns an empty list if the trial failed because its settings are not allowed."""
         self.study.sampler = _sampler(self.config, draw=len(self.study.trials))
         trial = self.study.ask()
         home = self.folder / TRIALS / f"{trial.user_attrs.get(CONTINUES, trial.number):04d}"
@@ -170,7 +170,7 @@ class _Trials:
         return [RunningTrial(self.config, self.study, trial, runs, worker)]
 
     def _tell(self, number: int) -> None:
-        """Print a line about a trial, unless it goes on later; and write the file of the best one, if it is that."""
+        """Print a line about a finished trial; write `best.yaml` if it is the best one."""
         config, study = self.config, self.study
         trial, best = study.trials[number], best_of(study)
         if not trial.state.is_finished():
@@ -186,7 +186,7 @@ class _Trials:
 
 
 def run_seeds(run: Callable[[TrainConfig], object], runs: Sequence[TrainConfig]) -> None:
-    """Train with one seed after another, in the process of a trial; go on with those that have a checkpoint."""
+    """Train with one seed after another, in the process of a trial; resume runs that have a checkpoint."""
     for config in runs:
         run_dir = Path(str(config.run_dir))
         resume = (run_dir / "checkpoints" / "latest").exists()
@@ -209,10 +209,10 @@ class RunningTrial:
     _next_look: float = field(default=0.0, init=False)
 
     def follow(self, *, stopped: bool) -> bool:
-        """Report the learning curve, end the process where that is behind, and tell the study how the trial has ended.
+        """Report the learning curve, stop the process if the trial is pruned, and report the trial's end to the study.
 
         Args:
-            stopped: whether the process was asked to end; then the trial goes on later.
+            stopped: whether the process was asked to end; the trial is then continued later.
 
         Returns:
             Whether the process has ended.
@@ -233,13 +233,13 @@ class RunningTrial:
                 self.study.tell(self.trial, sum(scores) / len(scores))
             elif not stopped:
                 _fail(self.study, self.trial, self.worker.reason())
-        except ValueError as error:  # metrics that cannot be read, or have no score
+        except ValueError as error:  # the metrics cannot be read, or have no score
             self.worker.kill()
             _fail(self.study, self.trial, str(error))
         return True
 
     def _report(self) -> None:
-        """Report the new points of the learning curve, each as the mean of the seeds so far, and prune where that is behind."""
+        """Report new points of the learning curve, each the mean over the seeds so far, and prune the trial if it is behind."""
         scores: list[float] = []
         for number, run in enumerate(self.runs):
             curve = Curve(self.config.metric, run, self.config.last_fraction)
@@ -275,10 +275,10 @@ def _rows(run: TrainConfig) -> Sequence[dict[str, Any]]:
 
 
 def import_optuna() -> Any:
-    """Optuna, of a version that this needs.
+    """Import Optuna.
 
     Raises:
-        ValueError: it is missing or too old, with the command that installs it.
+        ValueError: Optuna is missing or too old; the message has the command that installs it.
     """
     try:
         import optuna
@@ -288,7 +288,7 @@ def import_optuna() -> Any:
         raise ValueError(
             f'a sweep needs optuna 4 or newer, and this environment has {optuna.__version__}: pip install "enn-ppo[sweep]"'
         )
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are told in a line
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints failed trials itself
     return optuna
 
 
@@ -305,7 +305,7 @@ def _study_errors(folder: Path) -> Iterator[None]:
 
 
 def open_study(config: SweepConfig, folder: Path) -> optuna.Study:
-    """Open the study in the folder, or begin it."""
+    """Open or create the study in the folder."""
     library, warmup = import_optuna(), round(config.prune_after * POINTS)
     pruners = {
         "median": lambda: library.pruners.MedianPruner(config.startup_trials, warmup),
@@ -323,7 +323,7 @@ def open_study(config: SweepConfig, folder: Path) -> optuna.Study:
 
 
 def _sampler(config: SweepConfig, draw: int) -> Any:
-    """The sampler of one trial, seeded with the number of trials before, so that a sweep that goes on repeats no draw."""
+    """The sampler of one trial, seeded with the number of earlier trials, so that a continued sweep repeats no draw."""
     library = import_optuna()
     seed = int(np.random.SeedSequence([config.sampler_seed, draw]).generate_state(1)[0])
     if config.sampler == "random":
@@ -337,21 +337,21 @@ def _fail(study: optuna.Study, trial: optuna.Trial, reason: str) -> None:
 
 
 def _continue_later(study: optuna.Study) -> None:
-    """Have the trials that have not ended, and that no process runs any more, go on when the next ones begin."""
+    """Enqueue the interrupted trials, so that the next trials continue them."""
     for trial in trials_in(study, "running"):
         study.tell(trial.number, state=import_optuna().trial.TrialState.FAIL)
         study.enqueue_trial(trial.params, user_attrs={CONTINUES: number_of(trial)})
 
 
 def number_of(trial: optuna.trial.FrozenTrial) -> int:
-    """The number of a trial; of one that goes on with another, that one's."""
+    """The number of a trial, or of the interrupted trial that it continues."""
     return int(trial.user_attrs.get(CONTINUES, trial.number))
 
 
 def trials_in(study: optuna.Study, *states: str) -> list[optuna.trial.FrozenTrial]:
     """The trials in any of the states `waiting`, `running`, `complete`, `pruned` and `fail`.
 
-    Those that another trial goes on with are left out.
+    Interrupted trials that another trial continues are left out.
     """
     trials = study.get_trials(deepcopy=False)
     last = {number_of(trial): trial.number for trial in trials}
@@ -364,10 +364,10 @@ def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
 
 
 def _wait_for_orphans(study: optuna.Study) -> None:
-    """Wait until no process runs a trial: those of a sweep that was killed save their trials and end by themselves.
+    """Wait until no process runs a trial: processes of a killed sweep save their trials and end by themselves.
 
     Raises:
-        ValueError: one goes on for longer than that takes; it belongs to another sweep in the same folder.
+        ValueError: a process still runs after `GRACE` seconds; it belongs to another sweep in the same folder.
     """
     deadline = time.monotonic() + GRACE
     while alive := [trial for trial in trials_in(study, "running") if _is_alive(trial.user_attrs.get(PROCESS))]:
@@ -393,13 +393,13 @@ def _is_alive(process: object) -> bool:
 
 
 def write_best(folder: Path, trial: optuna.trial.FrozenTrial, training: TrainConfig, metric: str) -> None:
-    """Write all settings of a trial as `experiment/best.yaml`, which `best_command` trains with."""
+    """Write all settings of a trial to `experiment/best.yaml`, for `best_command`."""
     values = {name: value for name, value in to_dict(training).items() if name not in _NOT_SETTINGS}
     header = (
         "# @package _global_\n"
         f"# Trial {number_of(trial)} of the sweep, {metric} {trial.value:.6g}: {' '.join(trial.user_attrs[ARGUMENTS])}\n"
     )
-    # `custom` holds no arguments of a world, so those below are all there are
+    # `env=custom` has no arguments of its own, so the environment has exactly the arguments below
     text = header + yaml.safe_dump({"defaults": [{"override /env": "custom"}], **values}, sort_keys=False)
     file = folder / BEST
     try:
@@ -415,10 +415,10 @@ def best_command(folder: Path) -> str:
 
 
 def _prepare_folder(folder: Path, config: SweepConfig, arguments: list[str], *, overwrite: bool) -> None:
-    """Make the sweep's folder, or check that the sweep in it is the same one, which then goes on.
+    """Create the sweep's folder, or check that it holds the same sweep.
 
     Raises:
-        ValueError: the folder holds another sweep, or something else, or cannot be written.
+        ValueError: the folder holds another sweep or other files, or cannot be written.
     """
     settings = {**asdict(config), "train": arguments}
     file = folder / SETTINGS

@@ -1,1 +1,1 @@
-"""Training: a run and all that surrounds the algorithm of `train.py`, `rollout.py` and `ppo.py`."""
+"""A training run: everything around the algorithm of `train.py`, `rollout.py` and `ppo.py`."""

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Update:
-    """An update that was just done."""
+    """A finished update."""
 
     step: int  # environment steps trained
-    row: Row  # its metrics; what is added here is not logged any more
+    row: Row  # its metrics, already logged: additions have no effect
     fetch_policy: Callable[[], RogueNet]
     stopped: bool = False
-    policy_name: str | None = None  # whose update it is, where a run has several policies
+    policy_name: str | None = None  # None in a run with one policy
 
     @property
     def policy(self) -> RogueNet:
-        """The policy as it is now; of a learner elsewhere a copy, fetched when it is asked for."""
+        """The current policy; on Ray a copy, fetched from the learner on first use."""
         return self.fetch_policy()
 
     def stop(self) -> None:
@@ -37,33 +37,33 @@ class Update:
 
 
 class Callback:
-    """Methods that the trainer calls; override those you need. What they raise ends the training.
+    """Methods that the trainer calls; override those you need. Exceptions that they raise end the training.
 
-    In a run with several policies, each has its own updates, episodes and checkpoints: one policy after the other, in the order
-    of the setting. `Update.policy_name`, `policy` of an episode's info, and the folder of a checkpoint say whose they are.
+    In a run with several policies, the methods are called for one policy after the other, in the order of the setting.
+    `Update.policy_name`, `policy` in an episode's info, and the folder of a checkpoint name the policy.
 
-    A run that is resumed is the uninterrupted one only if `env_info` depends on its arguments alone.
+    A resumed run equals the uninterrupted one only if `env_info` depends on its arguments alone.
     """
 
     def on_update(self, update: Update) -> None:
-        """After every update."""
+        """Called after every update."""
 
     def on_episode(self, episode: Episode) -> None:
-        """Called for every training episode that ended, in their order, before `on_update`."""
+        """Called for every training episode that ended, in order, before `on_update`."""
 
     def on_checkpoint(self, path: Path, step: int) -> None:
-        """After a checkpoint was written into the folder `path`."""
+        """Called after a checkpoint was written into the folder `path`."""
 
     def env_info(self, progress: float, num_envs: int, rng: np.random.Generator) -> Mapping[str, Sequence[Any]] | None:
         """Parameters for the episodes that begin from now on: name -> one value for each environment.
 
-        Called when a run begins, before its first episodes, and before every update. Where two callbacks, or the setting
-        `env.info`, give the same name, the later one holds.
+        Called when a run begins, before its first episodes, and before every update. A later callback overrides earlier ones
+        and the setting `env.info`.
 
         Args:
             progress: of the training, 0 to 1.
-            num_envs: how many environments there are.
-            rng: keyed by the seed and the step.
+            num_envs: number of environments.
+            rng: seeded with the run's seed and the step.
 
         Returns:
             None leaves the parameters as they are.
@@ -75,7 +75,7 @@ class Callbacks(Callback):
     """Passes every call on to several callbacks, in their order.
 
     Raises:
-        ValueError: one of them is no `Callback`.
+        ValueError: an object is no `Callback`.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:

@@ -1,4 +1,4 @@
-"""From settings to environments."""
+"""Finding and making the environment that the settings name."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from entity_gym.registry import look_up, with_parameters
 #: A compiled environment's class, an environment class, or a function that makes an environment.
 EnvFactory = Callable[..., Any]
 
-#: `env.api` -> where the function is that finds a world of that interface: `function(env.id, **env.kwargs)` returns what
-#: pools take. Imported when it is used: it may need other packages.
+#: `env.api` -> import path of `function(env.id, **env.kwargs)`, which returns an environment source for pools. Imported on use,
+#: since it may need other packages.
 BRIDGES = {
     "gymnasium": "entity_gym.bridges:gymnasium_worlds",
     "dm_env": "entity_gym.bridges:dm_worlds",
@@ -34,18 +34,18 @@ BRIDGES = {
 
 
 class BoundEnvironment(NamedTuple):
-    """An environment that only needs to be made."""
+    """An environment source together with its settings."""
 
     source: (
-        EnvSource  # a compiled environment with its parameters, a vectorised one's class, or what makes a Python one
+        EnvSource  # a compiled environment with its parameters, a vectorised class, or a Python environment's factory
     )
     config: EnvConfig  # names `source`, so that a checkpoint can find it again
 
     def create(self) -> Environment:
-        """One plain environment.
+        """Make a single environment.
 
         Raises:
-            ValueError: for an environment that is vectorised by hand: it has no such form.
+            ValueError: the environment is vectorised by hand and has no single form.
         """
         source: Any = self.source
         if isinstance(source, CompiledEnvironment):
@@ -58,16 +58,16 @@ class BoundEnvironment(NamedTuple):
     def make_vec_env(
         self, rollout: RolloutConfig, seed: int, first_env: int = 0, *, background: bool = False
     ) -> VecEnv:
-        """The pool that `rollout` asks for.
+        """Make the pool that `rollout` describes.
 
         Args:
-            rollout: how many environments, and how they are stepped.
+            rollout: number of environments, and how they are stepped.
             seed: of their random numbers.
-            first_env: the number of environment 0 in seeds and messages, where this is a part of more.
-            background: whether steps that are sent are taken while the caller does something else.
+            first_env: number of the pool's first environment in seeds and messages.
+            background: whether the pool steps while the caller does something else.
 
         Raises:
-            ValueError: an environment cannot be made, or is not as it must be.
+            ValueError: an environment cannot be made, or breaks its contract.
         """
         if rollout.num_processes:
             return ProcessVecEnv(self.source, rollout.num_envs, rollout.num_processes, seed=seed, first_env=first_env)
@@ -89,7 +89,7 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
     """Find the environment and check its arguments.
 
     Args:
-        config: what to look up, and the arguments.
+        config: the environment's name and arguments.
         env: used instead of looking `config.id` up.
 
     Raises:

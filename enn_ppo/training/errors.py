@@ -1,13 +1,13 @@
-"""Errors that end a run and are not mistakes in its settings. Imports nothing, so that any module can know them."""
+"""Errors that end a run and are not mistakes in its settings. Imports nothing, so that any module can import it."""
 
 from __future__ import annotations
 
 
 class Interrupted(Exception):
-    """The user asked the run to stop, and it stopped in order. The message says where it can be resumed from.
+    """The user stopped the run, and it was saved. The message says how to resume it.
 
     Attributes:
-        exit_code: of the process: 130 after Ctrl-C, 143 after SIGTERM.
+        exit_code: exit code of the process: 130 after Ctrl-C, 143 after SIGTERM.
     """
 
     def __init__(self, message: str, exit_code: int = 130) -> None:
@@ -20,11 +20,11 @@ class DeviceMemoryFull(RuntimeError):  # noqa: N818 - says what happened
 
 
 class PartLost(RuntimeError):  # noqa: N818 - says what happened
-    """A part of a run on Ray that it cannot do without is gone: its learner, or all of its runners."""
+    """The learner of a run on Ray, or all of its runners, have died."""
 
 
 class ActorDied(RuntimeError):  # noqa: N818 - says what happened
-    """The process of an actor of Ray is gone, or cannot be started; the message is Ray's explanation in one line."""
+    """The process of a Ray actor has died or cannot be started; the message is Ray's explanation in one line."""
 
 
 class TooManyFailures(ValueError):  # noqa: N818 - says what happened
@@ -32,8 +32,8 @@ class TooManyFailures(ValueError):  # noqa: N818 - says what happened
 
 
 class RankFailed(SystemExit):
-    """Another rank tells why all end: it has failed, or the user has asked for it. This one ends silently."""
+    """Another rank has failed or was interrupted, and prints the reason. This rank ends silently."""
 
 
 class RankDied(RuntimeError):  # noqa: N818 - says what happened
-    """Another rank ended without saying why."""
+    """Another rank's process died without reporting an error."""

@@ -1,4 +1,4 @@
-"""Files that are whole on the disk, or not there."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write or replace `path` atomically: nobody ever sees it half-written.
+    """Write or replace `path` atomically.
 
     Raises:
-        OSError: the disk refused; the old file, if any, is unchanged.
+        OSError: the file cannot be written; the old file, if any, is unchanged.
     """
-    aside = path.with_name(f".{path.name}.aside")  # the same at every try: a crash leaves one at the most
+    aside = path.with_name(f".{path.name}.aside")  # a fixed name: crashes leave at most one such file
     try:
         write_file(aside, data)
         os.replace(aside, path)

@@ -1,4 +1,4 @@
-"""Frames as columns: one row for each frame, whatever is in a column.
+"""Frames as a table: each column holds one value per frame.
 
 A subclass of `Columns` is a frozen dataclass whose fields are the columns. A new column is one more field, with the default None
 for frames that do not have it, and the line that fills it: gathering, splitting, concatenating, padding and moving to a device go
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.crossing import to_device
+from rogue_net.crossing import is_on, to_device
 from rogue_net.ragged import Cat, Cuts, Gather
 
-#: (B, ...) numbers, B sequences, observations, several of these by name, or None for a column that is not there.
+#: A column: (B, ...) numbers, B sequences, observations, a mapping of names to these, or None if it is absent.
 Column: TypeAlias = Tensor | RaggedTensor | ObsBatch | dict[str, Any] | None
 
 
@@ -34,17 +34,17 @@ class Columns:
         return len(self.obs)
 
     def gather(self, frames: Tensor, *, all_of_them: bool = False) -> Self:
-        """The frames numbered `frames`.
+        """Select frames by index.
 
         Args:
-            frames: (n,) int64, in the order that is wanted.
-            all_of_them: every frame is there exactly once. Then it does not synchronise with the device.
+            frames: (n,) int64 indices of frames, in the order of the result.
+            all_of_them: `frames` is a permutation of all frames, which avoids a synchronisation with the device.
         """
         gather = Gather(frames, all_of_them=all_of_them)
         return self._replaced(lambda column: _gathered(column, gather))
 
     def split(self, sizes: Sequence[int]) -> list[Self]:
-        """Consecutive parts of so many frames each, which share the memory. Synchronises with the device once."""
+        """Split into consecutive parts of `sizes` frames, which share memory. Synchronises with the device once."""
         if len(sizes) == 1:
             return [self]
         cuts = Cuts(sizes, [each for field in fields(self) for each in _offsets(getattr(self, field.name))])
@@ -53,7 +53,7 @@ class Columns:
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        """All frames of the first part, then all of the second, and so on. A column stays where all parts have it."""
+        """Concatenate parts. A column that a part lacks is dropped."""
         if len(parts) == 1:
             return parts[0]
         cat = Cat()
@@ -62,7 +62,7 @@ class Columns:
         )
 
     def map(self, change: Callable[[Tensor], Any]) -> Self:
-        """The frames with `change(tensor)` in place of every tensor. A tensor that is there twice is changed once."""
+        """Replace every tensor by `change(tensor)`, which is called once for a tensor that occurs several times."""
         changed: dict[int, tuple[Tensor, Any]] = {}
 
         def once(tensor: Tensor) -> Any:
@@ -73,14 +73,14 @@ class Columns:
         return self._replaced(lambda column: _mapped(column, once))
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor once, always in the same order."""
+        """All distinct tensors, in a fixed order."""
         found: list[Tensor] = []
         self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return found
 
     def to(self, device: torch.device) -> Self:
-        """The frames on a device. From the CPU all of it is one copy, for which nobody waits."""
-        if device.type == self.obs.device.type:
+        """Copy the frames to a device; from the CPU, as one asynchronous copy."""
+        if is_on(self.obs.device, device):
             return self
         if self.obs.device.type != "cpu":
             return self.map(lambda tensor: tensor.to(device))
@@ -93,14 +93,14 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Frames(Columns):
-    """B frames that were played: what was seen and done in each, and what came of it."""
+    """B frames of a rollout: observations, actions, log-probs, values and rewards."""
 
     env_id: Tensor  # (B,) int64, the number of the environment
     step: Tensor  # (B,) int64, steps of the episode before this frame; 0 for its first
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
     logits: dict[str, RaggedTensor] | None = None  # action -> as `ActResult.logits`; None where they were not kept
-    targets: dict[str, Tensor] | None = None  # target of the space -> (B, size) float32; None: it has none
+    targets: dict[str, Tensor] | None = None  # target -> (B, size) float32; None: the space has no targets
     values: Tensor  # (B,) float32, V(s_t) of the policy that acted
     rewards: Tensor  # (B,) float32, for the actions taken in this frame
     terminated: Tensor  # (B,) bool, the episode ended by its own rules with these actions
@@ -109,12 +109,12 @@ class Frames(Columns):
 
     @property
     def num_actors(self) -> Tensor:
-        """(B,) int64, actors of all actions in each frame."""
+        """(B,) int64, number of actors of all actions in each frame."""
         return torch.stack([action.lengths for action in self.actions.values()]).sum(dim=0)
 
     @property
     def frames_of_actors(self) -> Tensor:
-        """(A,) int64, the frame of each actor, action by action."""
+        """(A,) int64, index of each actor's frame, action by action."""
         frames = torch.arange(len(self), device=self.values.device)
         return torch.cat(
             [
@@ -125,7 +125,7 @@ class Frames(Columns):
 
 
 def cat_columns(columns: Sequence[Any], cat: Cat) -> Any:
-    """One column of several parts; None unless all of them have it."""
+    """Concatenate one column of several parts; None if a part lacks it."""
     first = columns[0]
     if any(column is None for column in columns):
         return None

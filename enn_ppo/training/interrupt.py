@@ -1,4 +1,4 @@
-"""Ctrl-C, or a scheduler's SIGTERM, finishes what it can."""
+"""Handling of Ctrl-C and SIGTERM: the current update is finished and a checkpoint is written."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-#: Of a process that ends because of the signal, by what `finish_on_interrupt` calls it.
+#: "interrupted" or "terminated", as `finish_on_interrupt` returns it -> exit code of the process.
 EXIT_CODES = {"interrupted": 128 + signal.SIGINT, "terminated": 128 + signal.SIGTERM}
 _SIGNALS = {signal.SIGINT: ("Ctrl-C", "interrupted"), signal.SIGTERM: ("SIGTERM", "terminated")}
 
 
 @contextmanager
 def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str | None]]:
-    """Within this context the first Ctrl-C or SIGTERM only raises a flag; the second ends the process at once, as ever.
+    """Within this context the first Ctrl-C or SIGTERM only sets a flag; the second ends the process at once.
 
     Args:
         say: prints a line for the user.
 
     Yields:
-        A function that tells what came: "interrupted" of Ctrl-C, "terminated" of SIGTERM, None of neither.
+        A function that returns "interrupted" after Ctrl-C, "terminated" after SIGTERM, and None before a signal.
     """
     came: list[str] = []
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's alone
@@ -34,7 +34,7 @@ def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str
         came.append(state)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with suppress(RuntimeError):  # it came in the middle of another print, which cannot be entered twice
+        with suppress(RuntimeError):  # the signal interrupted another print, which is not reentrant
             again = "press" if number == signal.SIGINT else "send it"
             say(f"{name}: finishing this update and writing a checkpoint; {again} again to abort at once")
 
@@ -48,6 +48,6 @@ def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str
 
 
 def ignore_sigterm() -> None:
-    """From now on, for a process that is about to end by itself and has something to write first."""
+    """Ignore SIGTERM, so that a process that is ending can print its last messages."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

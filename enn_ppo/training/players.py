@@ -16,8 +16,8 @@ class Cast:
     """Assignment of players to policies.
 
     Args:
-        policies: name -> numbers of the players that it plays.
-        mapping: of the environment.
+        policies: policy name -> numbers of the players that the policy plays.
+        mapping: the environment's mapping of entities to players.
     """
 
     policies: Mapping[str, Sequence[int]]
@@ -25,7 +25,7 @@ class Cast:
 
     @property
     def played_by(self) -> list[str]:
-        """(P,) the policy of each player."""
+        """(P,) name of each player's policy."""
         names = {player: name for name, players in self.policies.items() for player in players}
         return [names[player] for player in range(self.mapping.num_players)]
 
@@ -34,12 +34,12 @@ def cast_of(policies: Mapping[str, Sequence[int]], source: object, world: str) -
     """Check the setting `policies` against the players of an environment.
 
     Args:
-        policies: name -> numbers of players; every player once.
-        source: of the environment.
+        policies: policy name -> numbers of players; every player once.
+        source: the environment's factory.
         world: name of the environment, for errors.
 
     Raises:
-        ValueError: the environment has no players, or other ones; or a name cannot be the name of a folder.
+        ValueError: the environment has no players or other players, or a policy's name cannot be the name of a folder.
     """
     for name in policies:
         if not _FOLDER.fullmatch(name):

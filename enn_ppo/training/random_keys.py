@@ -1,4 +1,4 @@
-"""Seeds of everything that a run draws, keyed by its seed, the step and what for: no generator needs saving."""
+"""Seeds of a run's random generators, derived from its seed, the step and a purpose: checkpoints save no generator state."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ import torch
 
 
 class Purpose(IntEnum):
-    """Purpose of random numbers. The values are part of every run: they never change."""
+    """Purpose of random numbers. The values must never change: runs would not be reproducible."""
 
     ACTING = 0
     SHUFFLING = 1
-    PARAMETERS = 2  # of environments
-    NEW_EPISODES = 3  # where a checkpoint's cannot go on
-    FINAL_EPISODES = 4  # that runners play when training is done
+    PARAMETERS = 2  # environment parameters
+    NEW_EPISODES = 3  # after a resume that cannot restore the environments
+    FINAL_EPISODES = 4  # the runners' episodes after training
 
 
 def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:
-    """A number from 0 to 2^63 - 1 that generators are seeded with."""
+    """A seed from 0 to 2^63 - 1."""
     key = np.random.SeedSequence((seed, step, purpose, *more)).generate_state(1, np.uint64)
     return int(key[0] >> np.uint64(1))
 
 
 @contextmanager
 def dropout_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Within this context dropout on `device` is drawn by `seed`: it knows torch's global generators only.
-
-    Afterwards these are as before.
-    """
+    """Seed torch's global generators, which dropout on `device` draws from, within this context; then restore them."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -1,9 +1,9 @@
-"""The processes that train one policy together, as each of them sees itself among the others.
+"""Communication between the processes (ranks) of data parallel training.
 
-All ranks run the same program on the same numbers: networks, statistics, counters and schedules are equal everywhere, bit for
-bit. Only the environments differ, and rank 0, the lead, is the one that talks: it decides what depends on a clock or on the
-user's code, and it alone writes. `ALONE` is the one process of a run that is not distributed; it computes what was computed
-without it. `enn_ppo.training.torchrun` has the ranks of torchrun.
+All ranks run the same program: networks, statistics, counters and schedules are equal on all ranks, bit for bit. Only the
+environments differ. Rank 0, the lead, alone prints and writes files, and takes decisions that depend on a clock or on the
+user's code. `ALONE` is the single process of a run that is not distributed. `enn_ppo.training.torchrun` implements the ranks of
+torchrun.
 
 Shapes: K ranks.
 """
@@ -20,40 +20,40 @@ T = TypeVar("T")
 
 
 class Ranks(Protocol):
-    """Collective calls: every rank makes them in the same order."""
+    """Collective operations; every rank must call them in the same order."""
 
     rank: int
     size: int
 
     def gather(self, values: Tensor) -> Tensor:
-        """(K, ...) tensors of the same shape and type, one of each rank."""
+        """(K, ...) `values` of every rank, which must have the same shape and dtype."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """Their sum, the same bits on every rank. May be computed in place."""
+        """Sum of `values` over ranks, bit for bit the same on every rank. May be computed in place."""
 
     def gather_objects(self, value: T) -> list[T]:
-        """The objects of all ranks, in the order of the ranks."""
+        """The objects of all ranks, in rank order."""
 
     def each(self, action: Callable[[], T]) -> T:
-        """Do what needs no other rank. Where one fails, all end: the first of them with its error, the others silently.
+        """Run `action`, which needs no other rank, on every rank. If it fails, the first failed rank raises its error.
 
         Raises:
-            RankFailed: it was another one.
+            RankFailed: on all other ranks.
         """
 
     def lead(self, action: Callable[[], T]) -> T:
         """Run `action` on rank 0 alone, and return its result on every rank. Its exceptions are raised on rank 0.
 
         Raises:
-            RankFailed: it was another one.
+            RankFailed: on the other ranks, if `action` raises.
         """
 
     def leave(self, error: BaseException | None) -> None:
-        """End, because of an error or in order; then no rank ends before the lead has written everything."""
+        """Leave the group. Without an error, ranks wait until the lead has written everything."""
 
 
 class Alone:
-    """One process that is all there is."""
+    """`Ranks` of a single process."""
 
     rank, size = 0, 1
 

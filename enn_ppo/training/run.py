@@ -7,7 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from enn_ppo.checkpoints import CheckpointError, load_common, record_score, resolve_checkpoint
+from enn_ppo.checkpoints import (
+    CheckpointError,
+    load_checkpoint,
+    load_common,
+    record_score,
+    resolve_checkpoint,
+    step_folders,
+)
 from enn_ppo.eval.episodes import summarize
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics, is_due
 from enn_ppo.training.callbacks import Callback, Update
@@ -20,6 +27,7 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
 from enn_ppo.training.tracking.run_output import RunOutput
+from rogue_net.finite import NotFinite
 
 
 class Run:
@@ -181,6 +189,22 @@ class Run:
         except CheckpointError as error:
             return self._saved_now() or f"nothing is saved: {error}"
 
+    def _last_finite(self) -> str:
+        """Advice on resuming after the network has become NaN: from the newest checkpoint whose weights are finite."""
+        first = next(iter(self.state.learners))
+        for _, folder in step_folders(self.run_dir / first / CHECKPOINTS):
+            folders = [self.run_dir / name / CHECKPOINTS / folder.name for name in self.state.learners]
+            try:
+                weights = [each for path in folders for each in load_checkpoint(path).policy.values()]
+            except CheckpointError:
+                continue
+            if all(bool(each.isfinite().all()) for each in weights):
+                resume = f"go on from there with a lower optim.lr and resume={folder}"
+                return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
+                    len(folders) == 1
+                )
+        return f"{self.run_dir} holds no checkpoint with finite weights: begin again with a lower optim.lr"
+
     def _saved_now(self) -> str | None:
         try:
             saved = self.state.save(self.run_dir)
@@ -219,6 +243,8 @@ class Run:
         if isinstance(error, RecordingError):
             self.state.recorder = None  # it has closed itself
             error.add_note(self._rescued())
+        if isinstance(error, NotFinite):
+            error.add_note(self._last_finite())
         if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):

@@ -1,7 +1,7 @@
-"""Samplers: they own the environments and collect rollouts.
+"""Samplers, which own the environments and collect rollouts.
 
-`LocalSampler` plays in this process: all environments together, or in blocks (`rollout.block`, `rollout.pipeline`), each with
-a pool of its own, of which one or two are played at a time. Random numbers depend only on the environment's number and the step.
+`LocalSampler` plays in this process: all environments together, or in blocks (`rollout.block`, `rollout.pipeline`), each a
+separate pool, of which one or two are played at a time. Random numbers depend only on the environment's number and the step.
 The last bits of the policy's outputs depend on which environments share a batch, and so on the blocks: the same blocks in other
 processes give the same rollouts.
 """
@@ -30,7 +30,7 @@ from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from entity_gym.spaces import ObsSpace
 
-#: Parameters of environments: name -> one value for each.
+#: Environment parameters: name -> one value per environment.
 Parameters = Mapping[str, Sequence[Any]]
 
 
@@ -59,16 +59,16 @@ class Sampler(Protocol):
         """State of the environments, for `load_state`."""
 
     def load_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from what `state` returned. Returns why that is not possible, or None. See `load_block`."""
+        """Restore `state()`. Returns the reason if that is impossible, else None. See `load_block`."""
 
     def final_episodes(self) -> Mapping[str, list[Episode]]:
         """Play `distributed.final_episodes` episodes after training, if that is set. Returns name of the policy -> episodes."""
 
     def metrics(self) -> Row:
-        """Metrics beside those of the rollouts, since the last call."""
+        """The sampler's own metrics since the last call."""
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Use `say` for messages to the user from now on."""
+        """Print messages to the user with `say` from now on."""
 
     def threads_report(self) -> str | None:
         """A line about the choice of `rollout.num_threads=auto`; None if it is not auto."""
@@ -80,20 +80,17 @@ class Sampler(Protocol):
 class LocalSampler:
     """Plays in environments of this process, in one or several blocks.
 
-    With ranks, parameters, seeds and states are those of all ranks, and each rank plays an equal share of the environments. One
+    With several ranks, parameters, seeds and states cover the environments of all ranks, and each rank steps an equal share. One
     process with blocks of the same size gives the same rollouts.
 
     Args:
-        pools: of the environments of this rank, in the order of their numbers; each pool is a block.
-        nets: name -> policy and value function; not changed.
-        device: of the policies.
-        seed: of the run.
-        first_env: number of the first environment among all of the run.
-        cast: the players that each policy plays; None: the one policy plays everything.
+        pools: the blocks of this rank, in the order of environment numbers.
+        nets: policy name -> policy and value function; not changed.
+        first_env: number of this rank's first environment in the run.
+        cast: the players that each policy plays; None: one policy plays all.
         pipeline: number of blocks that are played in turns; divides the number of blocks.
         graphs: whether acting uses CUDA graphs.
         logits: whether rollouts keep all logits.
-        ranks: the processes that train together.
     """
 
     def __init__(
@@ -196,12 +193,12 @@ class LocalSampler:
         """The parameters of each block of this rank.
 
         Raises:
-            ValueError: they change which player owns which entity, while several policies play.
+            ValueError: a parameter changes which player owns which entity, and there are several policies.
         """
         if self._cast and (name := next((name for name in self._cast.mapping.fixed if name in parameters), None)):
             raise ValueError(
-                f"env.info has {name!r}, on which it depends what belongs to which player: with policies={self._cast.policies} "
-                "it cannot change between episodes"
+                f"env.info has {name!r}, which decides which player owns which entity: with policies={self._cast.policies} it "
+                "cannot change between episodes"
             )
         parts, begin = [], self._ranks.rank * self._share
         for block in self.blocks:
@@ -212,7 +209,7 @@ class LocalSampler:
 
 
 def block_state(block: EnvBlock) -> dict[str, Any]:
-    """The state of the environments and their episodes; environments that cannot be saved are None."""
+    """The state of the environments and their episodes; None for environments that cannot be saved."""
     return {
         "environments": block.vec_env.state() if block.vec_env.can_save else None,
         "episodes": block.tracker.state(),
@@ -220,10 +217,10 @@ def block_state(block: EnvBlock) -> dict[str, Any]:
 
 
 def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
-    """Continue from what `block_state` returned.
+    """Restore the environments from `block_state()`.
 
     Returns:
-        Why the environments cannot continue, and have to be reset; None if they do continue.
+        The reason why the environments must be reset instead; None if they were restored.
     """
     num_envs = len(state["episodes"]["lengths"])
     if state["environments"] is None or not block.vec_env.can_save:
@@ -231,7 +228,7 @@ def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
     if num_envs != len(block.vec_env):
         return f"the checkpoint has {num_envs} of them, and rollout.num_envs is {len(block.vec_env)}"
     if np.ndim(state["episodes"]["rewards"]) != block.tracker.rewards.ndim:
-        return "one policy has played in them where there are now several, or several where there is now one"
+        return "the checkpoint has one policy and the run several, or the reverse"
     try:
         block.obs = block.vec_env.load_state(state["environments"])
     except ValueError as error:  # the environment has changed since
@@ -243,7 +240,7 @@ def load_block(block: EnvBlock, state: Mapping[str, Any]) -> str | None:
 def blocks_problem(
     saved: Sequence[Mapping[str, Any] | None], num_blocks: int, because: str = "rollout.block makes"
 ) -> str | None:
-    """Reason why `num_blocks` blocks cannot continue from the blocks that a checkpoint holds; None if they can."""
+    """Reason why `num_blocks` blocks cannot be restored from a checkpoint's blocks; None if they can."""
     if len(saved) != num_blocks:
         plural = "s" if len(saved) > 1 else ""
         sizes = [len(each["episodes"]["lengths"]) for each in saved if each]
@@ -261,7 +258,7 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
         env: the environment.
         rollout: number of environments, blocks, threads or processes.
         seed: of the run.
-        first_env: number of the first environment, if these are a part of all environments.
+        first_env: number of the first of these environments in the run.
 
     Raises:
         ValueError: an environment cannot be made, or breaks its contract.
@@ -274,5 +271,5 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
         for first in range(0, rollout.num_envs, size):
             pools.append(env.make_vec_env(of_block, seed, first_env + first, background=in_turns))
             stack.callback(pools[-1].close)
-        stack.pop_all()  # they belong to the caller now
+        stack.pop_all()  # the caller closes the pools
     return pools

@@ -40,7 +40,7 @@ RECENT_EPISODES = 100
 class Restored(NamedTuple):
     """Result of `TrainState.restore`."""
 
-    problem: str | None  # why the environments start new episodes; None if they too continue
+    problem: str | None  # reason why the environments start new episodes; None if they were restored
     news: Mapping[
         str, Sequence[str]
     ]  # policy -> one line for each entity type, feature or action that is new or has changed
@@ -49,15 +49,11 @@ class Restored(NamedTuple):
 class TrainState:
     """The learners, the sampler and the counters of a run.
 
-    A run has a learner for each policy of `config.policies`, each with a run directory of its own in that of the run. Without
-    that setting it has one, whose name is empty, and which has the run directory for itself.
+    A run has a learner for each policy of `config.policies`, with a subdirectory in the run directory. Without that setting it
+    has one learner, whose name is empty and which uses the run directory itself.
 
     Args:
-        config: settings of the run.
-        env: the environment to train in.
-        device: of the policies.
         callback: may set parameters of the environments (`Callback.env_info`).
-        ranks: the processes that train together.
     """
 
     def __init__(
@@ -77,11 +73,11 @@ class TrainState:
             self._start_here(env, device)
         self.step = 0  # environment steps trained
         self.num_updates = 0
-        self.seconds = 0.0  # of training, including those before the run was resumed
+        self.seconds = 0.0  # of training, including the time before the run was resumed
         self.recent_rewards: dict[str, deque[float]] = {name: deque(maxlen=RECENT_EPISODES) for name in self.learners}
-        # steps whose evaluation was unfinished when the restored checkpoint was saved
+        # steps whose evaluations were unfinished when the restored checkpoint was saved
         self.evaluations: Sequence[int] = ()
-        self.env_info: Mapping[str, Sequence[Any]] = {}  # parameters of the environments, drawn for the last update
+        self.env_info: Mapping[str, Sequence[Any]] = {}  # environment parameters drawn for the last update
         self.recorder: Recorder | None = None
 
     def _start_here(self, env: BoundEnvironment, device: torch.device) -> None:
@@ -130,7 +126,7 @@ class TrainState:
         return self.model.policy
 
     def start(self) -> None:
-        """Begin a new run. A first rollout, which is not trained on, measures the mean and variance of each input."""
+        """Begin a new run: a first rollout, which is not trained on, initialises the input statistics."""
         announce("playing a first rollout, which measures the observations")
         self.reset()
         rollouts = self.sampler.collect(self.config.rollout.steps)
@@ -157,13 +153,13 @@ class TrainState:
         return max(0, min(self.config.rollout.steps, left))
 
     def progress(self) -> float:
-        """The part of the training that is done, 0 to 1: the larger of that of the steps and that of `max_train_seconds`."""
+        """Progress of the training, 0 to 1: the larger fraction of `total_timesteps` and `max_train_seconds`."""
         by_steps = self.step / self.config.total_timesteps
         by_seconds = self.seconds / self.config.max_train_seconds if self.config.max_train_seconds else 0.0
         return min(1.0, max(by_steps, by_seconds))
 
     def begin_update(self) -> Settings:
-        """Seed the random numbers of the update, draw parameters of the environments, and evaluate the schedules."""
+        """Seed the update, draw environment parameters, and evaluate the schedules."""
         self.sampler.key(self.step)
         if info := self._draw_env_info():
             with _naming_the_setting():
@@ -181,13 +177,13 @@ class TrainState:
         rollouts = self.sampler.collect(steps)
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"
-            frames, unit = rollouts[""].frames, self.learner.value_unit  # recorded values are in rewards
+            frames, unit = rollouts[""].frames, self.learner.value_unit  # recorded values are in the unit of rewards
             self.recorder.add(replace(frames, values=frames.values * unit, final_values=frames.final_values * unit))
             self.recorder.flush()
         return rollouts
 
     def learn(self, rollouts: Mapping[str, Any], settings: Settings) -> dict[str, Learned]:
-        """One update of every policy; on Ray all at the same time."""
+        """Update every policy; on Ray all at the same time."""
         learning = {name: learner.learning(rollouts[name], settings) for name, learner in self.learners.items()}
         return {name: finish() for name, finish in learning.items()}
 
@@ -211,7 +207,7 @@ class TrainState:
         return self.env_info
 
     def metrics(self) -> Row:
-        """Metrics beside those of rollouts and updates: parameters of environments, ratings, and counters of the sampler."""
+        """Metrics of environment parameters, self-play ratings, and the sampler."""
         row = env_info_row(self.env_info) | (self.self_play.metrics() if self.self_play else {})
         return row | dict(self.sampler.metrics())
 
@@ -238,13 +234,15 @@ class TrainState:
 
         Args:
             run_dir: the run's directory.
-            evaluations: steps whose evaluation is unfinished; a resumed run does it.
+            evaluations: steps whose evaluation is unfinished; a resumed run repeats it.
             scores: policy -> its score; None if it is not known yet.
 
         Returns:
             Policy -> its checkpoint.
         """
-        states = {name: learner.state() for name, learner in self.learners.items()}  # all, before the first is written
+        states = {
+            name: learner.state() for name, learner in self.learners.items()
+        }  # an error here writes no checkpoint
         environments = self.sampler.state()
         if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
@@ -295,7 +293,7 @@ class TrainState:
         Entity types, features and actions are matched by name; new ones start untrained.
 
         Raises:
-            ValueError: they belong to another environment or network.
+            ValueError: a checkpoint belongs to another environment or network.
         """
         news = {name: self.learners[name].restore(each, self.env_name) for name, each in checkpoints.items()}
         for name, each in checkpoints.items():
@@ -311,12 +309,12 @@ class TrainState:
             or _parameters_changed(saved_config(checkpoint).env, self.config.env)
             or self.sampler.load_state(saved["collector"])
         )
-        if problem:  # with another seed than at the start of the run, whose episodes have been played
+        if problem:  # a new seed, so that the first episodes of the run are not repeated
             key = random_key(self.config.seed, self.step, Purpose.NEW_EPISODES)
             self.sampler.reset(key, self._draw_env_info() or None)
             for learner in self.learners.values():
                 learner.begin_episodes()
-        if any(each.unmeasured for each in news.values()):  # new inputs; measured by a rollout that is not trained on
+        if any(each.unmeasured for each in news.values()):  # a rollout that is not trained on measures new features
             self.sampler.key(self.step)
             rollouts = self.sampler.collect(self.config.rollout.steps)
             for name, learner in self.learners.items():
@@ -356,7 +354,7 @@ class TrainState:
 
 @contextmanager
 def _naming_the_setting() -> Iterator[None]:
-    """Name the setting `env.info` in errors of pools, which call it `env_info`."""
+    """Replace `env_info` in errors of pools by the setting's name, `env.info`."""
     try:
         yield
     except ValueError as error:
@@ -368,7 +366,7 @@ def _naming_the_setting() -> Iterator[None]:
 def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:
     """The first argument of the environment that differs from the checkpoint's settings; None if all are the same.
 
-    Saved environments keep the arguments that they were made with, so they cannot be used with other ones.
+    Saved environments keep the arguments that they were made with, so they cannot be restored with other arguments.
     """
     before, after = saved.kwargs, now.kwargs
     for name in {**before, **after}:

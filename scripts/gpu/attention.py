@@ -1,4 +1,4 @@
-"""Section `attention`: one layer's attention alone, by mean entities, width of a head, backend and precision."""
+"""Section `attention`: the attention of one layer, by mean entities, width of a head, backend and precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def measure(section: Section) -> None:
-    """Forward, and forward and backward, in microseconds."""
+    """Measure forward, and forward and backward, in microseconds."""
     tokens, seconds = (64, 0.005) if section.tiny else (2**17, 0.05)
     section.put(tokens=tokens, width=WIDTH)
     for head_width in HEAD_WIDTHS[:1] if section.tiny else HEAD_WIDTHS:
@@ -37,7 +37,7 @@ def measure(section: Section) -> None:
 
 
 def kinds(device: torch.device) -> Iterator[tuple[str, str]]:
-    """Backends and precisions; `fused` is the CPU's, and has benchmarks of its own."""
+    """Backends and precisions, except `fused`, which is for the CPU and has its own benchmarks."""
     for backend in get_args(AttentionBackend):
         if backend != "fused":
             for precision in PRECISIONS if device.type == "cuda" else PRECISIONS[:1]:
@@ -45,7 +45,7 @@ def kinds(device: torch.device) -> Iterator[tuple[str, str]]:
 
 
 def offsets_of(lengths: Any, device: torch.device) -> torch.Tensor:
-    """(B + 1,) where frames begin, and the last one ends."""
+    """(B + 1,) cumulative sequence lengths of the frames."""
     return torch.cat([torch.zeros(1, dtype=torch.int64), torch.as_tensor(lengths).cumsum(0)]).to(device)
 
 
@@ -53,7 +53,7 @@ def attend(backend: str, precision: str) -> Callable[..., torch.Tensor]:
     """`ragged_attention` of this backend and precision.
 
     Raises:
-        ValueError: it has no precision to choose.
+        ValueError: `ragged_attention` has no such precision.
     """
     chosen: dict[str, Any] = {"backend": backend}
     if "precision" in inspect.signature(ragged_attention).parameters:
@@ -66,7 +66,7 @@ def attend(backend: str, precision: str) -> Callable[..., torch.Tensor]:
 def one(
     frames: Frames, lengths: Any, head_width: int, backend: str, precision: str, device: torch.device, seconds: float
 ) -> dict[str, float]:
-    """A cell."""
+    """Measure one combination of settings."""
     function = attend(backend, precision)
     tokens = int(lengths.sum())
     shape = (tokens, WIDTH // head_width, head_width)

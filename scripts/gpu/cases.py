@@ -1,4 +1,4 @@
-"""What several sections measure: kinds of networks, frames, and the two worlds with settings to vary."""
+"""Test cases of several sections: networks, frames, and the two environments with their settings."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from enn_ppo.training.start import start_run
 from rogue_net import RogueNetConfig
 from rogue_net.config import Backend, Precision, RelposConfig
 
-HEADS = {32: 2, 64: 4, 128: 4, 256: 8}  # of each width: of 16, 16, 32 and 32 features
+HEADS = {32: 2, 64: 4, 128: 4, 256: 8}  # width -> attention heads, of 16, 16, 32 and 32 features
 
 
 # --- Networks and frames ---
 
 
 def backends(device: torch.device) -> list[str]:
-    """The values of `net.backend` that there are on a device, `auto` first."""
+    """The values of `net.backend` for a device, `auto` first."""
     if device.type == "cpu":
-        return ["reference"]  # that of the CPU has benchmarks of its own
+        return ["reference"]  # the CPU's `fused` has its own benchmarks
     return [name for name in get_args(Backend) if name != "fused"]
 
 
 def precisions() -> list[str]:
-    """The values of `net.precision` that there are."""
+    """The values of `net.precision`."""
     return list(get_args(Precision))
 
 
 def variants(device: torch.device) -> Iterator[tuple[str, str]]:
-    """Every backend with every precision, those that cannot be together among them."""
+    """Every backend with every precision, including invalid combinations."""
     for backend in backends(device):
         for precision in precisions():
             yield backend, precision
@@ -48,20 +48,20 @@ def network(
     """Settings of a network.
 
     Raises:
-        ValueError: they do not go together.
+        ValueError: the settings cannot be combined.
     """
     return RogueNetConfig(
         d_model=width,
         n_head=HEADS[width],
         n_layer=layers,
-        backend=backend,  # type: ignore[arg-type]  # whatever there is
+        backend=backend,  # type: ignore[arg-type]
         precision=precision,  # type: ignore[arg-type]
         relpos=relpos or RelposConfig(),
     )
 
 
 def frames_of(mean: int, tokens: int, *, seed: int = 0) -> Frames:
-    """Frames of 1 to 2 `mean` - 1 entities, all equally likely, with about so many entities in all."""
+    """Frames of 1 to 2 `mean` - 1 entities, uniformly distributed, with about `tokens` entities in all."""
     lengths = np.random.default_rng(seed).integers(1, 2 * mean, max(2, tokens // mean))
     return ragged_frames(f"mean {mean}", lengths.tolist(), seed=seed)
 
@@ -81,19 +81,19 @@ def make_policy(frames: Frames, config: RogueNetConfig, device: torch.device) ->
 
 @dataclass(frozen=True)
 class World:
-    """A world, and the network that learns it."""
+    """An environment, and its network."""
 
     name: str
     env: EnvConfig
     net: RogueNetConfig
     ent_coef: float
-    score: float  # mean reward of an episode that counts as solved
-    asked: float  # trained steps/s
-    relpos: RelposConfig | None = None  # of a second network, which learns it in fewer steps
+    score: float  # mean episodic reward that counts as solved
+    asked: float  # required trained steps/s
+    relpos: RelposConfig | None = None  # of a second network, which needs fewer steps
 
 
 #: The benchmark setting of entity-gym-rs: one snake on 10 by 10 cells, one layer of width 32, batches of 16,384, 3 epochs; and
-#: MineSweeper with the default network. What is learned with is from their presets.
+#: MineSweeper with the default network. Other settings are those of the presets.
 WORLDS = {
     "MultiSnake": World(
         "MultiSnake",
@@ -112,7 +112,7 @@ WORLDS = {
 
 @dataclass(frozen=True)
 class Knobs:
-    """What speed depends on, and what is learned does not, or not much."""
+    """Settings that affect speed, and learning little or not at all."""
 
     num_envs: int = 4096
     env_threads: int = 4
@@ -126,16 +126,16 @@ class Knobs:
 
 
 def start_knobs(device: torch.device, *, tiny: bool) -> Knobs:
-    """Where the search for speed begins."""
+    """The knobs at the start of the search for speed."""
     knobs = Knobs(backend="auto" if device.type == "cuda" else "reference")
     return replace(knobs, num_envs=8, env_threads=1, batch_size=16, steps=4, epochs=1) if tiny else knobs
 
 
 def train_config(world: World, knobs: Knobs, device: torch.device, run_dir: str, **changes: Any) -> TrainConfig:
-    """Training in `world`, without an end and without checkpoints on the way.
+    """Settings for training in `world`, without a limit of steps and without intermediate checkpoints.
 
     Raises:
-        ValueError: a setting that is not the default one is not known here, or settings do not go together.
+        ValueError: a setting is unknown, or settings cannot be combined.
     """
     optional = _if_known(TrainConfig, "compile", knobs.compile, "off")
     rollout = RolloutConfig(
@@ -168,6 +168,6 @@ def _if_known(config: type, name: str, value: Any, default: Any) -> dict[str, An
 
 
 def begin(config: TrainConfig) -> Run:
-    """A run that was made, and has played its first rollout; as a context, it is closed."""
+    """Start a run, including its first rollout; the run is a context manager."""
     run: Run = start_run(config, None, Callback())
     return run

@@ -1,4 +1,4 @@
-"""What the network's arithmetic and its traffic amount to at the least: pure formulas.
+"""Lower bounds of the network's arithmetic operations and memory traffic, as pure formulas.
 
 Shapes: E tokens (entities) in frames of n_1, ..., n_B, width D, L layers, P parameters.
 """
@@ -8,40 +8,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Of forward alone, and of forward and backward: a product's gradients are two more of its size, of inputs and of weights.
+#: Matrix products of forward alone, and of forward and backward: gradients of inputs and weights are two more of the same size.
 PASSES = {"act": 1, "update": 3}
 
 
 def trunk_flops(tokens: int, width: int, layers: int) -> int:
-    """Operations of the transformer's products forward, attention aside: 24 D² a token and layer.
+    """Operations of the transformer's matrix products in the forward pass, without attention: 24 D² per token and layer.
 
-    A token is multiplied by 3 D² weights for queries, keys and values, by D² behind attention and 8 D² in the MLP; a
-    multiplication and an addition each.
+    A token is multiplied by 3 D² weights for queries, keys and values, D² after attention and 8 D² in the MLP; each is a
+    multiplication and an addition.
     """
     return 2 * 12 * width**2 * tokens * layers
 
 
 def attention_flops(lengths: Sequence[int], width: int, layers: int) -> int:
-    """Operations of attention forward: q k' and p v, 2 D each for every pair, so 4 D n² a frame and layer."""
+    """Operations of attention in the forward pass: q k' and p v, 2 D each for every pair, so 4 D n² per frame and layer."""
     return 4 * width * sum(int(length) ** 2 for length in lengths) * layers
 
 
 def trunk_bytes(tokens: int, width: int, layers: int, *, size: int = 4) -> int:
-    """Bytes that cross memory forward if every product reads its input and writes its output once, and nothing else does.
+    """Memory traffic of the forward pass in bytes, if every matrix product reads its input and writes its output once.
 
-    (D + 3 D) + (D + D) + (D + 4 D) + (4 D + D) = 16 D numbers a token and layer.
+    (D + 3 D) + (D + D) + (D + 4 D) + (4 D + D) = 16 D numbers per token and layer.
     """
     return 16 * width * tokens * layers * size
 
 
 def optimizer_bytes(parameters: int) -> int:
-    """Bytes of a step of AdamW with clipping: weights, gradient and both moments read, all but the gradient written, 7 P numbers;
-    and 3 P for the gradient's norm (read) and its scaling (read and written)."""
+    """Memory traffic of a step of AdamW with clipping in bytes: 7 P numbers to read weights, gradient and both moments and to
+    write all but the gradient; 3 P for the gradient's norm (read) and its scaling (read and write)."""
     return (7 + 3) * 4 * parameters
 
 
 class Work(NamedTuple):
-    """Operations, and bytes."""
+    """Arithmetic operations, and memory traffic in bytes."""
 
     flops: float
     bytes: float
@@ -55,7 +55,7 @@ class Work(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """Seconds that work takes at the least, and what they are needed for."""
+    """Least seconds that work can take, and the limiting resource."""
 
     flops_seconds: float
     bytes_seconds: float
@@ -70,13 +70,13 @@ class Floor(NamedTuple):
 
 
 def network_work(lengths: Sequence[int], width: int, layers: int, features: float, kind: str, *, size: int = 4) -> Work:
-    """Of one `act` or one `update` on frames of so many tokens each, the optimizer aside.
+    """Work of one `act` or one `update`, without the optimizer.
 
     Args:
         lengths: tokens of each frame.
         width: D.
         layers: L.
-        features: bytes of observations a token, read once.
+        features: bytes of observations per token, read once.
         kind: `act` or `update`.
         size: bytes of a number in the trunk.
     """
@@ -86,5 +86,5 @@ def network_work(lengths: Sequence[int], width: int, layers: int, features: floa
 
 
 def floor(work: Work, tflops: float, gigabytes: float) -> Floor:
-    """Seconds at the measured peaks: `tflops` in 10^12 operations, `gigabytes` in 10^9 bytes per second."""
+    """Least time at the measured peaks: `tflops` in 10^12 operations per second, `gigabytes` in 10^9 bytes per second."""
     return Floor(work.flops / tflops / 1e12, work.bytes / gigabytes / 1e9)

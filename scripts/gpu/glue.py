@@ -1,6 +1,6 @@
-"""Section `glue`: what stands between attention and matrix products, as torch computes it and compiled by `torch.compile`.
+"""Section `glue`: operations between attention and matrix products, eager and with `torch.compile`.
 
-What compiling earns here decides whether it, or kernels of our own, are worth having: none are written before that is known.
+The gain of compiling shows whether compiling, or kernels of our own, are worth having.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gpu.timing import seconds_per_call
 WIDTHS, CHOICES = (32, 64, 128, 256), 8
 PRECISIONS = ("fp32", "bf16")
 
-#: Something to time, and what it has a gradient of.
+#: A function to time, and the tensors with gradients.
 Part = tuple[Callable[[], Tensor], Sequence[Tensor]]
 
 
 def measure(section: Section) -> None:
-    """Forward, and forward and backward, in microseconds."""
+    """Measure forward, and forward and backward, in microseconds."""
     tokens = 64 if section.tiny else 2**17
     section.put(tokens=tokens)
     for width in WIDTHS[:1] if section.tiny else WIDTHS:
@@ -35,10 +35,10 @@ def measure(section: Section) -> None:
 
 
 def one(section: Section, name: str, width: int, tokens: int, precision: str) -> dict[str, float]:
-    """A cell: `forward_us` and `both_us` as they are, and compiled."""
+    """Measure one case: `forward_us` and `both_us`, eager and compiled."""
     torch.manual_seed(0)
     make = PARTS[name]
-    # without a compiler where everything is as small as can be: then it is only seen that this works
+    # a smoke test (`tiny`) does without the compiler
     backend = "eager" if section.tiny else "inductor"
     found: dict[str, float] = {}
     function, inputs = make(width, tokens, section.device)
@@ -72,13 +72,13 @@ def timed(
 
 
 def residual_and_norm(width: int, tokens: int, device: torch.device) -> Part:
-    """What stands behind attention: LayerNorm of a sum."""
+    """The operations after attention: LayerNorm of a sum."""
     norm, stream, added = nn.LayerNorm(width).to(device), rows(tokens, width, device), rows(tokens, width, device)
     return lambda: norm(stream + added), [stream, added, *norm.parameters()]
 
 
 def mlp(width: int, tokens: int, device: torch.device) -> Part:
-    """LayerNorm, two linear layers with GELU between them, and the sum with what came in."""
+    """LayerNorm, two linear layers with GELU between them, and the residual sum."""
     layers = nn.Sequential(
         nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
     ).to(device)  # fmt: skip

@@ -1,7 +1,7 @@
 """Section `headline`: trained steps/s by `enn_ppo.train`, and a run at the fastest setting that learns the task.
 
-A setting after the other is changed, and what is fastest stays; a rate is that of the clock on the wall from the end of an
-update to the end of a later one, everything between them included, and its shares are the trainer's own.
+The search changes one setting after another and keeps the fastest value. Rates are wall-clock, from the end of one update to the
+end of a later one, everything included; shares of time are the trainer's metrics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARES = ("share_env", "share_act", "share_update", "entities_per_second")
 
 
 def measure(section: Section) -> None:
-    """Both worlds: the search for speed, and then learning. Half of the time is for each."""
+    """Search for the fastest settings, then train, in both environments. Each environment has half of the time."""
     for number, world in enumerate(WORLDS.values()):
         until = section.seconds_left * (0.5 if number == 0 else 0.0)
         fastest = search(section, world, until=until + 0.5 * (section.seconds_left - until))
@@ -43,7 +43,7 @@ def measure(section: Section) -> None:
 
 
 def search(section: Section, world: World, *, until: float) -> Knobs:
-    """The fastest knobs, of those that were tried until so many seconds are left to the section."""
+    """The fastest knobs found until the section has `until` seconds left."""
     rows: list[tuple[float, Knobs]] = []
 
     def rate(knobs: Knobs) -> None:
@@ -63,7 +63,7 @@ def search(section: Section, world: World, *, until: float) -> Knobs:
 
 
 def axes(device: torch.device, *, tiny: bool) -> dict[str, Sequence[Any]]:
-    """What is tried of each knob, in this order."""
+    """Knob -> values to try, in this order."""
     if tiny:
         return {"compile": ["graphs"], "num_envs": [16]}
     return {
@@ -78,7 +78,7 @@ def axes(device: torch.device, *, tiny: bool) -> dict[str, Sequence[Any]]:
 
 
 def speed(world: World, knobs: Knobs, device: torch.device, *, tiny: bool) -> dict[str, float]:
-    """Trained steps per second."""
+    """Measure trained steps per second."""
     watch = Watch(seconds=0.0 if tiny else 1.5)
     with TemporaryDirectory() as folder:
         train(train_config(world, knobs, device, f"{folder}/run"), callbacks=[watch])
@@ -89,15 +89,15 @@ def speed(world: World, knobs: Knobs, device: torch.device, *, tiny: bool) -> di
 
 
 class Watch(Callback):
-    """Remembers updates, and stops when two have been counted and the time is over.
+    """Records the times of updates, and stops training after at least two updates and `seconds`.
 
     Args:
-        seconds: to measure, after the warm-up.
+        seconds: duration of the measurement, after the warm-up.
     """
 
     def __init__(self, seconds: float) -> None:
         self.rows: list[Mapping[str, Any]] = []
-        self.times: list[tuple[float, int]] = []  # when an update ended, and the steps trained then
+        self.times: list[tuple[float, int]] = []  # (time at the end of an update, steps trained)
         self._seconds = seconds
 
     def on_update(self, update: Update) -> None:
@@ -112,13 +112,13 @@ class Watch(Callback):
 
 
 def learn(section: Section, world: World, knobs: Knobs, *, relpos: bool, until: float) -> dict[str, Any] | None:
-    """Train at these knobs until the score is met, or until so many seconds are left to the section.
+    """Train with these knobs until the score is reached, or until the section has `until` seconds left.
 
-    Its schedules reach their ends when the time does.
+    Schedules reach their end at the time limit.
     """
     net = replace(world.net, relpos=world.relpos) if relpos and world.relpos else world.net
     chosen = replace(world, net=net)
-    parts = 2.5 if world.relpos and not relpos else 1.3  # of the time: for another network, and for evaluation
+    parts = 2.5 if world.relpos and not relpos else 1.3  # reserves time for a second network, and for evaluation
     seconds = 2.0 if section.tiny else max(5.0, (section.seconds_left - until) / parts)
     settings = {"world": world.name, "relpos": relpos, **vars(knobs), "max_train_seconds": seconds}
     tiny, device = section.tiny, section.device
@@ -126,7 +126,7 @@ def learn(section: Section, world: World, knobs: Knobs, *, relpos: bool, until: 
 
 
 def curve(world: World, knobs: Knobs, device: torch.device, seconds: float, *, tiny: bool) -> dict[str, Any]:
-    """One run, and what its policy has in episodes with seeds that it has not seen."""
+    """Train one run, and evaluate its policy with seeds that differ from training."""
     learner = Learner(world.score, most_updates=6 if tiny else None)
     with TemporaryDirectory() as folder:
         config = train_config(world, knobs, device, f"{folder}/run", max_train_seconds=seconds)
@@ -146,11 +146,11 @@ def curve(world: World, knobs: Knobs, device: torch.device, seconds: float, *, t
 
 
 class Learner(Callback):
-    """The learning curve. Stops when the mean of some updates has the score.
+    """Records the learning curve, and stops training when the mean over some updates reaches the score.
 
     Args:
         score: to reach.
-        most_updates: after which it stops in any case; None: never.
+        most_updates: limit of updates; None: no limit.
     """
 
     def __init__(self, score: float, most_updates: int | None) -> None:
@@ -173,18 +173,18 @@ class Learner(Callback):
 
 
 def score_of(run_dir: str, device: torch.device, greedy: bool, *, tiny: bool) -> float | str:
-    """Mean reward of evaluation episodes, or why there is none."""
+    """Mean reward of evaluation episodes, or the error message."""
     episodes = 4 if tiny else 500
     asked = EvalConfig(
         checkpoint=run_dir, episodes=episodes, num_envs=min(episodes, 250), greedy=greedy, device=device.type
     )
     try:
         return float(evaluate(asked).estimates["episodic_reward"].mean)
-    except Exception as error:  # noqa: BLE001 - the curve is wanted without it
+    except Exception as error:  # noqa: BLE001 - the learning curve is kept without a score
         return reason(error)
 
 
 def thinned(points: Sequence[Any], most: int) -> list[Any]:
-    """At most about so many of the points, evenly, the last among them."""
+    """Select about `most` points evenly, including the last."""
     stride = max(1, len(points) // most)
     return [*points[:-1][::stride], points[-1]]

@@ -1,4 +1,4 @@
-"""Section `machine`: what is measured on, and what it reaches at best."""
+"""Section `machine`: versions of hardware and software, and peak speeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from gpu.results import Section
 from gpu.timing import peaks, seconds_per_call, synchronize
 
-#: Libraries without which something here, or some test, cannot run.
+#: Libraries that a section or a test needs.
 WANTED = (
     "triton",
     "numba",
@@ -35,7 +35,7 @@ WANTED = (
 
 
 def measure(section: Section) -> None:
-    """Versions, and peaks."""
+    """Write versions, and measure peak speeds."""
     section.put(**versions(section.device))
     section.put(missing=[name for name in WANTED if find_spec(name) is None])
     section.put(peaks=peaks(section.device, tiny=section.tiny))
@@ -44,7 +44,7 @@ def measure(section: Section) -> None:
 
 
 def versions(device: torch.device) -> dict[str, Any]:
-    """Of everything that numbers depend on."""
+    """Names and versions of hardware, driver and libraries."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -76,7 +76,7 @@ def _triton_version() -> str | None:
 
 
 def _driver() -> str | None:
-    """Of the GPU, as nvidia-smi tells it."""
+    """Version of the GPU's driver, from nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -84,7 +84,7 @@ def _driver() -> str | None:
 
 
 def transfers(device: torch.device, *, tiny: bool) -> dict[str, float]:
-    """Between the host's pinned memory and the device: bandwidth of large copies, time of small ones until they are there."""
+    """Copies between the host's pinned memory and the device: bandwidth of large ones, latency of small ones."""
     numbers = 2**12 if tiny else 2**26
     seconds = 0.01 if tiny else 0.3
     here = torch.empty(numbers, pin_memory=device.type == "cuda").normal_()
@@ -110,7 +110,7 @@ def transfers(device: torch.device, *, tiny: bool) -> dict[str, float]:
 
 
 def launches(device: torch.device, *, tiny: bool) -> dict[str, float]:
-    """Microseconds of a kernel that has nothing to do: in a row with others, and alone until it is done."""
+    """Microseconds of an empty kernel: in a sequence of launches, and alone with synchronisation."""
     x = torch.zeros(32, device=device)
     seconds = 0.01 if tiny else 0.2
 

@@ -1,7 +1,7 @@
-"""Section `memory`: bytes of a frame in a rollout, the most that acting and learning take, and whether it grows.
+"""Section `memory`: bytes per frame of a rollout, peak memory of acting and learning, and growth over updates.
 
-A rollout's bytes are exact, and the same on any device. Peaks are what torch has allocated beyond what was there before; on the
-CPU, where torch does not count, they are the process's, and rough.
+A rollout's bytes are exact, and the same on any device. Peaks are torch's allocations beyond those at the start; on the CPU,
+where torch does not count allocations, they are rough figures of the process.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CHERRIES = World(
 
 
 def measure(section: Section) -> None:
-    """Three worlds: one action, one snake, and one in which entities are selected."""
+    """Measure three environments: one with a single action, one with a snake, and one with entity selection."""
     for world in (*WORLDS.values(), CHERRIES):
         section.measured("memory", {"world": world.name}, partial(one, section, world))
 
 
 def one(section: Section, world: World) -> dict[str, Any]:
-    """A world."""
+    """Measure one environment."""
     device = section.device
     with TemporaryDirectory() as folder:
         config = train_config(world, start_knobs(device, tiny=section.tiny), device, f"{folder}/run")
@@ -57,11 +57,11 @@ def one(section: Section, world: World) -> dict[str, Any]:
             return found | growth(section, run)
 
 
-# --- What is kept ---
+# --- Rollouts ---
 
 
 def bytes_of(rollout: Rollout) -> dict[str, int]:
-    """Bytes of a rollout's tensors and arrays by part; what several parts share counts for the first."""
+    """Bytes of a rollout's tensors and arrays by part; shared memory counts for the first part."""
     seen: set[int] = set()
     parts: dict[str, int] = {}
     for part, array in (*_of_observations(rollout.frames.obs), *_of_others(rollout)):
@@ -103,11 +103,11 @@ def _of_others(rollout: Rollout) -> Iterator[tuple[str, Any]]:
                     yield "offsets", each[1]
 
 
-# --- What it takes at most ---
+# --- Peaks ---
 
 
 def peaks(run: Run, rollout: Rollout, device: torch.device) -> dict[str, float]:
-    """Bytes a frame of the batch that is acted on, or of the minibatch that is learned from."""
+    """Peak bytes per frame of a batch of acting, and of a minibatch of learning."""
     config, state = run.state.config, run.state
     first = torch.arange(config.rollout.num_envs, device=device)
     before = Allocated.begin(device)
@@ -120,24 +120,24 @@ def peaks(run: Run, rollout: Rollout, device: torch.device) -> dict[str, float]:
 
 
 class Allocated:
-    """What was allocated when it began."""
+    """Allocated memory at the start of a measurement."""
 
     def __init__(self, device: torch.device, before: int) -> None:
         self._device, self._before = device, before
 
     @staticmethod
     def begin(device: torch.device) -> Allocated:
-        """Forget earlier peaks."""
+        """Reset the peak, and start a measurement."""
         gc.collect()
         synchronize(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         elif os.access("/proc/self/clear_refs", os.W_OK):
-            Path("/proc/self/clear_refs").write_text("5")  # the process's peak begins anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak
         return Allocated(device, allocated(device))
 
     def peak(self) -> int:
-        """The most since then, beyond what there was, in bytes."""
+        """Peak since the start, minus the memory at the start, in bytes."""
         synchronize(self._device)
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) - self._before
@@ -145,19 +145,19 @@ class Allocated:
 
 
 def allocated(device: torch.device) -> int:
-    """Bytes that tensors have on the device; of the CPU, all that the process has."""
+    """Bytes of tensors on the device; on the CPU, of the whole process."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else _status("VmRSS")
 
 
 def _status(name: str) -> int:
-    """A figure of this process, in bytes; 0 where there is no /proc."""
+    """A field of /proc/self/status in bytes; 0 without /proc."""
     path = Path("/proc/self/status")
     lines = path.read_text().splitlines() if path.exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), 0)
 
 
 def growth(section: Section, run: Run) -> dict[str, Any]:
-    """Memory after each of some updates, in MiB. What there is between two of them should stay as it is."""
+    """Memory after each of several updates, in MiB, which should be constant."""
     device, steps, state, after, reserved = section.device, run.state.config.rollout.steps, run.state, [], []
     updates = 4 if section.tiny else UPDATES
     for _ in range(updates):

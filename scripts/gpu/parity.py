@@ -1,6 +1,6 @@
-"""Section `parity`: how far the device is from the CPU, as numbers, for every backend and precision.
+"""Section `parity`: differences between the device's outputs and the CPU's, for every backend and precision.
 
-The CPU computes with `net.backend=reference` in float32. A difference is the largest absolute one, a gradient's also the norm
+The CPU computes with `net.backend=reference` in float32. A difference is the largest absolute one; for gradients, also the norm
 of the difference over the norm of the gradient.
 """
 
@@ -22,7 +22,7 @@ from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfi
 
 
 def measure(section: Section) -> None:
-    """Every case with every backend and precision."""
+    """Compare every case with every backend and precision."""
     for name, (frames, relpos) in cases(tiny=section.tiny).items():
         config = network(32, 2, "reference", "fp32", frames.relpos() if relpos else None)
         here = Sides.of(frames, config, torch.device("cpu"))
@@ -33,7 +33,7 @@ def measure(section: Section) -> None:
 
 
 def cases(*, tiny: bool) -> dict[str, tuple[Frames, bool]]:
-    """Frames, and whether relative positions are on."""
+    """Name -> frames, and whether to use relative positions."""
     lengths = np.random.default_rng(0).integers(1, 40, 4 if tiny else 128).tolist()
     ragged = ragged_frames("1-39", lengths, select=True)
     return {
@@ -44,9 +44,9 @@ def cases(*, tiny: bool) -> dict[str, tuple[Frames, bool]]:
 
 
 class Sides(NamedTuple):
-    """What a network says on one device, moved to the host."""
+    """Outputs of a network on one device, copied to the host."""
 
-    actions: dict[str, RaggedTensor]  # drawn by keyed noise
+    actions: dict[str, RaggedTensor]  # sampled with keyed noise
     outputs: dict[str, Tensor]
     gradients: dict[str, Tensor]
 
@@ -54,7 +54,7 @@ class Sides(NamedTuple):
     def of(
         frames: Frames, config: RogueNetConfig, device: torch.device, actions: Mapping[str, RaggedTensor] | None = None
     ) -> Sides:
-        """Act, and evaluate `actions`, or those just drawn."""
+        """Sample actions, and evaluate `actions`, or the sampled ones."""
         torch.manual_seed(0)
         net = spread_weights(RogueNet(config, frames.obs_space, frames.action_space))
         net.update_normalization(ObsBatch.from_vec_obs(frames.obs))
@@ -81,7 +81,7 @@ class Sides(NamedTuple):
 
 
 def spread_weights(net: RogueNet) -> RogueNet:
-    """Weights with which everything matters: fresh ones have zero values and nearly uniform heads."""
+    """Randomize weights so that all of them affect the outputs: a new network has zero values and nearly uniform logits."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in net.parameters():
@@ -95,7 +95,7 @@ def _to(ragged: RaggedTensor, device: torch.device) -> RaggedTensor:
 
 
 def differences(frames: Frames, here: Sides, other: Any, device: torch.device) -> dict[str, float]:
-    """Of the device's from the CPU's."""
+    """Differences between the device's and the CPU's outputs."""
     there = Sides.of(frames, other(), device, here.actions)
     found = {name: float((there.outputs[name] - here.outputs[name]).abs().max()) for name in here.outputs}
     same = [(there.actions[name].values == each.values).float() for name, each in here.actions.items()]

@@ -1,7 +1,7 @@
 """Section `policy`: frames/s of acting and learning, by mean entities, width, backend and precision.
 
-`act` goes from observations on the host to actions on the host; `update` is one minibatch: evaluation, losses, gradient,
-clipping, optimizer step (`enn_ppo.ppo.learn_minibatch`). Operations are the transformer's alone: see `gpu/cost.py`.
+`act` starts from observations on the host and ends with actions on the host; `update` is one minibatch: evaluation, losses,
+gradient, clipping, optimizer step (`enn_ppo.ppo.learn_minibatch`). Only the transformer's operations count: see `gpu/cost.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEANS, LAYERS = (4, 16, 64, 256), 2
 
 
 def measure(section: Section) -> None:
-    """Every cell, and of each the fastest."""
+    """Measure every combination of settings, and write the fastest backends."""
     tokens, seconds = (64, 0.005) if section.tiny else (2**17, 0.06)
     reached = section.results.known("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
     section.put(tokens=tokens, layers=LAYERS, peaks=reached)
@@ -37,7 +37,7 @@ def measure(section: Section) -> None:
 def one(
     section: Section, frames: Frames, settings: Mapping[str, Any], reached: Mapping[str, float], seconds: float
 ) -> dict[str, Any]:
-    """A cell."""
+    """Measure one combination of settings."""
     width, precision = settings["width"], settings["precision"]
     config = network(width, LAYERS, settings["backend"], precision)
     policy, lengths, found = make_policy(frames, config, section.device), lengths_of(frames), {}
@@ -57,7 +57,7 @@ def one(
 
 
 def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that update the fastest for their mean, width and precision."""
+    """The rows with the fastest update for each mean, width and precision."""
     fastest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         key = (row["mean"], row["width"], row["precision"])

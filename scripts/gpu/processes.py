@@ -1,4 +1,4 @@
-"""Processes that end when their time does, with all that they have started."""
+"""Running processes with a time limit, including their child processes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 def run_for(command: Sequence[str], seconds: float, **options: Any) -> int | None:
-    """Run a command in a process group of its own; what is still running of it in the end is killed.
+    """Run a command in its own process group, and kill the remaining processes of the group at the end.
 
     Args:
         command: program and arguments.
-        seconds: it may take.
+        seconds: time limit.
         options: of `subprocess.Popen`.
 
     Returns:
-        Its exit code; None where its time was over.
+        The exit code; None after a timeout.
     """
     process = subprocess.Popen(command, process_group=0, **options)
     try:
@@ -28,6 +28,6 @@ def run_for(command: Sequence[str], seconds: float, **options: Any) -> int | Non
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:  # nothing is left of it
+        except ProcessLookupError:  # the group has ended
             pass
         process.wait()

@@ -1,4 +1,4 @@
-"""Where a section writes what it finds: one JSON file, whole at any moment, so that a kill loses next to nothing."""
+"""The results of the sections: one JSON file, rewritten atomically while sections run, so that a kill loses almost nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Results:
     """The JSON file: `{"settings": {...}, "sections": {name: {...}}}`.
 
     Args:
-        path: of the file; what is there already stays.
+        path: of the file; existing contents are kept.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,31 +31,31 @@ class Results:
             self.content = json.loads(path.read_text())
 
     def known(self, name: str) -> Mapping[str, Any]:
-        """What a section has found, to read; empty where it has not run."""
+        """The results of a section, read-only; empty if it has not run."""
         found: Mapping[str, Any] = self.content["sections"].get(name, {})
         return found
 
     def section(self, name: str) -> dict[str, Any]:
-        """What a section has found, to be added to."""
+        """The results of a section, which may be added to."""
         found: dict[str, Any] = self.content["sections"].setdefault(name, {})
         return found
 
     def write(self) -> None:
-        """Replace the file in one move. JSON has no NaN and no infinities: they become null."""
+        """Replace the file atomically. NaN and infinities, which JSON does not have, become null."""
         aside = self.path.with_suffix(".aside")
         aside.write_text(json.dumps(finite(self.content), indent=1, allow_nan=False) + "\n")
         os.replace(aside, self.path)
 
 
 class Section:
-    """A section at work.
+    """A running section.
 
     Args:
         name: of the section.
-        results: where it writes.
-        device: what is measured.
-        tiny: whether everything is as small as can be, to see that it works.
-        seconds: it may take.
+        results: file for its results.
+        device: the measured device.
+        tiny: smoke test with the smallest sizes.
+        seconds: time limit.
     """
 
     def __init__(self, name: str, results: Results, device: torch.device, *, tiny: bool, seconds: float) -> None:
@@ -69,7 +69,7 @@ class Section:
 
     @property
     def seconds_left(self) -> float:
-        """Until it has to end; less than 0 when it should have."""
+        """Seconds until the time limit; negative after it."""
         return self._deadline - time.monotonic()
 
     def put(self, **values: Any) -> None:
@@ -85,10 +85,10 @@ class Section:
     def measured(
         self, table: str, settings: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any] | None:
-        """Add a row: settings, and what `measure` returns. What it raises, or that no time is left, stands in `not_measured`.
+        """Add a row of settings and the result of `measure`. Exceptions, or a lack of time, are added to `not_measured`.
 
         Returns:
-            The row; None where there is none.
+            The row; None if it was not measured.
         """
         if self.seconds_left <= 0:
             out_of_time = self.found.setdefault("out_of_time", {})
@@ -97,7 +97,7 @@ class Section:
             return None
         try:
             row = {**settings, **measure()}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other rows are wanted
+        except Exception as error:  # noqa: BLE001 - other rows must still be measured
             self.add("not_measured", {"table": table, **settings, "reason": reason(error)})
             return None
         finally:
@@ -106,12 +106,12 @@ class Section:
         return row
 
     def run(self, measure: Callable[[Section], None]) -> None:
-        """Measure; whatever goes wrong stands in the file."""
+        """Run `measure`, and write its exceptions to the file."""
         started = time.monotonic()
         try:
             measure(self)
             self.found["status"] = "done"
-        except Exception:  # noqa: BLE001 - the next section is wanted
+        except Exception:  # noqa: BLE001 - other sections must still run
             self.found["status"] = "failed"
             self.found["traceback"] = traceback.format_exc().splitlines()[-TRACEBACK_LINES:]
         finally:
@@ -130,13 +130,13 @@ def reason(error: BaseException) -> str:
 
 
 def forget_memory(device: torch.device) -> None:
-    """Give what torch keeps for later back to the device, so that the next measurement has all of it."""
+    """Release torch's cached device memory before the next measurement."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def finite(value: Any) -> Any:
-    """The same with null for every number that JSON does not have, and plain numbers for NumPy's."""
+    """Convert NumPy numbers to plain numbers, and NaN and infinities to None."""
     if isinstance(value, Mapping):
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Section `steps`: where the time of training goes, against the least that its bytes and operations would take.
+"""Section `steps`: time of the phases of training, compared with lower bounds from bytes and operations.
 
-Phases are timed with a synchronisation at each of their ends, which adds to them; `unsynchronised_s` is the same loop
-without. A phase's time is its own: that of a phase inside it is not counted twice.
+The device is synchronised at the end of each phase, which adds time; `unsynchronised_s` is the same loop without. The time of
+nested phases is not included in the outer phase.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ UPDATES, TOP = 4, 10
 
 
 def measure(section: Section) -> None:
-    """Both worlds, where the search for speed begins, and where it has ended if it was made before."""
+    """Measure both environments at the start of the search for speed, and at its result if section `headline` has run."""
     reached = section.results.known("machine").get("peaks") or peaks(section.device, tiny=section.tiny)
     fastest = section.results.known("headline").get("fastest", {})
     start = start_knobs(section.device, tiny=section.tiny)
     for world in WORLDS.values():
-        # phases are told apart only where environments and policy take turns
+        # phases can only be separated if environments and policy alternate
         kinds = dict.fromkeys([start, replace(Knobs(**fastest.get(world.name, vars(start))), pipeline=1)])
         for knobs in list(kinds)[-1:] if section.tiny else kinds:
             settings = {"world": world.name, **vars(knobs)}
@@ -48,7 +48,7 @@ def measure(section: Section) -> None:
 
 
 def one(section: Section, world: World, knobs: Knobs, reached: Mapping[str, float]) -> dict[str, Any]:
-    """A world, after one update that warms everything up."""
+    """Measure one environment, after one update of warm-up."""
     device, updates = section.device, 1 if section.tiny else UPDATES
     with TemporaryDirectory() as folder:
         config = train_config(world, knobs, device, f"{folder}/run")
@@ -74,7 +74,7 @@ def one(section: Section, world: World, knobs: Knobs, reached: Mapping[str, floa
 
 
 def update(run: Run) -> Rollout:
-    """One turn of the trainer's loop, without its output."""
+    """One iteration of the training loop, without its output."""
     state = run.state
     settings = state.begin_update()
     rollout: Rollout = state.sampler.collect(state.config.rollout.steps)[""]
@@ -84,7 +84,7 @@ def update(run: Run) -> Rollout:
 
 
 def seconds_of(run: Run, device: torch.device, updates: int) -> float:
-    """Of one update, with a synchronisation at the end of them all."""
+    """Mean seconds of an update, with one synchronisation after all updates."""
     synchronize(device)
     started = time.perf_counter()
     for _ in range(updates):
@@ -94,11 +94,11 @@ def seconds_of(run: Run, device: torch.device, updates: int) -> float:
 
 
 class Phases:
-    """Times parts of the trainer's loop by taking the place of its functions.
+    """Times phases of the training loop by wrapping its functions.
 
     Attributes:
-        seconds: phase -> its own time in all.
-        not_found: functions that are not where they were looked for.
+        seconds: phase -> total time without nested phases.
+        not_found: functions that do not exist.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -110,7 +110,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time until the end of this context is the phase's, but for that of phases inside."""
+        """Count the time within this context for the phase, without nested phases."""
         self._switch()
         self._phases.append(name)
         try:
@@ -128,7 +128,7 @@ class Phases:
 
     @contextmanager
     def watching(self, run: Run) -> Iterator[None]:
-        """Within it the trainer's functions are phases."""
+        """Wrap the trainer's functions within this context."""
         learning, state = importlib.import_module("enn_ppo.ppo"), run.state
         with ExitStack() as stack:
             for block in getattr(state.sampler, "blocks", []):
@@ -155,7 +155,7 @@ class Phases:
             self.not_found.append(f"{getattr(holder, '__name__', type(holder).__name__)}.{name}")
             yield
             return
-        own = vars(holder).get(name)  # None where it is the class's
+        own = vars(holder).get(name)  # None if the attribute belongs to the class
         function: Callable[..., Any] = getattr(holder, name)
 
         @wraps(function)
@@ -170,13 +170,13 @@ class Phases:
             delattr(holder, name) if own is None else setattr(holder, name, own)
 
 
-# --- The least that it could take ---
+# --- Lower bounds ---
 
 
 def floors(config: TrainConfig, run: Run, rollout: Rollout, reached: Mapping[str, float]) -> dict[str, Any]:
-    """Seconds that acting and learning of one update would take if only bytes, or only operations, counted.
+    """Least seconds of acting and learning in one update, limited by memory traffic or operations.
 
-    The parameters are read once a step of acting, and twice a minibatch besides the optimizer's step; see `gpu/cost.py`.
+    Parameters are read once per step of acting, and twice per minibatch besides the optimizer's step; see `gpu/cost.py`.
     """
     net, optim = config.net, config.optim
     lengths = rollout.frames.obs.layout.lengths.tolist()
@@ -211,7 +211,7 @@ def floors(config: TrainConfig, run: Run, rollout: Rollout, reached: Mapping[str
 
 
 def kernels(run: Run, device: torch.device) -> dict[str, Any]:
-    """The ten that take the most time in one update, as torch's profiler sees them; on the CPU, operations."""
+    """The ten kernels with the most time in one update, by torch's profiler; on the CPU, operations."""
     on_gpu = device.type == "cuda"
     kinds = torch.profiler.ProfilerActivity
     with torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if on_gpu else [])]) as profiler:
@@ -231,11 +231,11 @@ def kernels(run: Run, device: torch.device) -> dict[str, Any]:
 
 
 def is_kernel(event: Any) -> bool:
-    """Whether it ran on the GPU itself, and is no mark that spans several kernels."""
+    """Whether the event is a kernel on the GPU, not an annotation that spans several kernels."""
     return "CUDA" in str(event.device_type) and not getattr(event, "is_user_annotation", False)
 
 
 def microseconds(event: Any, *, on_gpu: bool) -> float:
-    """Of a profiler's event, without what it calls; the name has changed between versions of torch."""
+    """Self time of a profiler's event; the attribute's name depends on torch's version."""
     names = ("self_device_time_total", "self_cuda_time_total") if on_gpu else ("self_cpu_time_total",)
     return float(next(getattr(event, name) for name in names if hasattr(event, name)))

@@ -1,4 +1,4 @@
-"""Section `tests`: every test that is marked `gpu`."""
+"""Section `tests`: all tests that are marked `gpu`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu.results import Section
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = re.compile(r"\bmark\.gpu\b")
-#: What `pytest -v` prints of a test when it is done, and of a failure in the end.
+#: Lines of `pytest -v`: a finished test, a collection error, and the final list of failures.
 DONE = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \((.*)\))?(?:\s+\[ *\d+%\])?\s*$")
 COLLECTING = re.compile(r"^_+ ERROR collecting (\S+) _+$")
 MISSING = re.compile(r"^E +(ModuleNotFoundError: .*)")
@@ -25,7 +25,7 @@ PROBLEM = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - (.*))?$")
 
 
 def measure(section: Section) -> None:
-    """Run pytest in a process of its own on the files that hold such tests: the others may need what is not installed."""
+    """Run pytest in a separate process, only on files with such tests: other files may need missing packages."""
     if find_spec("pytest") is None:
         section.put(skipped="pytest is not installed")
         return
@@ -35,7 +35,7 @@ def measure(section: Section) -> None:
     section.put(files=files)
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "--tb=short", "--continue-on-collection-errors"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "300"}
-    with tempfile.TemporaryFile("w+") as output:  # what was printed before the time was over counts, too
+    with tempfile.TemporaryFile("w+") as output:  # keeps the output of a run that is killed
         seconds = section.seconds_left - 2
         command += ["-p", "no:cacheprovider", *files]
         code = run_for(command, seconds, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -47,7 +47,7 @@ def measure(section: Section) -> None:
 
 
 def files_with_marks() -> list[str]:
-    """Files of tests that are marked `gpu`, by themselves or by what they import from a helper beside them."""
+    """Test files with the mark `gpu`, or that import it from a helper module beside them."""
     marked = [path for path in ROOT.glob("tests/**/*.py") if MARK.search(path.read_text())]
     helpers = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in marked if path.stem[:5] != "test_"]
 
@@ -56,21 +56,21 @@ def files_with_marks() -> list[str]:
         return any(f"from {helper} import" in text for helper in helpers)
 
     files = [path for path in ROOT.glob("tests/**/test_*.py") if path in marked or imports_one(path)]
-    # those that compile kernels for each of many cases come last: time may be over before they are done
+    # files that compile kernels for many cases come last, since they may exceed the time limit
     return sorted((str(path.relative_to(ROOT)) for path in files), key=lambda path: ("/cuda/" in path, path))
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, Any]:
-    """Counts and names, of what `pytest -v` prints; also of what it printed until it was ended.
+    """Parse the output of `pytest -v`, which may be incomplete.
 
     Args:
-        lines: printed.
+        lines: of the output.
 
     Returns:
-        `passed`, a number; `failed` and `skipped`, with a message each where it was printed.
+        `passed`, a number; `failed` and `skipped`, lists of tests with their messages, if printed.
     """
     passed, failed, skipped = 0, {}, []
-    collecting, missing = "", {}  # files that need a module which is not installed cannot be asked for their tests
+    collecting, missing = "", {}  # files that cannot be collected because a module is not installed
     for line in lines:
         if started := COLLECTING.match(line):
             collecting = started[1]

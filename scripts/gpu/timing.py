@@ -1,4 +1,4 @@
-"""Clocks that wait for the device, and how fast it is at best."""
+"""Timing with device synchronisation, and peak speeds of the device."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 import torch
 
 ROUNDS = 5
-MOST_CALLS = 1000  # a round
+MOST_CALLS = 1000  # per round
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until everything that was asked of the device is done; not while a graph is recorded, when nothing may wait."""
+    """Wait for the device, except while a CUDA graph is recorded, when waiting is not allowed."""
     if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize(device)
 
 
 def seconds_per_call(function: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """The median over rounds of calls without a synchronisation between them, launches included; two calls warm up.
+    """The median time of a call over rounds without synchronisation between calls, after two calls of warm-up.
 
     Args:
-        function: what to call.
-        device: to wait for at the end of every round.
-        seconds: about as long as it takes; at least one call a round.
+        function: the measured function.
+        device: synchronised at the end of every round.
+        seconds: approximate duration; every round has at least one call.
     """
     function()
     once = _round(function, device, 1)
@@ -45,7 +45,7 @@ def _round(function: Callable[[], object], device: torch.device, calls: int) -> 
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Within it torch multiplies float32 matrices in `fp32` or `tf32`."""
+    """Set torch's precision of float32 matrix products to `fp32` or `tf32` within this context."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
@@ -66,8 +66,8 @@ def gemm_tflops(precision: str, device: torch.device, *, tiny: bool) -> float:
 
 
 def copy_gigabytes(device: torch.device, *, tiny: bool) -> float:
-    """Memory bandwidth of a copy on the device: 10^9 bytes per second, read ones and written ones added up."""
-    numbers = 2**12 if tiny else 2**28  # of 4 bytes
+    """Memory bandwidth of a copy on the device in 10^9 bytes per second, reads plus writes."""
+    numbers = 2**12 if tiny else 2**28  # 4 bytes each
     a = torch.empty(numbers, device=device).normal_()
     b = torch.empty_like(a)
     seconds = seconds_per_call(lambda: b.copy_(a), device, 0.01 if tiny else 0.3)
@@ -78,6 +78,6 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def peaks(device: torch.device, *, tiny: bool) -> dict[str, float]:
-    """What the device reaches: `fp32`, `tf32`, `bf16` in TFLOP/s of matrix products, and `copy` in GB/s."""
+    """Peak speeds of the device: `fp32`, `tf32`, `bf16` matrix products in TFLOP/s, and `copy` in GB/s."""
     reached = {precision: gemm_tflops(precision, device, tiny=tiny) for precision in PRECISIONS}
     return reached | {"copy": copy_gigabytes(device, tiny=tiny)}

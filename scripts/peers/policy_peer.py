@@ -1,9 +1,9 @@
-"""The ancestor's policy, measured on demand: `bench_policy.py --peer PYTHON` runs this with an interpreter that has enn-trainer.
+"""Measures the ancestor's policy on request: `bench_policy.py --peer PYTHON` runs this with an interpreter with enn-trainer.
 
     PYTHON policy_peer.py FRAMES.npz WIDTH HEADS LAYERS THREADS
 
-Every line on the standard input is `act SECONDS` or `update SECONDS`; the answer to each is a line of JSON with the mean
-seconds of a call. Before the first, a line says how many frames and entities there are.
+Every line on standard input is `act SECONDS` or `update SECONDS`; the answer is a line of JSON with the mean seconds of a call.
+The first line of output has the numbers of frames and entities.
 """
 
 import json
@@ -62,7 +62,7 @@ class Peer:
             return self.net.get_action_and_auxiliary(self.features, {}, self.masks, tracer=self.tracer)
 
     def update(self) -> None:
-        """One step as its trainer makes it: forward, losses, backward, clipping, optimizer."""
+        """One optimizer step of the ancestor's trainer: forward, losses, backward, clipping, optimizer."""
         self.optimizer.zero_grad()
         _, log_probs, entropies, _, heads, _ = self.net.get_action_and_auxiliary(
             self.features, {}, self.masks, prev_actions=self.actions, tracer=self.tracer

@@ -1,9 +1,8 @@
-"""The ancestor's trainer, as it is: `bench_train.py --peer PYTHON` runs this with an interpreter that has enn-trainer.
+"""Runs the ancestor's trainer: `bench_train.py --peer PYTHON` runs this with an interpreter with enn-trainer.
 
     PYTHON train_peer.py UPDATES SETTING=VALUE ...
 
-Prints a line of JSON: the medians of the steps per second and entities per frame that the trainer reports itself, without the
-first two updates.
+Prints a line of JSON: medians of the trainer's own steps per second and entities per frame, without the first two updates.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Whole runs through the command line, each in a process of its own, with everything on at once and everything going wrong.
+"""Whole runs through the command line, most in processes of their own, with everything on at once and everything going wrong.
 
 One run of two snakes learns undisturbed. Another one, of the same settings, is killed, goes on, gets a scheduler's SIGTERM,
 goes on, and loses its evaluation process. What they leave behind must be the same.
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import enn_ppo
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.recording.reading import read_episodes, read_frames
 
 for library in ("openskill", "pyarrow"):
@@ -294,11 +296,12 @@ def test_all_that_was_played_is_recorded_and_reads(whole: Path) -> None:
 # --- Micro-batches ---
 
 
-def test_micro_batches_of_three_sizes_and_none_give_the_same_run(tmp_path: Path) -> None:
+def test_micro_batches_of_three_sizes_and_none_give_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     settings = (*MINES, "total_timesteps=96", "optim.epochs=2", "run_dir=runs")
-    with train(tmp_path, "--multirun", *settings, "optim.micro_batch_size=null,1,5,16") as running:
-        ended = running.end()
-    assert ended.code == 0, ended.errors
+    assert run_train(enn_ppo.train, ["--multirun", *settings, "optim.micro_batch_size=null,1,5,16"]) == 0
     whole, *others = (tmp_path / "runs" / str(job) for job in range(4))
     sizes = [load_checkpoint(run_dir).config["optim"]["micro_batch_size"] for run_dir in (whole, *others)]
     assert sizes == [None, 1, 5, 16]

@@ -68,6 +68,7 @@ def test_in_a_thread_that_gets_no_signals_everything_else_works() -> None:
     assert seen == [None]
 
 
+@pytest.mark.usefixtures("curves")
 def test_an_interrupted_run_finishes_its_update_saves_and_says_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

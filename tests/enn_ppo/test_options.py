@@ -216,4 +216,4 @@ def test_help_shows_the_settings_of_a_value_network_only_where_there_is_one() ->
     config = to_dict(TrainConfig(value_net=RogueNetConfig(d_model=64)))
     assert "\n  value_net.d_model=64 " in help_text(TrainConfig, config, {})
     without = help_text(TrainConfig, to_dict(TrainConfig()), {})
-    assert "value_net." not in without and "\nvalue_net: A network of its own for the value" in without
+    assert "value_net." not in without and "\nvalue_net: A separate value network" in without

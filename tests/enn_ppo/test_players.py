@@ -224,9 +224,7 @@ def test_why_the_environments_of_one_policy_cannot_go_on_with_several() -> None:
     for here, there in [(several, one), (one, several)]:
         here.reset(0)
         there.reset(0)
-        assert "one policy has played in them where there are now several" in (
-            load_block(here, block_state(there)) or ""
-        )
+        assert "the checkpoint has one policy and the run several" in (load_block(here, block_state(there)) or "")
 
 
 @pytest.mark.parametrize(
@@ -255,6 +253,6 @@ def test_parameters_that_decide_who_owns_what_cannot_change() -> None:
     sampler = LocalSampler([ThreadedVecEnv(SNAKES, 2)], make_nets(cast.policies), CPU, 0, cast=cast)
     for change in (sampler.configure, lambda info: sampler.reset(0, info)):
         with pytest.raises(
-            ValueError, match=r"env.info has 'num_snakes', on which it depends what belongs to which player"
+            ValueError, match=r"env.info has 'num_snakes', which decides which player owns which entity"
         ):
             change({"num_snakes": [2, 4]})

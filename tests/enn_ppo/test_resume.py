@@ -320,7 +320,7 @@ def test_another_normalization_begins_with_statistics_of_its_own_and_says_so(
     train(config)
     capsys.readouterr()
     train(resumed(config, tmp_path / "a", ppo=PPOConfig(normalize=now), total_timesteps=64))
-    told = f"ppo.normalize was {before!r} and is {now!r}: values, until now in another unit, are learned anew"
+    told = f"ppo.normalize was {before!r} and is {now!r}: the unit of values changes, so they are learned again"
     changes_units = before != now and "rewards" in (before, now)
     assert (told in " ".join(capsys.readouterr().out.split())) == changes_units
     scale = load_checkpoint(tmp_path / "a").trainer["scale"]

@@ -17,6 +17,7 @@ from enn_ppo import EnvConfig, OptimConfig, PPOConfig, TrainConfig, TrainResult,
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.schema import from_dict
 from enn_ppo.training.environment import bind_environment
+from enn_ppo.training.tracking.curve import plot_learning_curve
 from entity_gym import Environment
 from entity_gym.envs.count import Count
 from entity_gym.envs.xor import Xor
@@ -64,7 +65,9 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
     run_dir = tmp_path_factory.mktemp("runs") / "a"
-    return run_dir, train(tiny_config(run_dir))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", plot_learning_curve)
+        return run_dir, train(tiny_config(run_dir))
 
 
 # --- What a run leaves behind ---

@@ -1,4 +1,4 @@
-"""The commands: they compose settings, run, report mistakes in one paragraph, and return an exit code.
+"""The commands, which compose settings, run, report mistakes in one paragraph, and return an exit code.
 
 Exit codes: 0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143
 terminated.
@@ -33,7 +33,7 @@ from enn_ppo.settings.config import EvalConfig, TrainConfig, default_run_dir
 from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
 
-if TYPE_CHECKING:  # it imports numpy, which `--help` does not need
+if TYPE_CHECKING:  # imports numpy, which `--help` does not need
     from enn_ppo.settings.command_line.jobs import Job
 
 __all__ = ["config_directory", "is_debug", "run_clone", "run_eval", "run_serve", "run_train", "settings_of"]
@@ -44,11 +44,11 @@ C = TypeVar("C")
 def run_train(run: Callable[[TrainConfig], object], argv: Sequence[str] | None = None) -> int:
     """Compose the settings, train once, or for every job of `--multirun`, and return the exit code.
 
-    With `--multirun`, `jobs=n` runs n jobs at a time, each in a process of its own.
+    With `--multirun`, `jobs=n` runs n jobs in parallel, each in a separate process.
 
     Args:
         run: trains with one config, whose `run_dir` is set.
-        argv: arguments without the program's name; None takes the process's own.
+        argv: arguments without the program's name; None: those of the process.
     """
     return _main("train", TrainConfig, run, argv)
 
@@ -96,14 +96,14 @@ def _main(name: str, schema: type[C], run: Callable[[C], object], argv: Sequence
 
 
 def is_debug(typed: Sequence[str]) -> bool:
-    """Whether the arguments ask for tracebacks, also where they cannot be composed."""
+    """Whether the arguments contain `debug=true`, even if they are invalid."""
     return any(re.fullmatch(r"\+{0,2}debug=true", argument, re.IGNORECASE) for argument in typed)
 
 
 def settings_of(schema: type[C], composed: Composed, started: datetime) -> tuple[C, str]:
     """The checked settings of a job, and a note about them for the user, or "".
 
-    Without a name, a run directory is named after the time `started`.
+    The default run directory is named after the time `started`.
 
     Raises:
         ValueError: a setting is not allowed.
@@ -120,7 +120,7 @@ def settings_of(schema: type[C], composed: Composed, started: datetime) -> tuple
         if composed.job is not None:
             if config.run_dir is None:
                 run_dir = run_dir.with_name(f"sweep_{run_dir.name}")
-            if config.run_dir is None or composed.config.run_dir is not None:  # not that of a resumed run
+            if config.run_dir is None or composed.config.run_dir is not None:  # not the directory of a resumed run
                 run_dir /= str(composed.job)
         config = dataclasses.replace(config, run_dir=str(run_dir))
     return config, note
@@ -136,7 +136,7 @@ def _check_env_kwargs(config: TrainConfig, typed: Sequence[str]) -> None:
         source = next(source for source in sources if source.is_config(path))
         values = OmegaConf.to_container(source.load_config(path).config)
         assert isinstance(values, dict)
-        values = values.get("env", values)  # of a preset of everything, or of a world alone
+        values = values.get("env", values)  # the file sets all sections, or only `env`
         if values.get("id") != config.env.id or values.get("api", "entity") != config.env.api:
             continue
         for name in opened if values.get("kwargs") else ():

@@ -31,10 +31,10 @@ from rogue_net.config import RogueNetConfig
 
 T = TypeVar("T")
 
-#: Sections of training with a group each, which has the choice `default` and those of configs/<section>, of which there are
-#: none so far, and of the user's own folder.
+#: Sections of training that are Hydra groups, with the choice `default` and the files of configs/<section> (none so far) and of
+#: the user's --config-dir.
 SECTIONS = ("rollout", "net", "optim", "value_optim", "ppo", "eval", "self_play", "logger")
-_OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # mappings that take any name
+_OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # mappings that accept any name
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
@@ -47,8 +47,8 @@ class Arguments(NamedTuple):
 
     overrides: list[str]  # `name=value`
     multirun: bool = False  # whether there is a job for every combination of values
-    jobs: int = 1  # number that runs at a time
-    config_dir: Path | None = None  # with config files of the user
+    jobs: int = 1  # number of parallel jobs
+    config_dir: Path | None = None  # folder with the user's config files
     show: bool = False  # only print the settings
     help: bool = False  # only print the help page
 
@@ -57,7 +57,7 @@ class Composed(NamedTuple):
     """The settings of one job."""
 
     config: DictConfig
-    typed: tuple[str, ...]  # this job's overrides
+    typed: tuple[str, ...]  # overrides of this job
     job: int | None  # number of a job of `--multirun`
     choices: Mapping[str, str]  # group -> choice
     config_dir: Path | None
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """Parse the arguments: flags, `jobs=n`, and overrides.
 
     Raises:
-        ValueError: a flag is unknown, `jobs` is no positive number, or is given without `--multirun`.
+        ValueError: a flag is unknown, or `jobs` is no positive number or is given without `--multirun`.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -99,15 +99,15 @@ def parse(arguments: Sequence[str]) -> Arguments:
 
 
 def compose(name: str, arguments: Arguments, make: Callable[[Composed], T]) -> list[T]:
-    """Compose the settings of every job, and return what `make` makes of each.
+    """Compose the settings of every job, and return the results of `make`.
 
     Args:
         name: of the command: `train`, `eval` and so on.
         arguments: of the command line; with `show`, the settings are printed and nothing is returned.
-        make: Hydra's search path is set while it runs.
+        make: called for every job while Hydra's search path is set.
 
     Raises:
-        ValueError: a setting is not allowed; and errors of Hydra, see `mistakes.told`.
+        ValueError: a setting is not allowed. Errors of Hydra are raised as well; see `mistakes.told`.
     """
     _store_defaults()
     overrides = [_quoted(override) for override in arguments.overrides]
@@ -134,7 +134,7 @@ def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: i
     overrides = [f"++{override}" if open_name(override) else override for override in typed]
     try:
         config = hydra_compose(config_name=name, overrides=[*overrides, *searched], return_hydra_config=True)
-    except (ValueError, yaml.YAMLError) as error:  # errors of Hydra, and files that are not YAML
+    except (ValueError, yaml.YAMLError) as error:  # errors of Hydra, and invalid YAML files
         raise ValueError(f"the settings {' '.join(typed)} cannot be composed: {error}") from error
     choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
     with open_dict(config):
@@ -157,7 +157,7 @@ def config_directory() -> Path:
 
 
 def open_name(override: str) -> str | None:
-    """The name that an override sets in a mapping that takes any name, or the mapping's; None of another override."""
+    """The name that an override sets in a mapping that accepts any name, or the mapping itself; None for other overrides."""
     name = re.match(rf"({_OPEN}(?:\.[^.=]+)?)[^=]*=", override)
     return name and name[1]
 
@@ -166,7 +166,7 @@ def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str
     """Convert a composed config to nested dictionaries, and resolve its interpolations.
 
     Raises:
-        ValueError: a required setting (`???`) has no value, unless these may be missing.
+        ValueError: a required setting (`???`) has no value, unless `allow_missing`.
     """
     if not allow_missing:
         missing = sorted(OmegaConf.missing_keys(config))
@@ -179,7 +179,7 @@ def plain_values(config: DictConfig, *, allow_missing: bool = False) -> dict[str
 
 
 def _combinations(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job: every combination of the listed values; the last one varies fastest."""
+    """The overrides of each job: every combination of the listed values; the last override varies fastest."""
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     values = []
     for override in parser.parse_overrides(list(overrides)):
@@ -192,7 +192,7 @@ def _combinations(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def _quoted(argument: str) -> str:
-    """Quote the schedules in an argument: Hydra's grammar has no `>`.
+    """Quote the schedules in an argument, since Hydra's grammar does not allow `>`.
 
     Raises:
         ValueError: the shell has read `->` as a redirection.
@@ -203,7 +203,7 @@ def _quoted(argument: str) -> str:
             f"{argument} breaks off at '->', where a shell writes into a file: quote it, '{key}=... -> ...'"
         )
     if "'" in value or '"' in value:
-        return argument  # the user has quoted it
+        return argument  # quoted by the user
     schedule = r"[^\s,:{}\[\]()][^,:{}\[\]()]*->[^,:{}\[\]()]*[^\s,:{}\[\]()]"
     return key + equals + re.sub(schedule, r"'\g<0>'", value)
 
@@ -212,7 +212,7 @@ def _quoted(argument: str) -> str:
 
 
 def _store_defaults() -> None:
-    """Register the defaults of every command in Hydra's ConfigStore; the folder configs/ holds presets only."""
+    """Register the defaults of every command in Hydra's ConfigStore; configs/ holds only presets."""
     store = ConfigStore.instance().store
     train = defaults_of(TrainConfig)
     for section in SECTIONS:

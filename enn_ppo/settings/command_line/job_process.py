@@ -1,4 +1,4 @@
-"""A job in a process of its own."""
+"""A job in a separate process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from entity_gym.pools.processes.pickling import pickled_for_worker
 
 C = TypeVar("C")
 
-GRACE = 60.0  # seconds that an interrupted job has for its last update and checkpoint
+GRACE = 60.0  # timeout in seconds for the last update and checkpoint of an interrupted job
 _TAIL = 4096  # bytes at the end of a log in which its last line is looked for
 
 
 class JobProcess:
     """A process that runs `run(config)` and ends with the command line's exit codes.
 
-    It has its own process group, so that Ctrl-C in the terminal reaches the parent only. If the parent dies, the job stops as
+    The process has its own group, so that Ctrl-C in the terminal reaches only the parent. If the parent dies, the job stops as
     after Ctrl-C.
 
     Args:
         run: the function to call; it may be defined in the user's script.
-        config: its argument.
+        config: argument of `run`.
         log: file that the job's output is appended to; its folder is created.
         environment: additional environment variables.
 
@@ -62,7 +62,7 @@ class JobProcess:
             raise ValueError(f"{log} cannot be written: {error}") from error
         self.pid = self._process.pid
         self._connection = Connection(connection.detach())  # stays open: the job ends when it is closed
-        with contextlib.suppress(OSError):  # if it has died already, its exit code says so
+        with contextlib.suppress(OSError):  # `poll` reports a process that has died already
             self._connection.send_bytes(job)
 
     def poll(self) -> int | None:
@@ -75,7 +75,7 @@ class JobProcess:
         return self._process.poll()
 
     def interrupt(self) -> None:
-        """Send Ctrl-C (SIGINT): the job saves and ends. The second one ends it at once."""
+        """Send SIGINT: the job saves and ends. A second call ends it at once."""
         self._asked = self._asked or time.monotonic()
         self._process.send_signal(signal.SIGINT)  # does nothing where the process has ended
 
@@ -86,13 +86,13 @@ class JobProcess:
         self._process.wait()
 
     def reason(self) -> str:
-        """Reason of its end: the signal that killed it, or the last line that it printed."""
+        """The reason for the job's end: the signal that killed it, or the last line that it printed."""
         how = describe_end(self._process)
         return how if self._process.returncode < 0 else last_line(self.log) or f"{how} and printed nothing"
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty, without `error: ` at its start; empty if there is none."""
+    """The last non-empty line of a log, without a leading `error: `; empty if there is none."""
     with contextlib.suppress(OSError), open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
@@ -114,7 +114,7 @@ def main(descriptor: int) -> None:
 def shared_cores(processes: int) -> dict[str, str]:
     """Environment variables for `processes` processes that share the cores.
 
-    Idle OpenMP threads do not spin, and unless the user has set `OMP_NUM_THREADS`, each process gets its share of the cores.
+    Idle OpenMP threads do not spin, and unless the user has set `OMP_NUM_THREADS`, each process has its share of threads.
     """
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, _cores() // processes))}
     return {"OMP_WAIT_POLICY": "PASSIVE", **threads} if processes > 1 else {}
@@ -127,7 +127,7 @@ def _cores() -> int:
 class StopSignals:
     """Counts Ctrl-C and SIGTERM while the context lasts; the third one raises KeyboardInterrupt.
 
-    In other threads than the main one, where Python handles no signals, it counts none.
+    Outside the main thread, where Python handles no signals, the count stays 0.
 
     Attributes:
         count: number of signals so far.

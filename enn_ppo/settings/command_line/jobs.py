@@ -1,4 +1,4 @@
-"""The jobs of `--multirun`: one after another, or side by side in processes of their own, and the table of their results."""
+"""The jobs of `--multirun`, in sequence or in parallel processes, and the table of their results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Job(NamedTuple):
     """One job, ready to run."""
 
     config: Any
-    typed: tuple[str, ...]  # its overrides
+    typed: tuple[str, ...]  # overrides of this job
     number: int | None  # None without `--multirun`
     note: str  # printed before it starts, or empty
 
 
 class RunSummary(NamedTuple):
-    """The result of one training run. None: its metrics have no such value."""
+    """The result of one training run. None: the metrics have no such value."""
 
-    overrides: tuple[str, ...]  # as typed, this run's own values
+    overrides: tuple[str, ...]  # overrides of this run, as typed
     run_dir: str
     reward: float | None  # mean episodic_reward of the last rows that have one
     step: int | None  # environment steps
@@ -39,19 +39,18 @@ class RunSummary(NamedTuple):
 
 
 def run_jobs(run: Callable[[Any], object], jobs: Sequence[Job], at_once: int = 1) -> int:
-    """Run the jobs, and print a table of the training runs of `--multirun` that are done.
+    """Run the jobs, and print a table of the finished training runs of `--multirun`.
 
     Args:
         run: does one job.
         jobs: of one command.
-        at_once: number of jobs that run at a time. With more than one, each has a process, and prints into
-            `<its run directory>.log`.
+        at_once: number of parallel jobs. With more than one, each job is a process, and prints into `<its run directory>.log`.
 
     Returns:
         The exit code.
 
     Raises:
-        ValueError: two jobs have the same run directory; or jobs run at the same time, and are of ddp, or not of training.
+        ValueError: two jobs have the same run directory; or parallel jobs use ddp, or are not training.
     """
     training = [job.config for job in jobs if isinstance(job.config, TrainConfig)]
     _check_run_dirs([str(config.run_dir) for config in training])
@@ -76,12 +75,12 @@ def run_jobs(run: Callable[[Any], object], jobs: Sequence[Job], at_once: int = 1
 
 
 def _run_parallel(run: Callable[[Any], object], jobs: Sequence[Job], at_once: int, finished: set[int]) -> int:
-    """Run the jobs in processes, and add the numbers of those that are done to `finished`.
+    """Run the jobs in processes, and add the numbers of the finished jobs to `finished`.
 
-    After a job that failed, and after Ctrl-C, no other is started; after Ctrl-C those that run end in order.
+    After a failed job or Ctrl-C, no other job is started; after Ctrl-C the running jobs save and end.
 
     Returns:
-        The exit code of the first job that failed, or 130 after Ctrl-C and 143 after SIGTERM.
+        The exit code of the first failed job, 130 after Ctrl-C, or 143 after SIGTERM; otherwise 0.
     """
     waiting, running = list(enumerate(jobs)), dict[int, JobProcess]()
     code = asked = 0
@@ -128,7 +127,7 @@ def _say(line: str) -> None:
 
 
 def _check_run_dirs(run_dirs: Sequence[str]) -> None:
-    """Refuse jobs that would write into one directory, for example because both resume the same run."""
+    """Refuse jobs with the same run directory, for example because both resume the same run."""
     taken: dict[str, int] = {}
     for job, run_dir in enumerate(run_dirs, start=1):
         other = taken.setdefault(os.path.abspath(run_dir), job)
@@ -143,9 +142,11 @@ def _check_run_dirs(run_dirs: Sequence[str]) -> None:
 
 
 def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
-    """Summarize a run's `metrics.jsonl`; the reward is the mean of those of the last 10 rows in which an episode ended."""
+    """Summarize a run's `metrics.jsonl`; the reward is the mean over the last 10 rows in which an episode ended."""
     file = Path(run_dir) / METRICS
-    rows = [row for row in read_metrics(file) if "seconds" in row] if file.exists() else []  # others are of evaluations
+    rows = (
+        [row for row in read_metrics(file) if "seconds" in row] if file.exists() else []
+    )  # rows without it are evaluations
     rewards = [row.get("episodic_reward") for row in rows[-LAST_ROWS:]]
     finite = [float(reward) for reward in rewards if isinstance(reward, int | float) and math.isfinite(reward)]
     last = rows[-1] if rows else {}
@@ -154,9 +155,9 @@ def summarize_run(overrides: Sequence[str], run_dir: str) -> RunSummary:
 
 
 def format_table(runs: Sequence[RunSummary]) -> str:
-    """A text table with one line for each run; the run with the highest reward is marked with `*` and named below.
+    """A text table with one line per run; the run with the highest reward is marked with `*` and named below.
 
-    Only the overrides that differ between the runs are shown; with one run, all.
+    Only overrides that differ between runs are shown; all for a single run.
     """
     common = set.intersection(*(set(run.overrides) for run in runs)) if len(runs) > 1 else set()
     best = max((run for run in runs if run.reward is not None), key=lambda run: run.reward or 0.0, default=None)

@@ -30,7 +30,7 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
     Args:
         action: called without arguments.
         schema: the settings class that unknown settings are compared with.
-        debug: returns whether a mistake shows its traceback; called after an error.
+        debug: returns whether to print tracebacks of mistakes; called after an error.
 
     Returns:
         0 done, 1 an unexpected error (with its traceback), 2 a mistake of the user, 130 interrupted, 143 terminated.
@@ -40,7 +40,7 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
             warnings.showwarning = _warn
             action()
     except SystemExit as exit_:  # --version, and codes of jobs
-        if notes := getattr(exit_, "__notes__", []):  # notes of pools: an environment has called sys.exit
+        if notes := getattr(exit_, "__notes__", []):  # added by pools: an environment called sys.exit
             print(f"error: sys.exit({exit_.code!r}), {'; '.join(notes)}", file=sys.stderr)
             return 1
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
@@ -48,7 +48,7 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
         print(interrupted, file=sys.stderr)
         return interrupted.exit_code
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
-        # otherwise the interpreter's flush at exit fails, too
+        # otherwise the interpreter's flush at exit would fail as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print("error: the output is closed (broken pipe)", file=sys.stderr)
         return 1
@@ -74,7 +74,7 @@ def _warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning without its line of source."""
+    """Print a warning without its source line."""
     ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[2])
     text = f"warning: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
     print(text, end="", file=file or sys.stderr)
@@ -82,7 +82,7 @@ def _warn(
 
 @contextmanager
 def as_value_error(schema: type[Any]) -> Iterator[None]:
-    """Turn a mistake of the user, such as an error of Hydra, into a ValueError with its message."""
+    """Turn a user's mistake, such as an error of Hydra, into a ValueError with the same message."""
     try:
         yield
     except Exception as error:
@@ -93,13 +93,13 @@ def as_value_error(schema: type[Any]) -> Iterator[None]:
 
 
 def told(error: Exception, schema: type[Any]) -> str | None:
-    """The message of an error, in one paragraph; None if it is a bug, which needs a traceback."""
+    """The message of an error in one paragraph; None for a bug, which needs a traceback."""
     message = _explain(error, schema)
     return None if message is None else re.sub(r"\s*\n\s*", " ", message).strip()
 
 
 def _explain(error: Exception, schema: type[Any]) -> str | None:
-    """The message of a mistake of the user; None if the error is none."""
+    """The message of a user's mistake; None for other errors."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         hint = "; for a world of your own: env=custom env.id=my_pkg.my_env:MyEnv" if group == "env" else ""

@@ -1,4 +1,4 @@
-"""The help page of a command, and the options of docs/options.md: from the types, defaults and docstrings of the settings."""
+"""`--help` pages and the options of docs/options.md, made from the types, defaults and docstrings of the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from enn_ppo.settings.schedule import Scheduled
 from enn_ppo.settings.schema import section_of
 from rogue_net.checks import alternatives, field_types, split_range
 
-_WIDTH, _COLUMN = 120, 44  # of what --help prints, and where its second column begins
+_WIDTH, _COLUMN = 120, 44  # width of --help, and the start of its second column
 _TYPES = {
     NoneType: "null",
     bool: "true or false",
@@ -59,8 +59,8 @@ class Option(NamedTuple):
 
     name: str  # dotted
     type: str
-    default: str  # as YAML writes it; empty where there is none
-    range: str  # of a number; or the choices; else empty
+    default: str  # in YAML; empty if there is none
+    range: str  # range of a number, or the choices; otherwise empty
     meaning: str
 
 
@@ -86,16 +86,16 @@ def sections_of(cls: type[Any], path: str = "", summary: str = "", *, optional: 
             own.options.append(Option(name, kind, _default(field), range_, docs[field.name]))
         elif hint == section:
             inner += sections_of(section, name, optional=optional)
-        else:  # may be null: what that means stands with the field
+        else:  # may be null, which the field's docstring explains
             inner += sections_of(section, name, docs[field.name], optional=True)
     return [own, *inner] if path else [*inner, own]
 
 
 def field_docstrings(cls: type[Any]) -> dict[str, str]:
-    """Field -> its docstring in one line; fields of base classes, too.
+    """Field -> its docstring in one line, including fields of base classes.
 
     Raises:
-        ValueError: a field has none.
+        ValueError: a field has no docstring.
     """
     docs: dict[str, str] = {}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
@@ -115,15 +115,15 @@ def written(value: object) -> str:
 
 
 def help_page(name: str, schema: type[Any], arguments: Arguments) -> str:
-    """The text for `python -m enn_ppo.<name> --help`: usage, and every setting with the value that the other arguments give it.
+    """The text of `python -m enn_ppo.<name> --help`: usage, and every setting with its value after the other arguments.
 
     Args:
         name: of the command.
-        schema: its settings.
+        schema: class of the settings.
         arguments: of the command line: `env=Xor --help` shows the values for Xor.
 
     Raises:
-        ValueError: the arguments hold a mistake.
+        ValueError: an argument is invalid.
     """
 
     def describe(composed: Composed) -> str:
@@ -151,8 +151,8 @@ def help_text(cls: type[Any], values: Mapping[str, Any], groups: Mapping[str, Se
     """The part of `--help` that lists groups and settings.
 
     Args:
-        cls: the program's settings.
-        values: their values, nested.
+        cls: class of the settings.
+        values: values of the settings, nested.
         groups: name -> choices.
     """
     lines = ["Groups: name=choice sets several settings at once."] * bool(groups)
@@ -206,7 +206,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _entries(option: Option, value: object) -> list[str]:
-    """Lines of `--help` about a setting, or about each name of a mapping."""
+    """Lines of `--help` about a setting, or about each key of a mapping."""
     text = _first_sentence(option.meaning).removesuffix(".")
     told = all(choice in text for choice in option.range.split(", "))  # also where there is no range
     text = (text if told else f"{text} ({option.range})").replace("`", "")
@@ -217,7 +217,7 @@ def _entries(option: Option, value: object) -> list[str]:
 
 
 def _entry(name: str, value: str, text: str = "") -> str:
-    """`  name=value    text`, the text in a column of its own."""
+    """Format `  name=value    text`, with the text in the second column."""
     head = f"  {name}={value}" if value else f"  {name}"
     body = textwrap.wrap(text, _WIDTH - _COLUMN) or [""]
     lines = [head, *body] if len(head) > _COLUMN - 2 else [head.ljust(_COLUMN) + body[0], *body[1:]]

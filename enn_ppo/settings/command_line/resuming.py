@@ -1,4 +1,4 @@
-"""Settings of a resumed run: those of the checkpoint, changed by what is typed now."""
+"""Settings of a resumed run: those of the checkpoint, changed by the command's arguments."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, from_dict, to_dict
 from rogue_net.checks import check_text
 
-_SEPARATE = ("run_dir", "resume", "overwrite")  # say how to resume; not settings of the resumed run
+_SEPARATE = ("run_dir", "resume", "overwrite")  # describe how to resume, and are not taken from the checkpoint
 
 
 def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
-    """Turn what Hydra composed into a `TrainConfig`.
+    """Turn Hydra's composed settings into a `TrainConfig`.
 
-    With `resume` (a run directory, a checkpoint, or the directory of a run with several policies), the settings are those of the
-    checkpoint, and what is typed is composed over them. Without `run_dir`, it is the directory of the resumed run.
+    With `resume` (a run directory, a checkpoint, or the directory of a run with several policies), the command's arguments
+    override the checkpoint's settings, and the default of `run_dir` is the resumed run's.
 
     Returns:
-        The config, and a line with the saved settings that it changes (empty if there are none).
+        The config, and a line with the saved settings that change (empty if there are none).
 
     Raises:
         ValueError: a setting is not allowed, or there is no such checkpoint.
@@ -44,13 +44,15 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
     run_dir = _relative(path.absolute() if of_policies else holds.parent) if holds.name == "checkpoints" else None
     base = {**saved, "run_dir": run_dir, "overwrite": False}
 
-    # A typed `env=...` chooses a world. Other settings of its preset are for new runs.
+    # On resuming, `env=...` only selects the environment: the preset's other settings are for new runs.
     typed = [override for override in composed.typed if not override.startswith("env=")]
     if len(typed) < len(composed.typed):
         saved_env, chosen = saved["env"], OmegaConf.to_container(composed.config.env, resolve=True)
         assert isinstance(chosen, dict)
         same = chosen["id"] == "???" or (chosen["id"], chosen["api"]) == (saved_env["id"], saved_env["api"])
-        base["env"] = OmegaConf.merge(saved_env, chosen) if same else chosen  # arguments are those of one world
+        base["env"] = (
+            OmegaConf.merge(saved_env, chosen) if same else chosen
+        )  # saved arguments fit only the same environment
     groups = ["_self_", *({group: None} for group in (*SECTIONS, "value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resolved = from_dict(TrainConfig, plain_values(compose_one("resumed", typed, composed.config_dir).config))

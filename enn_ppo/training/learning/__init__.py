@@ -1,1 +1,1 @@
-"""Learning: networks, optimizer, statistics, further terms of the loss and other advantages."""
+"""Learning: networks, optimizer, statistics, auxiliary losses, n-step returns and V-trace."""

@@ -1,4 +1,4 @@
-"""The policy, and what tells values: the policy's own value head, or a network of its own."""
+"""A policy with its value function: the policy's own value head, or a separate value network."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Actor(Protocol):
 
 
 class ActorCritic(nn.Module):
-    """A policy and its values, with what training needs of a `RogueNet`.
+    """A policy and its value function, with the methods of `RogueNet` that training uses.
 
     Args:
-        policy: chooses actions.
-        value_net: tells values; None: the policy does.
+        policy: samples actions.
+        value_net: estimates values; None: the policy's value head does.
     """
 
     def __init__(self, policy: RogueNet, value_net: RogueNet | None = None) -> None:
@@ -36,7 +36,7 @@ class ActorCritic(nn.Module):
 
     @property
     def value_head(self) -> ValueHead:
-        """The head that values come from."""
+        """The head that estimates values."""
         return (self.value_net or self.policy).value_head
 
     @torch.no_grad()
@@ -53,11 +53,11 @@ class ActorCritic(nn.Module):
         return result._replace(values=self.value_net.value(batch, drop=self.training))
 
     def value(self, batch: ObsBatch) -> Tensor:
-        """(B,) values alone."""
+        """(B,) values."""
         return (self.value_net or self.policy).value(batch)
 
     def update_normalization(self, batch: ObsBatch) -> None:
-        """Take the features of `batch` into the running statistics of both."""
+        """Update the input statistics of both networks with the features of `batch`."""
         self.policy.update_normalization(batch)
         if self.value_net is not None:
             self.value_net.update_normalization(batch)

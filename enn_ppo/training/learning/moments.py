@@ -1,4 +1,4 @@
-"""Merging means and variances of numbers that several processes have; see `enn_ppo.training.ranks`.
+"""Means and variances over the numbers of several ranks; see `enn_ppo.training.ranks`.
 
 Shapes: K ranks; F quantities.
 """
@@ -19,7 +19,7 @@ from rogue_net.normalization import RunningNorm
 
 
 class Moments(NamedTuple):
-    """Count, mean and squared distances of n numbers, in float64: () or (F,) each."""
+    """Count, mean and sum of squared deviations of n numbers, in float64: () or (F,) each."""
 
     number: Tensor
     mean: Tensor
@@ -27,11 +27,11 @@ class Moments(NamedTuple):
 
     @property
     def variance(self) -> Tensor:
-        """Variance of all numbers, without Bessel's correction; 0 of nothing."""
+        """Variance without Bessel's correction; 0 if the count is 0."""
         return self.squares / self.number.clamp(min=1)
 
     def merged(self, other: Moments) -> Moments:
-        """Moments of both together. Equal means are kept exactly, so that constant numbers have a variance of exactly 0.
+        """Moments of both sets of numbers. Equal means are kept exactly, so that constant numbers have a variance of exactly 0.
 
         Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm", equation 2.1.
         """
@@ -43,16 +43,16 @@ class Moments(NamedTuple):
 
 
 def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
-    """Moments of the numbers of all ranks that count, without asking the device which these are.
+    """Moments of a masked subset of the numbers of all ranks, without synchronising with the device.
 
     Args:
         values: (n,) numbers of this rank, at least one; n may differ between ranks.
-        counted: (n,) bool, whether each of them counts.
-        ranks: who has others.
+        counted: (n,) bool mask.
+        ranks: the ranks whose numbers are included.
     """
     doubles, weights = values.double(), counted.double()
     number = weights.sum()
-    # of equal numbers exactly that number, however it rounds
+    # the mean of equal numbers must be exactly that number, despite rounding
     shift = torch.where(counted, doubles, -torch.inf).amax().nan_to_num(neginf=0.0)
     mean = shift + (doubles - shift).dot(weights) / number.clamp(min=1)
     own = torch.stack([number, mean, (doubles - mean).square().dot(weights)])
@@ -60,12 +60,12 @@ def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
 
 
 def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
-    """Moments of the (n,) numbers that each rank has, at least one; n may differ."""
+    """Moments of the numbers of all ranks: (n,) on each, at least one; n may differ."""
     return moments_of_some(values, torch.ones_like(values, dtype=torch.bool), ranks)
 
 
 def normalize(advantages: Tensor, moments: Moments) -> Tensor:
-    """(B,) advantages with mean 0 and standard deviation 1; a single one becomes 0.
+    """Normalize (B,) advantages to mean 0 and standard deviation 1; a single one becomes 0.
 
     Args:
         advantages: of the minibatch, or of a part of it.
@@ -78,9 +78,9 @@ def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) ->
     """() 1 - Var(R - V) / Var(R): 1 for perfect values, 0 for a constant, NaN where all returns are the same.
 
     Args:
-        values: (B,) of the frames that this rank has.
+        values: (B,) of this rank's frames.
         returns: (B,) of the same frames.
-        ranks: who has other frames.
+        ranks: the ranks that share the batch.
     """
 
     def variance(numbers: Tensor) -> Tensor:
@@ -93,12 +93,12 @@ def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) ->
 
 @torch.no_grad()
 def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: Ranks) -> None:
-    """Take the features that every rank has seen into the running statistics of a network, the same on all ranks.
+    """Update a network's input statistics with the observations of all ranks; the result is the same on every rank.
 
     Args:
         network: changed in place.
-        obs: what this rank has seen; it may lack types of entities that others have.
-        ranks: who takes part.
+        obs: observations of this rank; entity types that other ranks have may be missing.
+        ranks: the ranks that take part.
     """
     if ranks.size == 1:
         network.update_normalization(obs)
@@ -108,7 +108,7 @@ def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: 
     for norm in norms:
         for buffer in (norm.count, norm.mean, norm.squares):
             buffer.zero_()
-    network.update_normalization(obs)  # from nothing: these are the moments of `obs` alone
+    network.update_normalization(obs)  # starts from empty statistics: these are the moments of `obs` alone
     if not norms:
         return
     seen = [torch.cat([norm.count.double().reshape(1), norm.mean, norm.squares]) for norm in norms]
@@ -122,6 +122,6 @@ def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: 
 
 
 def _rows(part: Tensor) -> Sequence[Moments]:
-    """Of (K, 1 + 2F)."""
+    """Moments of each rank, from a (K, 1 + 2F) tensor."""
     num_features = (part.shape[1] - 1) // 2
     return [Moments(*row.split([1, num_features, num_features]))._replace(number=row[0]) for row in part]

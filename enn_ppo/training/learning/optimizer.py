@@ -1,4 +1,4 @@
-"""AdamW, one group of parameters for each network; gradients of all ranks, and their largest norm."""
+"""AdamW with a parameter group for each network, gradient sums over ranks, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from enn_ppo.training.ranks import Ranks
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` without torch's compiler, whose import takes 2 s.
+    """`torch.optim.AdamW` without importing torch's compiler, which takes 2 s.
 
-    Torch decorates these methods so that the compiler leaves them alone, and the decorators import it. Nothing is compiled
-    here, so the methods are taken without them.
+    Torch's decorators, which exclude these methods from compilation, import the compiler; this class removes the decorators.
     """
 
     @torch.no_grad()
@@ -50,14 +49,14 @@ def _undecorated(method: Any) -> Any:
 def make_optimizer(
     model: ActorCritic, config: TrainConfig, recorded_on: torch.device | None = None
 ) -> torch.optim.Optimizer:
-    """AdamW of the policy, and in a second group of the value network where there is one.
+    """Make AdamW for the policy, with a second parameter group for a separate value network.
 
     The learning rates are 0 until `set_learning_rates`.
 
     Args:
         model: with the parameters.
         config: of the run.
-        recorded_on: the device that will record its steps as graphs, which read learning rates from its memory; None: none.
+        recorded_on: device of the CUDA graph that contains the steps and reads the learning rates from tensors; None: no graph.
     """
     optim, own = config.optim, config.value_optim
     groups: list[dict[str, Any]] = [
@@ -83,7 +82,7 @@ def make_optimizer(
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float]) -> None:
-    """Set the groups' learning rates, in their order; there may be more rates than groups."""
+    """Set the learning rates of the parameter groups, in order; extra rates are ignored."""
     for group, rate in zip(optimizer.param_groups, rates, strict=False):
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)  # in place, where a graph reads it
@@ -92,7 +91,7 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float])
 
 
 def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`state_dict()` with learning rates as numbers, the same with and without graphs: either kind of run can resume it."""
+    """`state_dict()` with learning rates as numbers, so that runs with and without CUDA graphs can load it."""
     state = optimizer.state_dict()
     for group in state["param_groups"]:
         group["lr"] = float(group["lr"])
@@ -102,12 +101,12 @@ def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 @torch.no_grad()
 def sum_gradients(groups: Sequence[Mapping[str, Any]], stats: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Make the gradient of every parameter the sum of all ranks' gradients, in one message.
+    """Replace every gradient by its sum over ranks, with one collective call.
 
     Args:
-        groups: of an optimizer. Parameters that no rank has a gradient of keep none, and so are not decayed either.
-        stats: float32 numbers to add up on the way.
-        ranks: who has a part of the gradient.
+        groups: parameter groups of an optimizer. Parameters without a gradient on any rank keep none, and get no weight decay.
+        stats: float32 scalars to sum in the same call.
+        ranks: each has a part of the gradient.
 
     Returns:
         The sums of `stats`.
@@ -121,7 +120,7 @@ def sum_gradients(groups: Sequence[Mapping[str, Any]], stats: dict[str, Tensor],
     message = ranks.sum(torch.cat([terms, has_gradient, *(gradient.flatten() for gradient in gradients)]))
     sizes = [len(terms), len(parameters), *(parameter.numel() for parameter in parameters)]
     terms, has_gradient, *sums = torch.split(message, sizes)
-    # asking the device, which synchronises, is only needed where this rank does not know by itself
+    # reading the device's counts, which synchronises, is only needed for parameters without a gradient on this rank
     is_known = all(parameter.grad is not None for parameter in parameters)
     found_by_any = [True] * len(parameters) if is_known else has_gradient.tolist()
     for parameter, found, gradient in zip(parameters, found_by_any, sums, strict=True):
@@ -134,8 +133,8 @@ def clip_gradient(parameters: Sequence[Tensor], limit: float) -> Tensor:
     """Scale the gradient so that its norm is at most `limit`.
 
     Returns:
-        Its norm before that, a tensor (): one norm of all gradients end to end, where `torch.nn.utils.clip_grad_norm_` takes
-        one of each parameter.
+        The norm before scaling, a tensor (): one norm of all gradients concatenated, where `torch.nn.utils.clip_grad_norm_`
+        computes one norm per parameter.
     """
     norm: Tensor = torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).norm()
     torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)

@@ -1,4 +1,4 @@
-"""Rewards and returns of any size, brought to about 1: the setting `ppo.normalize`.
+"""Normalization of rewards or returns by running statistics: the setting `ppo.normalize`.
 
 Shapes: T steps, N environments.
 """
@@ -14,16 +14,16 @@ from torch import Tensor
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net.heads import ValueHead
 
-MIN_DEVIATION = 1e-2  # of returns: as long as all are the same, their errors are not blown up
+MIN_DEVIATION = 1e-2  # of returns: constant returns do not amplify value errors
 
 
 class RewardScale:
-    """Divides rewards by the standard deviation that their discounted sum, over all that was seen, has.
+    """Divides rewards by the running standard deviation of their discounted sum.
 
         R_t = r_t + γ R_{t-1}        (R starts from 0 with every episode)        r_t / std(R)
 
-    Source: Engstrom et al. 2020 (arXiv 2005.12729), section 3; OpenAI's baselines. Mean and variance are counted exactly, in
-    float64, by the parallel formula of Chan et al. 1979.
+    Source: Engstrom et al. 2020 (arXiv 2005.12729), section 3; OpenAI's baselines. Mean and variance are over all sums so far,
+    in float64, merged by the parallel formula of Chan et al. 1979.
     """
 
     def __init__(self, num_envs: int, ranks: Ranks = ALONE) -> None:
@@ -37,20 +37,20 @@ class RewardScale:
     def __call__(
         self, rewards: Tensor, ended: Tensor, gamma: float, begins: Tensor | None = None, env_id: Tensor | None = None
     ) -> Tensor:
-        """Take the (T, N) rewards in, and return them scaled.
+        """Update the statistics with rewards, and return the scaled rewards.
 
         Args:
-            rewards: of steps that follow on the last ones.
+            rewards: (T, N), continuing the previous call's rewards.
             ended: (T, N) bool, the episode ended with the step.
             gamma: discount.
-            begins: (N,) bool, an episode begins with the first step, whatever came before; None: where one had ended.
-            env_id: (N,) int64, the environments, as they are numbered among those of all ranks; one that has played several
-                times is there as often, the earlier first. None: all of this rank, in order.
+            begins: (N,) bool, the first step begins an episode; None: only after a step that ended one.
+            env_id: (N,) int64, numbers of the environments among all ranks; an environment with several rollouts occurs once per
+                rollout, oldest first. None: all environments of this rank, in order.
         """
         env_id = torch.arange(rewards.shape[1]) if env_id is None else env_id - self._first_env
         begins = torch.zeros(len(env_id), dtype=torch.bool) if begins is None else begins
         sums = torch.empty(rewards.shape, dtype=torch.float64)
-        # counted on the CPU: the rewards synchronise with the device, once per update
+        # computed on the CPU, which synchronises with the device once per update
         rewards_there, ended_there = rewards.double().cpu(), ended.cpu()
         for columns in _in_turn(env_id):
             running = self._running[env_id[columns]].masked_fill(begins[columns], 0.0)
@@ -67,12 +67,12 @@ class RewardScale:
         return scaled
 
     def begin(self) -> None:
-        """New episodes begin everywhere."""
+        """Start all running sums from 0, for new episodes."""
         self._running = torch.zeros_like(self._running)
 
     @property
     def deviation(self) -> float:
-        """The divisor of rewards; 1 as long as their sums do not vary."""
+        """The divisor of rewards; 1 while the variance of their sums is 0."""
         deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
         return float(deviation) if deviation > 1e-8 else 1.0
 
@@ -84,12 +84,12 @@ class RewardScale:
         self._count = total
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`; of all environments, those of rank 0 first."""
+        """State of the environments of all ranks, for `load_state`."""
         running = self._ranks.gather(self._running).flatten()
         return {"running": running, "count": self._count, "mean": self._mean, "squares": self._squares}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned; running sums start from 0 where the number of environments is another."""
+        """Restore `state()`; running sums start from 0 if the number of environments has changed."""
         own, size = len(self._running), self._ranks.size
         if len(state["running"]) == own * size:
             self._running = state["running"][own * self._ranks.rank :][:own].clone()
@@ -97,7 +97,7 @@ class RewardScale:
 
 
 def _in_turn(env_id: Tensor) -> list[Tensor]:
-    """Columns of a rollout in groups that hold each environment at most once; mostly one group."""
+    """Group the columns of a rollout so that each group holds an environment at most once; usually one group."""
     if len(set(env_id.tolist())) == len(env_id):
         return [torch.arange(len(env_id))]
     before = (env_id.unsqueeze(1) == env_id).tril(-1).sum(1)  # columns of the same environment to the left
@@ -105,11 +105,11 @@ def _in_turn(env_id: Tensor) -> list[Tensor]:
 
 
 def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:
-    """The reward that a value of 1 stands for.
+    """The reward that equals a value of 1.
 
     Args:
         normalize: the setting `ppo.normalize`.
-        saved: what `state` returned of the scale that it stands for; None: there is none.
+        saved: `state()` of the reward or return scale; None: there is none.
     """
     if normalize != "rewards" or saved is None:
         return 1.0
@@ -119,25 +119,24 @@ def value_unit(normalize: str, saved: Mapping[str, Any] | None) -> float:
 
 
 class ReturnScale:
-    """Keeps a value head's mean and deviation those of the returns.
+    """PopArt: sets a value head's mean and deviation to running estimates over the returns, see `ValueHead.rescale`.
 
-    Both are moving averages over updates, in which an update weighs 1 - `decay`, corrected for their start at 0 (Kingma & Ba
-    2015, section 3). The head is rescaled so that its values stay what they were: PopArt, see `ValueHead.rescale`. Only a new
-    head, whose value is the same for all frames, has the mean as its value from then on: to learn a large mean step by step would
-    take long.
+    Both are exponential moving averages over updates with weight 1 - `decay`, corrected for their start at 0 (Kingma & Ba 2015,
+    section 3). Rescaling keeps the head's values, except that a new head, whose value is constant, predicts the mean from then
+    on: learning a large mean by gradient steps would take long.
     """
 
     def __init__(self, decay: float = 0.9) -> None:
         self._decay = decay
         self._weight = 0.0
-        self._first = 0.0  # moments, not corrected
+        self._first = 0.0  # moments before the correction
         self._second = 0.0
 
     def __call__(self, returns: Tensor, head: ValueHead, ranks: Ranks = ALONE) -> bool:
-        """Take in the (T, N) returns of a rollout, of which each of `ranks` has a part, all of the same size.
+        """Update the statistics with the (T, N) returns of this rank's part of a rollout, and rescale the head.
 
         Returns:
-            Whether the head was new. Then all of its values are the mean from now on.
+            Whether the head was new, so that its values changed to the mean.
         """
         is_new = self._weight == 0 and not bool(head.project.weight.any())
         keep, take = self._decay, 1 - self._decay
@@ -156,9 +155,9 @@ class ReturnScale:
         return is_new
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`."""
+        """State for `load_state`."""
         return {"weight": self._weight, "first": self._first, "second": self._second}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Restore `state()`."""
         self._weight, self._first, self._second = state["weight"], state["first"], state["second"]

@@ -1,4 +1,4 @@
-"""Staying close to a teacher: a term of the loss that keeps a policy from forgetting (`ppo.teacher`, `ppo.teacher_kl`)."""
+"""KL divergence from a teacher policy as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rogue_net import Evaluation, RogueNet
 
 
 class TeacherLoss:
-    """c_T KL(teacher || policy), weighted over units as the policy's loss is; a term of `enn_ppo.ppo.ppo_loss`.
+    """c_T KL(teacher || policy), with the policy loss's weights of units; a term of `enn_ppo.ppo.ppo_loss`.
 
     Args:
-        teacher: of the same spaces as the policy, on its device; not changed.
+        teacher: a network with the policy's spaces and device; not changed.
     """
 
     def __init__(self, teacher: RogueNet) -> None:
         self._teacher = teacher.eval().requires_grad_(False)
 
     def __call__(self, new: Evaluation, batch: Minibatch, settings: PPOSettings) -> tuple[Tensor, Stats]:
-        """The term, and `teacher_kl`, the divergence in nats; both 0 once the coefficient is."""
+        """Returns the term, and `teacher_kl`, the divergence in nats; both are 0 if c_T is 0."""
         kl = new.values.new_zeros(())
         if settings.teacher_kl == 0:
             return kl, {"teacher_kl": kl}
@@ -46,7 +46,7 @@ class TeacherLoss:
 def load_teacher(
     path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
 ) -> TeacherLoss:
-    """The teacher of the setting `ppo.teacher`.
+    """Load the teacher that `ppo.teacher` names.
 
     Raises:
         ValueError: there is no such checkpoint, or its policy has other spaces.

@@ -1,4 +1,4 @@
-"""Other advantages than GAE: n-step returns, and V-trace for rollouts that earlier parameters have played.
+"""Alternatives to GAE: n-step returns, and V-trace for rollouts that were collected with earlier parameters.
 
 Shapes: T steps, N environments, B = T * N frames, A actors of an action.
 """
@@ -33,7 +33,7 @@ def n_step(
     gamma: float,
     n_steps: int,
 ) -> Advantages:
-    """Discounted n-step returns, and how far they are above the values.
+    """Discounted n-step returns, and advantages over the values.
 
         G⁰_t = V_t                 Gⁿ_t = r_t + γ B_t                 A_t = Gⁿ_t - V_t
 
@@ -75,7 +75,7 @@ def vtrace(
     max_rho: float = 1.0,
     max_c: float = 1.0,
 ) -> Advantages:
-    """V-trace: advantages of the current policy π for steps that another policy μ has played.
+    """V-trace: advantages of the current policy π from a rollout of another policy μ.
 
         ρ_t = min(ρ̄, π(a_t) / μ(a_t))               c_t = λ min(c̄, π(a_t) / μ(a_t))
         δ_t = ρ_t (r_t + γ V'_{t+1} - V_t)
@@ -84,9 +84,9 @@ def vtrace(
     where V' is as in `gae`. Advantages are v_t - V_t, returns v_t. With ρ̄ = c̄ the advantages are ρ_t times
     r_t + γ V'_{t+1} - V_t + γ λ (1 - ended_t) (v_{t+1} - V_{t+1}): they contain the importance weight of the policy gradient,
     so the probability ratios of the loss begin at 1. Where all log-ratios are 0 this is `gae` to the last bit.
-    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1; λ: remark 2. Truncating ρ moves
-    the fixed point of the values from those of π to those of a policy between π and μ; truncating c changes only how fast
-    they converge: equation 3.
+    Source: Espeholt et al. 2018 (arXiv 1802.01561), equation 1 in the form of remark 1; λ: remark 2. Truncating ρ moves the
+    fixed point of the values from those of π to those of a policy between π and μ; truncating c only changes the speed of
+    convergence: equation 3.
 
     Args:
         rewards: (T, N); these and the following are as in `gae`.
@@ -95,10 +95,10 @@ def vtrace(
         truncated: (T, N) bool.
         final_values: (T, N), of π.
         last_values: (N,), of π.
-        log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 where nobody acted.
+        log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 for frames without actors.
         gamma: discount in [0, 1].
         gae_lambda: λ in [0, 1].
-        n_steps: rewards that are added up before the value of the state that follows, at least 1; None: to the rollout's end.
+        n_steps: rewards summed before the bootstrap value, at least 1; None: up to the rollout's end.
         max_rho: ρ̄, greater than 0; may be infinite.
         max_c: c̄, greater than 0 and not above ρ̄.
 
@@ -127,13 +127,13 @@ def vtrace(
 def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, Tensor]:
     """Evaluate the frames and actions of `rollout` with the current parameters, `FRAMES_AT_ONCE` at a time.
 
-    A frame's actions are one decision to the environment: their log-ratios add up over all actors of all actions. Values of
-    the last observations of truncated episodes, and of the observations after the last step, stay those of the parameters
-    that acted, since a rollout does not have these observations. Dropout is off.
+    The log-ratios of a frame's actors add up, since the environment takes their actions together. Final values of truncated
+    episodes and bootstrap values after the last step are not recomputed, since a rollout does not keep these observations.
+    Dropout is off.
 
     Args:
         model: not changed.
-        rollout: played by any parameters; not changed.
+        rollout: not changed.
 
     Returns:
         The rollout with the log-probs and values of `model`, and (T, N) log-ratios: log-probs of `model` less those of the
@@ -155,11 +155,11 @@ def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, 
 
 
 def joint_log_ratios(now: Mapping[str, RaggedTensor], before: Mapping[str, RaggedTensor]) -> Tensor:
-    """(B,) log-ratio of all actions of a frame together; 0 where nobody acted.
+    """(B,) log-ratio of all actions of a frame together; 0 for frames without actors.
 
     Args:
-        now: action -> B sequences of (A,) log-probs.
-        before: the same of the policy that acted.
+        now: action -> B sequences of (A,) log-probs under the current policy.
+        before: the same under the policy that acted.
     """
     log_ratios = [
         segment_sum(each.values - before[name].values, each.sequences, len(each.offsets) - 1)

@@ -1,4 +1,4 @@
-"""Training on a Ray cluster: environment runners that play, and a learner that learns from what they have played.
+"""Training on a Ray cluster: environment runners collect rollouts, and learners train on them.
 
-Import nothing from here without Ray (the extra `ray`) but `errors`.
+The modules need Ray (the extra `ray`).
 """

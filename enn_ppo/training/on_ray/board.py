@@ -1,4 +1,4 @@
-"""Messages between learners and runners that pass through the training process: small values, and references."""
+"""Messages between learners and runners, which pass through the training process: small values, and Ray references."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from enn_ppo.training.tracking.logger import Row
 
 @dataclass
 class Board:
-    """References to the current weights, and counters; the training process has it."""
+    """References to the current weights, and counters, in the training process."""
 
     num_policies: int = 1
-    version: int = 0  # updates that the weights have seen since this process began: of several policies, all of them
+    version: int = 0  # updates of all policies since this process began
     rollouts_lost: int = 0  # since the last row of metrics
-    # of each policy, a reference to the present `Weights`; every runner is given all
+    # a reference to the current `Weights` of each policy; every runner receives all of them
     weights: list[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -26,7 +26,7 @@ class Board:
         self._new: set[int] = set()
 
     def publish(self, weights: Any, policy: int = 0) -> None:
-        """New weights of a policy are there, the first of which is 0."""
+        """Store a reference to new weights of a policy, numbered from 0."""
         self.weights[policy] = weights
         self._new.add(policy)
         if len(self._new) == self.num_policies:
@@ -38,25 +38,25 @@ class Part(NamedTuple):
     """A rollout of a runner."""
 
     runner: int
-    rollouts: Sequence[Any]  # of each policy, a reference to what is `Shipped`
+    rollouts: Sequence[Any]  # a reference to a `Shipped` for each policy
     told: Told
-    version: int  # of the weights that have played it
+    version: int  # version of the weights that acted
 
 
 class Gathered(NamedTuple):
-    """Rollouts of an update, in the order of their environments, and of one runner the older first."""
+    """Rollouts of an update, in the order of their environments; of one runner, the oldest first."""
 
     parts: Sequence[Part]
-    version: int  # of the present weights
+    version: int  # version of the current weights
 
     @property
     def num_runners(self) -> int:
-        """Runners that have played a part."""
+        """Number of runners that collected the parts."""
         return len({part.runner for part in self.parts})
 
     @property
     def staleness(self) -> list[int]:
-        """Updates that the weights of each part are behind."""
+        """Policy lag of each part, in updates."""
         return [self.version - part.version for part in self.parts]
 
     def metrics(self, load_seconds: float) -> Row:

@@ -19,16 +19,16 @@ from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import ActorDied, PartLost
 from entity_gym.pools.processes.handle import WorkerDied
 
-CONNECT_SECONDS = 5.0  # to wait for a remote cluster
-CLOSE_SECONDS = 2.0  # to wait for an actor to close
-START_SECONDS = 120.0  # to wait for an actor, which needs a CPU and imports torch
+CONNECT_SECONDS = 5.0  # timeout for connecting to a remote cluster
+CLOSE_SECONDS = 2.0  # timeout for closing an actor
+START_SECONDS = 120.0  # timeout for starting an actor, which needs a free CPU and imports torch
 
 
 def require_ray() -> Any:
     """Import Ray.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends usage reports by default
     try:
@@ -42,10 +42,6 @@ class Cluster:
     """A connection to Ray: started on this machine or joined, according to `config.address`.
 
     If this process is connected to Ray already, that connection is used, and stays open.
-
-    Args:
-        config: settings of the distribution.
-        num_learners: number of learners.
 
     Attributes:
         notes: lines for the user.
@@ -63,7 +59,9 @@ class Cluster:
             with _signals_as_they_are():
                 self._connect(config)
         elif config.address != "local":
-            self.notes.append(f"this process has Ray already: distributed.address={config.address} is not used")
+            self.notes.append(
+                f"this process is connected to Ray already: distributed.address={config.address} is not used"
+            )
         try:
             self._check_size(config)
         except ValueError:
@@ -78,16 +76,16 @@ class Cluster:
         # the cluster's workers need the import path of this process
         quiet["runtime_env"] = {"env_vars": {"PYTHONPATH": _python_path()}}
         if config.address != "auto":
-            _knock("distributed.address", config.address)
+            _check_listens("distributed.address", config.address)
         elif ":" in (address := os.environ.get("RAY_ADDRESS", "")):  # Ray uses it for `auto`
-            _knock("RAY_ADDRESS", address)
+            _check_listens("RAY_ADDRESS", address)
         try:
             self._ray.init(address=config.address, **quiet)
         except Exception as error:  # Ray raises many types
             raise ValueError(f"distributed.address={config.address}: {_refusal(error)}") from error
 
     def _start(self, config: DistributedConfig, quiet: dict[str, Any]) -> None:
-        """Start Ray on this machine for this run. There may be more actors than CPUs: they take turns."""
+        """Start Ray on this machine for this run. More actors than CPUs are allowed: they share the CPUs."""
         needed, there = math.ceil(self._cpus(config)), os.cpu_count() or 1
         if needed > there:
             self.notes.append(f"runners and learner ask for {needed} CPUs and share the {there} of this machine")
@@ -137,11 +135,11 @@ class Cluster:
 
 
 def fetch(reference: Any, timeout: float | None = None) -> Any:
-    """The result of an actor's method. An exception that the method raised is raised here, without Ray's wrapper.
+    """The result of an actor's method. The method's own exceptions are raised without Ray's wrapper.
 
     Raises:
-        ActorDied: the process of the actor is gone.
-        GetTimeoutError: there is no result in time.
+        ActorDied: the actor's process has died.
+        GetTimeoutError: no result came in time.
     """
     import ray
     from ray.exceptions import (
@@ -206,11 +204,11 @@ def _refusal(error: Exception) -> str:
     return f"no Ray cluster answers ({reason}); {how}"
 
 
-def _knock(setting: str, address: str) -> None:
-    """Check that something listens at the address: Ray itself would try for half a minute.
+def _check_listens(setting: str, address: str) -> None:
+    """Check that a process listens at the address; Ray itself would retry for half a minute.
 
     Raises:
-        ValueError: nothing listens there.
+        ValueError: nothing listens at the address.
     """
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
@@ -230,7 +228,7 @@ def _knock(setting: str, address: str) -> None:
 
 @contextmanager
 def _signals_as_they_are() -> Iterator[None]:
-    """Keep the handlers of signals: Ray replaces that of SIGTERM."""
+    """Restore the signal handlers afterwards: Ray replaces the one for SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

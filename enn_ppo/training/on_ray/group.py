@@ -24,8 +24,8 @@ from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.spaces import ObsSpace
 
-DEATHS_IN_A_ROW = 5  # a runner that dies so often without finishing a rollout is not restarted
-WAIT_SECONDS = 60.0  # after waiting so long for a rollout, a line says so
+DEATHS_IN_A_ROW = 5  # a runner that dies more often without finishing a rollout ends the run
+WAIT_SECONDS = 60.0  # a message is printed after waiting for a rollout for this long
 
 
 @dataclass
@@ -38,17 +38,17 @@ class Counts:
 
 
 class RunnerGroup:
-    """Collects rollouts from runners, and restarts those that die. A `Sampler`.
+    """Collects rollouts from runners, and restarts runners that die. Implements `Sampler`.
 
-    With `distributed.sync`, an update takes one rollout of every runner, all played with the current weights. Without, runners
-    play all the time, each rollout with the newest weights at its start, and an update takes the rollouts that are finished.
+    With `distributed.sync`, an update takes one rollout of every runner, all collected with the current weights. Without it,
+    runners never pause: each rollout starts with the newest weights, and an update takes the rollouts that are finished.
 
-    A runner that dies is started again with new episodes while the others continue; see `docs/distributed.md`.
+    A runner that dies is restarted with new episodes while the others continue; see `docs/distributed.md`.
 
     Args:
         config: settings of the run.
         plans: one for each runner.
-        cluster: says why a runner does not start.
+        cluster: explains why a runner does not start.
         board: holds the current weights.
 
     Raises:
@@ -104,7 +104,7 @@ class RunnerGroup:
         self._unsaid.clear()
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Keep lines until they can be printed."""
+        """Buffer lines until `tell` is called."""
         self._unsaid += lines
 
     def metrics(self) -> Row:
@@ -139,17 +139,17 @@ class RunnerGroup:
                 self._lose(runner, str(error))
 
     def collect(self, steps: int) -> dict[str, Gathered]:
-        """Rollouts of the runners: with `sync` one of each, otherwise at least `min_samples` frames.
+        """Collect rollouts: with `sync` one of each runner, otherwise at least `min_samples` frames.
 
         Returns:
-            Policy -> all parts; each has the rollouts of every policy.
+            Policy -> the same parts; each part has the rollouts of every policy.
 
         Raises:
             TooManyFailures: more environments have raised than `distributed.max_env_failures`.
             PartLost: no runner is alive, and none can be started.
         """
         if not self._settings.sync:
-            steps = self._config.rollout.steps  # also in the last update: rollouts that are merged have the same length
+            steps = self._config.rollout.steps  # also in the last update: merged rollouts must have the same length
         self._drop_stale()
         self._join_started()
         while not self._has_enough():
@@ -157,18 +157,18 @@ class RunnerGroup:
             self._receive()
             self._drop_stale()
             self._join_started()
-        if self._goes_on:  # rollouts that are played while the learner trains
+        if self._overlaps:  # collect the next rollouts while the learner trains
             self._send(steps)
         return dict.fromkeys(self._policies, self._take())
 
     def state(self) -> dict[str, Any]:
-        """State of every block; None for blocks of runners that are playing or starting, which will begin new episodes."""
+        """State of every block; None for blocks of busy runners, which begin new episodes after a resume."""
         asked = {runner.number: runner.actor.state.remote() for runner in self._ready() if not runner.play}
         blocks: list[dict[str, Any] | None] = []
         for runner in self._runners:
             there: list[dict[str, Any] | None] = [None] * runner.plan.num_blocks
             if runner.number in asked:
-                with suppress(RunnerDied):  # noticed when it is asked to play
+                with suppress(RunnerDied):  # the next `_send` handles it
                     there = runner.ask(asked[runner.number])
             blocks += there
         only = blocks[0] if len(blocks) == 1 else None
@@ -186,8 +186,8 @@ class RunnerGroup:
             asked.append((runner, runner.actor.load_state.remote(saved[first : first + per_runner])))
         try:
             problems = [runner.ask(reference) for runner, reference in asked]
-        except RunnerDied as error:  # `reset` finds out which
-            return f"a runner is gone: {error}"
+        except RunnerDied as error:  # `reset` restarts the runner
+            return f"a runner has died: {error}"
         return next((problem for problem in problems if problem), None)
 
     def final_episodes(self) -> dict[str, list[Episode]]:
@@ -203,15 +203,15 @@ class RunnerGroup:
             try:
                 for name, more in runner.ask(reference).items():
                     episodes[name] += more
-            except Exception as error:  # the training is finished and saved: no reason to fail
+            except Exception as error:  # the training is finished and saved, so the run must not fail
                 self._tell(f"runner {runner.number} has played no final episodes: {describe(error)}")
         return episodes
 
     def read_checkpoint(self, path: str, policy: str = "") -> Checkpoint:
-        """Read a checkpoint on the machine of the first runner.
+        """Read a checkpoint on the first runner's machine.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such checkpoint.
         """
         runner = self._runners[0]
         checkpoint: Checkpoint = runner.ask(runner.actor.read_checkpoint.remote(path, policy))
@@ -230,16 +230,16 @@ class RunnerGroup:
     # --- Rollouts ---
 
     @property
-    def _goes_on(self) -> bool:
-        """Whether runners play while the learner trains; their weights will then be one update old.
+    def _overlaps(self) -> bool:
+        """Whether runners collect rollouts while the learner trains, with weights that are then one update old.
 
-        One rollout for each is enough: a runner that finishes it early waits for the learner, which never waits.
+        One rollout per runner is enough: the learner is the slower side, so runners wait for it.
         """
         return not self._settings.sync and self._oldest > 0
 
     @property
     def _oldest(self) -> int:
-        """Largest age of a rollout's weights, in updates, at which it is trained on."""
+        """Largest policy lag, in updates, at which a rollout is still trained on."""
         return self._settings.max_staleness if self._settings.stale == "correct" else 0
 
     def _ready(self) -> list[RunnerHandle]:
@@ -258,12 +258,12 @@ class RunnerGroup:
     def _send(self, steps: int) -> None:
         """Start a rollout on idle runners; with `sync`, one for each version of the weights.
 
-        If one rollout of each runner is too little for an update, they play more with the same weights.
+        If these rollouts are too few for an update, runners collect more with the same weights.
         """
         nobody_plays = not any(runner.play for runner in self._runners)
         for runner in self._ready():
             has_new_weights = runner.version_sent != self._board.version
-            if not runner.play and (self._goes_on or nobody_plays or has_new_weights):
+            if not runner.play and (self._overlaps or nobody_plays or has_new_weights):
                 # without sync, a runner may play several rollouts in one step of the run: each needs other sampling noise
                 key = self._step if self._settings.sync else max(self._step, runner.last_key + 1)
                 runner.send(self._board, key, self._parameters, steps)
@@ -275,7 +275,7 @@ class RunnerGroup:
         done, _ = ray.wait([*first, *starting], num_returns=1, timeout=WAIT_SECONDS if first else START_SECONDS)
         if not done and not first:
             raise PartLost(
-                f"there is no runner left, and none has started again within {START_SECONDS:g} s; of the Ray cluster's CPUs "
+                f"all runners have died, and none has restarted within {START_SECONDS:g} s; of the Ray cluster's CPUs "
                 f"{self._cluster.free_cpus():g} are free"
             )
         if not done:
@@ -291,6 +291,8 @@ class RunnerGroup:
         except RunnerDied as error:
             self._lose(runner, str(error))
             return
+        if part.told.not_finite:
+            raise part.told.not_finite
         if part.told.failure:
             self._board.rollouts_lost += 1
             self._fail(runner, part.told.failure)
@@ -304,7 +306,7 @@ class RunnerGroup:
         self._finished = fresh
 
     def _take(self) -> Gathered:
-        """The rollouts of this update; those beyond one of every runner, or beyond `min_samples`, stay for the next."""
+        """Take the rollouts of this update: `min_samples` frames, at least one rollout of every runner; keep the rest."""
         taken: list[Part] = []
         limit = max(self._settings.min_samples or 0, self._full)
         while self._finished and _frames(taken) < limit:
@@ -333,7 +335,7 @@ class RunnerGroup:
         """Restart a runner whose process has died."""
         runner.deaths += 1
         if runner.deaths > DEATHS_IN_A_ROW:
-            raise PartLost(f"runner {runner.number} dies whenever it plays, {runner.deaths} times in a row: {reason}")
+            raise PartLost(f"runner {runner.number} died {runner.deaths} times in a row without a rollout: {reason}")
         self._tell(f"runner {runner.number} is gone ({reason}); it is started again, and the others go on meanwhile")
         self._start_again(runner)
 

@@ -1,4 +1,4 @@
-"""Learners on Ray: `LearnerActor` learns in a process of its own, `RemoteLearner` is its proxy in the training process."""
+"""Learners on Ray: `LearnerActor` trains in a separate process, `RemoteLearner` is its proxy in the training process."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from enn_ppo.training.tracking.logger import Row
 class LearnerActor:
     """Trains on request. Methods that change the networks return their new weights.
 
-    Rollouts are references into Ray's object store, in the order of their environments; those of less than 100 kB, which Ray does
-    not put there, come from the training process.
+    Rollouts are references into Ray's object store, in the order of their environments; Ray sends rollouts of less than 100 kB
+    through the training process instead.
     """
 
     def __init__(self, config: TrainConfig, num_players: int) -> None:
@@ -57,17 +57,16 @@ class LearnerActor:
     def learn(
         self, rollouts: Sequence[Any], num_runners: int, stale: bool, settings: Settings
     ) -> tuple[tuple[Learned, int, float], Weights]:
-        """One update.
+        """Do one update.
 
         Args:
-            rollouts: to learn from.
-            num_runners: number of runners that have played them.
-            stale: whether earlier weights have played any of them.
+            rollouts: references to the rollouts to learn from.
+            num_runners: number of runners that collected them.
+            stale: whether any rollout was collected with earlier weights.
             settings: of the update.
 
         Returns:
-            Its result, the number of rollouts whose machine is gone, and the seconds until the others were in this process; and
-            the new weights.
+            (Result of the update, number of rollouts lost with their machines, seconds to fetch the others), and the new weights.
         """
         started = time.perf_counter()
         loaded = self._load(rollouts)
@@ -76,7 +75,7 @@ class LearnerActor:
         return (learned, len(rollouts) - len(loaded), load_seconds), self.weights()
 
     def measure(self, rollouts: Sequence[Any], only_what_is_new: bool) -> Weights:
-        """Initialise the input statistics from rollouts, all of them or those that a checkpoint did not have."""
+        """Initialise the input statistics from rollouts: of all features, or only of those that are new since the checkpoint."""
         rollout = Rollout.merged(self._load(rollouts))
         if only_what_is_new:
             self._learner.measure_what_is_new(rollout)
@@ -97,12 +96,12 @@ class LearnerActor:
         self._learner.begin_episodes()
 
     def state(self) -> LearnerState:
-        """See `Learner.state`; on the CPU."""
+        """See `Learner.state`; tensors are on the CPU."""
         state: LearnerState = _on_cpu(self._learner.state())
         return state
 
     def _load(self, rollouts: Sequence[Any]) -> list[Rollout]:
-        """Fetch the rollouts; those whose machine is gone are left out."""
+        """Fetch the rollouts, except those that were lost with their machines."""
         loaded = []
         for reference in rollouts:
             try:
@@ -115,7 +114,7 @@ class LearnerActor:
 
 
 def _merged(rollouts: Sequence[Rollout], num_runners: int) -> Rollout:
-    """Merge rollouts. Runners play at the same time, so that times are averaged, not added."""
+    """Merge rollouts. Times are averaged, not added, since runners play at the same time."""
     merged = Rollout.merged(rollouts)
     env_seconds, act_seconds = merged.stats.env_seconds / num_runners, merged.stats.act_seconds / num_runners
     return replace(merged, stats=replace(merged.stats, env_seconds=env_seconds, act_seconds=act_seconds))
@@ -134,18 +133,18 @@ def _on_cpu(value: Any) -> Any:
 
 
 class RemoteLearner:
-    """Forwards calls to a `LearnerActor`, and publishes its weights on the board. A `Learns`.
+    """Forwards calls to a `LearnerActor`, and publishes its weights on the board. Implements `Learns`.
 
     Args:
         config: of the run.
         cluster: closed together with the first policy's learner.
-        board: gives the weights to runners.
-        number: of the policy that it trains, from 0.
-        name: of the policy; empty if it is the only one.
-        num_players: that the policy plays in each environment.
+        board: passes the weights to runners.
+        number: the policy's number, from 0.
+        name: the policy's name; empty if it is the only one.
+        num_players: players that the policy plays in each environment.
 
     Raises:
-        PartLost: of every method, when the learner's process is gone.
+        PartLost: from every method, when the learner's process has died.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class RemoteLearner:
 
     @property
     def model(self) -> ActorCritic:
-        """A copy of the current networks, fetched when it is asked for."""
+        """A copy of the current networks, fetched on first use."""
         return self._fetch_model()
 
     def _fetch_model(self, timeout: float | None = None) -> ActorCritic:
@@ -191,7 +190,9 @@ class RemoteLearner:
             self._model = make_model(self._config, self._spaces.obs, self._spaces.actions)
         if self._model_weights is not self._weights:
             if self._is_closed:
-                raise PartLost("the policy cannot be had any more: the run is over, and its learner had not told it")
+                raise PartLost(
+                    "the policy is lost: the run has ended, and the learner died before its weights were fetched"
+                )
             load_weights(self._model, self._ask(self._weights, timeout))
             self._model_weights = self._weights
         return self._model
@@ -211,7 +212,7 @@ class RemoteLearner:
         def finish() -> Learned:
             learned, lost, load_seconds = self._ask(result)
             self._publish(weights)
-            if self._number == 0:  # count a lost rollout once, not for every learner
+            if self._number == 0:  # count a lost rollout once, not once per learner
                 self._board.rollouts_lost += lost
             self._row = gathered.metrics(load_seconds)
             own: Learned = learned
@@ -220,7 +221,7 @@ class RemoteLearner:
         return finish
 
     def measure_rollout(self, gathered: Gathered) -> None:
-        # after `adopt`, the input statistics of all other features came with the checkpoint
+        # after `adopt`, the checkpoint's statistics of known features stay
         self._measure(gathered, only_what_is_new=self._has_adopted)
 
     def measure_what_is_new(self, gathered: Gathered) -> None:
@@ -253,7 +254,7 @@ class RemoteLearner:
     def close(self) -> None:
         if not self._is_closed:
             if not self._is_gone:
-                with suppress(Exception):  # who asks for the policy later gets the last one, if it can be had
+                with suppress(Exception):  # `model` returns these weights after the run
                     self._fetch_model(CLOSE_SECONDS)
             self._is_closed = True
             with suppress(Exception):  # Ray itself may be gone
@@ -266,7 +267,7 @@ class RemoteLearner:
         return [part.rollouts[self._number] for part in gathered.parts]
 
     def _start(self, method: str, *args: Any) -> tuple[Any, Any]:
-        """Call a method that returns (result, new weights); references to both."""
+        """Call a method that returns (result, new weights), and return references to both."""
         result, weights = getattr(self._actor, method).options(num_returns=2).remote(*args)
         return result, weights
 

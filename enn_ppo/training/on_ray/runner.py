@@ -1,4 +1,4 @@
-"""An environment runner: an actor of Ray with a part of the environments and a copy of the policy.
+"""An environment runner: a Ray actor with a share of the environments and a copy of the policy.
 
 `RunnerHandle` is its counterpart in the training process.
 """
@@ -33,9 +33,10 @@ from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.spaces import ObsSpace
+from rogue_net.finite import NotFinite
 
 CPU = torch.device("cpu")
-MOST_FRAMES = 4  # of a traceback that are shown: the last ones, which are in the environment
+MOST_FRAMES = 4  # stack frames of a traceback that are shown: the innermost ones, which are in the environment
 
 
 class Plan(NamedTuple):
@@ -48,12 +49,12 @@ class Plan(NamedTuple):
 
     @property
     def rollout(self) -> RolloutConfig:
-        """Settings of its rollouts."""
+        """Rollout settings of this runner."""
         return replace(self.config.rollout, num_envs=self.num_envs)
 
     @property
     def first_env(self) -> int:
-        """Number of its first environment."""
+        """Number of this runner's first environment in the run."""
         return self.number * self.num_envs
 
     @property
@@ -62,7 +63,7 @@ class Plan(NamedTuple):
         return self.num_envs // self.rollout.block_size
 
     def part(self, parameters: Parameters) -> dict[str, Sequence[Any]]:
-        """This runner's part of parameters that have one value for each environment of the run."""
+        """Select this runner's environments from parameters with one value for each environment of the run."""
         return {name: values[self.first_env : self.first_env + self.num_envs] for name, values in parameters.items()}
 
 
@@ -75,14 +76,14 @@ class Spaces(NamedTuple):
 
 
 class NewEpisodes(NamedTuple):
-    """Arguments of a reset of environments."""
+    """Arguments for resetting environments."""
 
     seed: int
     parameters: Parameters  # one value for each of the runner's environments
 
 
 class Told(NamedTuple):
-    """Result of a rollout, beside the rollout itself."""
+    """Sizes and timings of a rollout, or the failure of an environment."""
 
     num_frames: int = 0
     num_bytes: int = 0  # of the rollout
@@ -91,17 +92,18 @@ class Told(NamedTuple):
     failure: str | None = (
         None  # exception of an environment; then there is no rollout, and the runner must be restarted
     )
+    not_finite: NotFinite | None = None  # ends the run; there is no rollout either
 
 
 def plans(config: TrainConfig, env: BoundEnvironment) -> list[Plan]:
-    """A plan for each runner.
+    """Make a plan for each runner.
 
     Raises:
         ValueError: the environment cannot be sent to another process, or `rollout.block` does not divide a runner's share.
     """
     num_runners = config.distributed.num_env_runners
     num_envs = config.rollout.num_envs // num_runners
-    replace(config.rollout, num_envs=num_envs)  # checks itself
+    replace(config.rollout, num_envs=num_envs)  # raises ValueError if the share is not allowed
     pickled = pickled_for_worker(env)
     return [Plan(number, config, pickled, num_envs) for number in range(num_runners)]
 
@@ -119,7 +121,7 @@ class EnvRunner:
         """Make the environments and the policies.
 
         Args:
-            begin: how to reset the environments; None: later.
+            begin: how to reset the environments; None: they are reset or restored later.
 
         Raises:
             ValueError: an environment cannot be made, or breaks its contract.
@@ -149,7 +151,7 @@ class EnvRunner:
         Args:
             key: seeds the sampling noise together with the run's seed; see `Sampler.key`.
             parameters: for episodes that begin from now on, one value for each environment; may be empty.
-            steps: to play.
+            steps: number of steps.
             weights: of each policy.
 
         Returns:
@@ -162,6 +164,9 @@ class EnvRunner:
             if parameters:
                 self._sampler.configure(parameters)
             played = self._sampler.collect(steps)
+        except NotFinite as error:
+            self._told = Told(not_finite=error)
+            return None if len(weights) == 1 else [None] * len(weights)
         except (Exception, SystemExit) as error:
             traceback.print_exc(limit=-MOST_FRAMES)
             sys.stderr.flush()
@@ -179,7 +184,7 @@ class EnvRunner:
             load_weights(model, each)
 
     def told(self) -> Told:
-        """Result of the last `play`. Ray calls this after it has stored the rollout."""
+        """Sizes, timings and failure of the last `play`. Ray calls this after it has stored the rollout."""
         return self._told._replace(handover_seconds=time.perf_counter() - self._packed_from)
 
     def final_episodes(self, number: int, seed: int, *weights: Weights) -> dict[str, list[Episode]]:
@@ -203,10 +208,10 @@ class EnvRunner:
             return play_episodes(policies, pool, config, self._cast)
 
     def read_checkpoint(self, path: str, policy: str) -> Checkpoint:
-        """Read a checkpoint on the machine of this runner. `policy` chooses in a run directory of several policies.
+        """Read a checkpoint on this runner's machine. `policy` names one policy of a run with several.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such checkpoint.
         """
         own = Path(path) / policy
         return load_checkpoint(own if own.is_dir() else Path(path))
@@ -215,7 +220,7 @@ class EnvRunner:
         """Unpickle the environment.
 
         Raises:
-            ValueError: it cannot be imported here.
+            ValueError: the environment cannot be imported on this machine.
         """
         try:
             env: BoundEnvironment = pickle.loads(self._plan.env)
@@ -231,7 +236,7 @@ class EnvRunner:
         return [block_state(block) for block in self._sampler.blocks]
 
     def load_state(self, blocks: Sequence[Mapping[str, Any]]) -> str | None:
-        """Continue from what `state` returned. Returns why that is not possible, or None."""
+        """Restore `state()`. Returns the reason if that is impossible, else None."""
         return self._sampler.load_state({"blocks": blocks})
 
     def close(self) -> None:
@@ -240,6 +245,6 @@ class EnvRunner:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: type, message, and notes of one line."""
+    """Format an exception as one line: type, message, and its one-line notes."""
     notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
     return "; ".join([f"{type(error).__name__}: {error}", *notes])

@@ -1,4 +1,4 @@
-"""Proxy of an environment runner in the training process."""
+"""The training process's proxy of an environment runner."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from enn_ppo.training.sampling import Parameters
 
 
 class Play(NamedTuple):
-    """A rollout that is being played."""
+    """A rollout that a runner is collecting."""
 
-    rollouts: Sequence[Any]  # references, one of each policy
+    rollouts: Sequence[Any]  # one reference per policy
     told: Any
     version: int  # of the weights
 
 
 class RunnerDied(PartLost):
-    """The process of a runner is gone; the message says how."""
+    """A runner's process has died; the message says how."""
 
 
 class RunnerHandle:
     """Starts a runner, sends it rollouts to play, and restarts it.
 
     Args:
-        plan: what the runner is made from.
-        cpus: that Ray reserves for it.
+        plan: the runner's arguments.
+        cpus: CPUs that Ray reserves for the runner.
 
     Attributes:
-        play: the rollout that is being played; None: the runner is idle.
-        starting: reference to its `Spaces` while it starts; None afterwards.
+        play: the rollout in progress; None: the runner is idle.
+        starting: reference to the runner's `Spaces` while it starts; None afterwards.
         has_failed: whether an environment has raised, so that the states of the environments are unknown.
-        starts: how often it was started.
-        deaths: how often its process has died since its last rollout.
+        starts: number of starts.
+        deaths: number of times its process has died since its last rollout.
         last_key: key of the last rollout's sampling noise; -1: none yet.
         version_sent: version of the last rollout's weights; -1: none yet.
     """
@@ -60,11 +60,11 @@ class RunnerHandle:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can play: it has started, and no environment has raised."""
+        """Whether the runner can collect a rollout: it has started, and no environment has raised."""
         return self.starting is None and not self.has_failed
 
     def start(self, begin: NewEpisodes | None) -> None:
-        """Start a process in place of the last one, whose rollout is lost."""
+        """Start a new process. A rollout of the previous process is lost."""
         if self.actor is not None:
             ray.kill(self.actor)
         self.play = None
@@ -79,16 +79,16 @@ class RunnerHandle:
         """Wait until the runner has started.
 
         Raises:
-            GetTimeoutError: it has not started in time.
-            RunnerDied: its process is gone.
-            Exception: of the environment.
+            GetTimeoutError: the runner has not started in time.
+            RunnerDied: its process has died.
+            Exception: raised by the environment.
         """
         spaces: Spaces = self.ask(self.starting, timeout)
         self.starting = None
         return spaces
 
     def send(self, board: Board, key: int, parameters: Parameters, steps: int) -> None:
-        """Send a rollout to play; arguments as in `EnvRunner.play`."""
+        """Start collecting a rollout; arguments as in `EnvRunner.play`."""
         play = self.actor.play.options(num_returns=board.num_policies)
         rollouts = play.remote(key, self.plan.part(parameters), steps, *board.weights)
         self.last_key, self.version_sent = key, board.version
@@ -96,10 +96,10 @@ class RunnerHandle:
         self.play = Play(rollouts, self.actor.told.remote(), board.version)
 
     def receive(self) -> Part:
-        """Wait for the rollout that is being played.
+        """Wait for the rollout in progress.
 
         Raises:
-            RunnerDied: its process is gone.
+            RunnerDied: the runner's process has died.
         """
         assert self.play is not None
         play, told = self.play, self.ask(self.play.told)

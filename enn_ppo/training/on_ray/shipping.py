@@ -1,6 +1,6 @@
-"""Rollouts and weights on their way between processes: NumPy arrays, which Ray's object store holds without copying them.
+"""Sending rollouts and weights between processes as NumPy arrays, which Ray's object store shares without copying.
 
-A process that gets them sees the store's own memory, which is read-only.
+The receiver's arrays are the store's memory, which is read-only.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from enn_ppo.rollout import Rollout
 
-#: A network's `state_dict` with arrays.
+#: A network's `state_dict` with arrays in place of tensors.
 Weights = dict[str, NDArray[Any]]
 
 
 class Shipped(NamedTuple):
-    """A rollout on its way."""
+    """A rollout as it is sent between processes."""
 
     rollout: Any  # a `Rollout` with arrays in place of its tensors
     num_bytes: int  # of its arrays
 
 
 def ship(rollout: Rollout) -> Shipped:
-    """A rollout with arrays in place of its tensors, whose memory they share where that is on the CPU."""
+    """Convert a rollout's tensors to arrays, which share the memory of CPU tensors."""
     sizes: list[int] = []
 
     def as_array(tensor: Tensor) -> NDArray[Any]:
@@ -39,7 +39,7 @@ def ship(rollout: Rollout) -> Shipped:
 
 
 def unship(shipped: Shipped, device: torch.device) -> Rollout:
-    """The rollout on `device`; on the CPU its tensors share the arrays' memory, and must not be written to."""
+    """Convert arrays to tensors on `device`; CPU tensors share the arrays' memory and must not be written to."""
 
     def there(values: Any) -> Tensor:
         return as_tensor(values).to(device)
@@ -49,17 +49,17 @@ def unship(shipped: Shipped, device: torch.device) -> Rollout:
 
 
 def ship_weights(module: torch.nn.Module) -> Weights:
-    """The parameters and statistics of a network."""
+    """The `state_dict` of a network as arrays."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}
 
 
 def load_weights(module: torch.nn.Module, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Give a network what `ship_weights` took from another like it."""
+    """Load weights from `ship_weights` into a network of the same architecture."""
     module.load_state_dict({name: as_tensor(values) for name, values in weights.items()})
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:
-    """A tensor on the array's memory, which may be read-only: it must not be written to."""
+    """A tensor that shares the array's memory, which may be read-only: do not write to it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(values)

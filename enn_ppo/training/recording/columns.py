@@ -45,7 +45,7 @@ _FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.training.recording.format", "en
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFrames(Frames):
-    """B frames; those of each environment are in the order in which they were played. Values are in the unit of rewards."""
+    """B recorded frames, in order within each environment. Values are in the unit of rewards."""
 
     episode: Tensor  # (B,) int64, a number that no other episode of the recording has
 
@@ -75,18 +75,18 @@ class RecordedFrames(Frames):
 
 
 class Header(NamedTuple):
-    """The spaces of a recording, and whether it has logits."""
+    """The spaces of a recording, and whether logits are recorded."""
 
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
-    logits: bool  # whether they are recorded
+    logits: bool
 
 
 def import_pyarrow() -> ModuleType:
     """Import pyarrow, which reads and writes the format.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: pyarrow is not installed.
     """
     try:
         import pyarrow
@@ -98,7 +98,7 @@ def import_pyarrow() -> ModuleType:
 
 
 def schema_of(header: Header) -> Any:
-    """The Arrow schema of frames in these spaces."""
+    """The Arrow schema of a recording with this header."""
     pa = import_pyarrow()
     obs_space, action_space, logits = header
 
@@ -132,7 +132,7 @@ def header_of(schema: Any, path: object) -> Header:
     """The header in the Arrow schema of the file `path`.
 
     Raises:
-        ValueError: it is no recording, or one of a newer version.
+        ValueError: the file is no recording, or one of a newer version.
     """
     metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
     if _FORMAT_KEY not in metadata:
@@ -248,7 +248,7 @@ def _array(pa: ModuleType, column: RaggedTensor | Tensor | None, kind: Any, num_
 
 
 def _ragged(column: Any) -> RaggedTensor:
-    """Sequences from lists; whole numbers become int64."""
+    """Convert an Arrow column of lists to sequences; integers become int64."""
     offsets = torch.from_numpy(np.array(column.offsets, np.int64))
     items = column.values
     if items.type == "null":

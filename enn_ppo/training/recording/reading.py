@@ -27,7 +27,7 @@ Paths = Path | str | Sequence[Path | str]
 
 @dataclass(frozen=True)
 class RecordedEpisode:
-    """An episode."""
+    """One recorded episode."""
 
     frames: RecordedFrames  # L frames, in order
 
@@ -54,20 +54,20 @@ def read_header(path: Path | str) -> Header:
     """The spaces of a recording, and whether it has logits.
 
     Raises:
-        ValueError: there is no such file, or it is no recording.
+        ValueError: the file does not exist or is no recording.
     """
     with _Stream(path) as stream:
         return stream.header
 
 
 def read_frames(paths: Paths) -> Iterator[RecordedFrames]:
-    """The chunks of one or several recordings.
+    """Yield the chunks of one or several recordings.
 
     Episode numbers are unique across files. An incomplete chunk at the end of a file, which a crash leaves, is skipped with a
     warning.
 
     Raises:
-        ValueError: there is no such file, it is no recording, or the files have different spaces.
+        ValueError: a file does not exist or is no recording, or the files have different spaces.
     """
     files = [paths] if isinstance(paths, Path | str) else list(paths)
     taken = 0
@@ -90,11 +90,11 @@ def read_frames(paths: Paths) -> Iterator[RecordedFrames]:
 
 
 def read_episodes(paths: Paths, *, unfinished: bool = False) -> Iterator[RecordedEpisode]:
-    """The episodes of one or several recordings, as they end.
+    """Yield the episodes of one or several recordings, in the order in which they end.
 
     Args:
         paths: files.
-        unfinished: whether to return also episodes whose beginning or end was not recorded.
+        unfinished: whether to yield also episodes whose beginning or end was not recorded.
 
     Raises:
         ValueError: as `read_frames`.
@@ -115,7 +115,7 @@ def read_episodes(paths: Paths, *, unfinished: bool = False) -> Iterator[Recorde
 
 
 def read_all(paths: Paths) -> RecordedFrames:
-    """All frames of one or several recordings, in memory.
+    """Read all frames of one or several recordings into memory.
 
     Raises:
         ValueError: as `read_frames`, or there are no frames.
@@ -131,10 +131,10 @@ def read_extent(path: Path, header: Header, *, full: bool) -> tuple[int, int, in
     """The readable part of the recording `path`; if not `full`, only its header is checked.
 
     Returns:
-        Its end in bytes, the number of frames, and a number that is larger than those of all episodes.
+        Its end in bytes, the number of frames, and the first unused episode number.
 
     Raises:
-        ValueError: it is no recording, or its header is not `header`.
+        ValueError: the file is no recording, or its header is not `header`.
     """
     num_frames = num_episodes = 0
     with _Stream(path, only="episode") as stream:
@@ -150,7 +150,7 @@ class _Stream:
 
     Args:
         path: the file.
-        only: read this column only; None: all.
+        only: the only column to read; None: all.
     """
 
     def __init__(self, path: Path | str, only: str | None = None) -> None:

@@ -34,14 +34,14 @@ from enn_ppo.training.recording.reading import read_extent
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 
-#: Frames that are held back at most, where nobody asks for a chunk earlier.
+#: Frames that are buffered before a chunk is written.
 CHUNK_FRAMES = 4096
 #: zstd's fastest usual level: on observations, higher ones save little and cost several times as much.
 COMPRESSION_LEVEL = 1
 
 
 class RecordingError(ValueError):
-    """A recording cannot be written. The message says which, why, and what it holds."""
+    """A recording cannot be written. The message names the file, the cause, and the number of whole frames in it."""
 
 
 class Recorder:
@@ -52,11 +52,9 @@ class Recorder:
 
     Args:
         path: the file; folders are created.
-        obs_space: what the frames hold.
-        action_space: actions by name.
         logits: whether the logits of all choices are recorded too.
-        state: of a resumed run: what `state` returned when it was saved; later frames are removed. If it belongs to another
-            file, this one is appended to.
+        state: the saved `state()` of a resumed run, whose later frames are removed from the file. If it belongs to another file,
+            this one is appended to.
 
     Raises:
         ValueError: the file cannot be written, is no recording, has other spaces, or is shorter than `state` says.
@@ -102,7 +100,7 @@ class Recorder:
         """Write the added frames as a chunk.
 
         Raises:
-            RecordingError: the disk cannot be written. The file is closed, and holds what was written before.
+            RecordingError: the file cannot be written. It is closed and keeps all earlier chunks.
         """
         assert self._file >= 0, "closed"
         if not self._num_pending:
@@ -144,7 +142,7 @@ class Recorder:
             self._release()
 
     def _begin(self, state: Mapping[str, Any] | None) -> None:
-        """Find the end of the last whole chunk, from where the recording continues."""
+        """Find the end of the last whole chunk, after which the recording continues."""
         self._position = self.num_frames = self._next_episode = 0
         self._episodes: dict[int, int] = {}  # environment -> its last episode
         size = os.fstat(self._file).st_size
@@ -156,7 +154,7 @@ class Recorder:
                 )
             self._position, self.num_frames = state["position"], state["num_frames"]
             self._next_episode, self._episodes = state["next_episode"], dict(state["episodes"])
-        is_new = size <= len(self._head) and os.pread(self._file, size, 0) == self._head[:size]  # has no whole schema
+        is_new = size <= len(self._head) and os.pread(self._file, size, 0) == self._head[:size]  # empty or a cut schema
         if not is_new:
             extent = read_extent(self.path, self._header, full=state is None)
             if state is None:

@@ -1,1 +1,1 @@
-"""Learning against past selves."""
+"""Self-play against past versions of the policy."""

@@ -24,6 +24,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.players import Opponents
 from rogue_net import ObsBatch, RogueNet
+from rogue_net.finite import check_finite
 
 #: Number of the current policy; the number of a past policy is its step.
 LATEST = -1
@@ -38,16 +39,16 @@ def load_opponent(
     """Make the opponent that a setting names.
 
     Args:
-        spec: `random`; `past`, the policies of the run before `checkpoint`, of which one is drawn for each episode; or a run
-            directory or checkpoint.
-        checkpoint: of `past`; None: there is none.
-        pool: of environments.
+        spec: `random`; `past`, the run's policies before `checkpoint`, of which one is drawn for each episode; or a run directory
+            or checkpoint.
+        checkpoint: the checkpoint for `past`; None: there is none.
+        pool: the environments.
         device: of the policies.
         greedy: whether policies take the most likely action instead of a sampled one.
         seed: of the random numbers.
 
     Raises:
-        ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no past.
+        ValueError: there is no such checkpoint, its policy does not fit the environments, or the run has no earlier policies.
     """
     if spec == "random":
         return RandomOpponent(pool.action_space(), seed)
@@ -65,7 +66,7 @@ def load_opponent(
 
 
 def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, RogueNet]:
-    """Step -> policy: the snapshots of a checkpoint's pool, or the run's checkpoints; the earlier ones, if there are any."""
+    """Step -> policy: snapshots of the checkpoint's pool, or else the run's checkpoints; only earlier ones, if there are any."""
     if checkpoint is None:
         raise ValueError("opponent=past needs a run directory, whose earlier policies play; give a checkpoint of a run")
     run_dir, self_play = checkpoint.path.parent.parent, checkpoint.trainer.get("self_play")
@@ -83,7 +84,7 @@ def _past(checkpoint: Checkpoint | None, device: torch.device) -> dict[int, Rogu
         except ValueError:
             if file.exists():
                 raise
-            # else the run has just removed it
+            # else the training process has just removed it
     if not nets:
         raise ValueError(f"opponent=past: the run {run_dir} has neither snapshots nor checkpoints")
     return nets
@@ -94,7 +95,7 @@ class RandomOpponent:
 
     Args:
         action_space: of the environments.
-        seed: of the random numbers.
+        seed: seeds the actions.
     """
 
     def __init__(self, action_space: Mapping[str, ActionSpace], seed: int = 0) -> None:
@@ -106,7 +107,7 @@ class RandomOpponent:
         return random_actions(obs, self._rng, self._action_space)
 
     def faced(self, env_id: NDArray[np.int64]) -> Sequence[str]:
-        """The opponent in each environment, by name."""
+        """Name of the opponent in each environment."""
         return ["random"] * len(env_id)
 
     def clone(self) -> RandomOpponent:
@@ -123,15 +124,13 @@ class RandomOpponent:
 
 
 class PolicyOpponents:
-    """Several policies, of which each environment faces one. It is drawn when an episode begins.
+    """Several policies; one of them is drawn as the opponent in an environment when an episode begins.
 
     Args:
         nets: number -> policy; not changed. The caller may add policies, and remove those that no environment faces.
-        draw: draws the policies of new episodes.
-        pool: of environments.
-        device: of the policies.
-        greedy: whether they take the most likely action instead of a sampled one.
-        seed: of the random numbers.
+        draw: draws the opponents of new episodes.
+        pool: the environments.
+        greedy: whether policies take the most likely action instead of a sampled one.
         where: name of the policies in errors.
 
     Raises:
@@ -156,7 +155,9 @@ class PolicyOpponents:
         self._rng = _generator(seed)
         self._generator = torch.Generator(device)
         self._num_acts = 0
-        self._fitted: dict[int, FittedPolicy] = {}  # to entity types, features and actions gained since training
+        self._fitted: dict[
+            int, FittedPolicy
+        ] = {}  # policies adapted to entity types, features and actions that are new
         for number in nets:
             self._fit(number)
 
@@ -189,7 +190,7 @@ class PolicyOpponents:
         return [name_of(number) for number in self.faces[env_id].tolist()]
 
     def clone(self) -> PolicyOpponents:
-        """Copy them; the policies themselves, which never change, are shared."""
+        """Copy the opponents; the networks, which never change, are shared."""
         twin = copy.copy(self)
         twin._rng, twin._generator = copy.deepcopy(self._rng), torch.Generator(self._device)
         twin.faces, twin._fitted = self.faces.copy(), self._fitted.copy()
@@ -205,7 +206,7 @@ class PolicyOpponents:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned; needs the same policies.
+        """Restore the opponents from `state()`; needs the same policies.
 
         Raises:
             ValueError: a policy that an environment faces is missing.
@@ -229,7 +230,10 @@ class PolicyOpponents:
 
     def _chosen(self, number: int, batch: ObsBatch) -> dict[str, VecAction]:
         fitted = self._fitted.get(number) or self._fit(number)
-        return fitted.net.act(fitted.adaptor(batch), greedy=self._greedy, generator=self._generator).to_buffers()
+        seen = fitted.adaptor(batch)
+        result = fitted.net.act(seen, greedy=self._greedy, generator=self._generator)
+        check_finite(fitted.net, seen, result)
+        return result.to_buffers()
 
     def _fit(self, number: int) -> FittedPolicy:
         fitted = fit_net(self.nets[number], self._obs_space, self._action_space, self._device, self._where, "this one")

@@ -1,4 +1,4 @@
-"""Self-play: the policy trains as one player of each environment; snapshots from a pool of its past versions play the others.
+"""Self-play: the policy trains as one player of each environment; snapshots of its past versions play the other players.
 
 self_play = SelfPlay(config.self_play, net, device, seed)
 vec_env = self_play.seat(vec_env, source, "MultiSnake")     # a pool of environments with one player
@@ -34,7 +34,7 @@ from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from rogue_net import RogueNet
 
-#: Number of snapshots that play at a time, drawn with every update: each costs a forward pass of its own.
+#: Number of snapshots that play at a time, drawn at every update: each needs its own forward pass.
 AT_A_TIME = 2
 
 
@@ -42,10 +42,8 @@ class SelfPlay:
     """The pool of snapshots, their ratings, and the opponent of each environment.
 
     Args:
-        config: settings of self-play.
         net: the policy that is trained; it is also the opponent `latest`.
-        device: of the policies.
-        seed: of the draws.
+        seed: seeds the choice of opponents.
 
     Raises:
         ValueError: openskill is not installed.
@@ -55,8 +53,8 @@ class SelfPlay:
         self.config, self.net = config, net
         self.ratings = Ratings()
         self.pool: list[int] = []  # steps of the snapshots, ascending
-        self._nets: dict[int, RogueNet] = {LATEST: net}  # of the pool, and those that left it but still play
-        #: Snapshot -> the step since which nothing needs it; its file may still exist.
+        self._nets: dict[int, RogueNet] = {LATEST: net}  # the pool, and removed snapshots that still play
+        #: Removed snapshot -> the step at which it was last needed; its file may still exist.
         self._gone: dict[int, int] = {}
         self._choice: list[int] = []  # snapshots that new episodes draw from
         self._written: set[tuple[Path, int]] = set()
@@ -68,7 +66,7 @@ class SelfPlay:
         """Wrap environments so that opponents play all players but one.
 
         Raises:
-            ValueError: the environments do not say what belongs to which player, or have less than two players.
+            ValueError: the environments do not map entities to players, or have less than two players.
         """
         mapping = players_of(source)
         if mapping is None or mapping.num_players < 2:
@@ -79,7 +77,7 @@ class SelfPlay:
         return SeatedVecEnv(vec_env, mapping, self._opponents, zero_sum=self.config.zero_sum)
 
     def add(self, step: int) -> None:
-        """Add a snapshot of the current policy to the pool; if the pool is full, another one leaves."""
+        """Add a snapshot of the current policy to the pool; a full pool drops another snapshot."""
         if step in self.pool:
             return
         snapshot = copy.deepcopy(self.net).requires_grad_(False)
@@ -96,7 +94,7 @@ class SelfPlay:
         """Update ratings and pool after an update of the policy.
 
         Args:
-            episodes: that have ended since the last call.
+            episodes: the episodes that ended since the last call.
             step: environment steps trained so far.
         """
         steps = {name_of(snapshot): snapshot for snapshot in self.pool}
@@ -117,7 +115,7 @@ class SelfPlay:
         }
 
     def metrics(self) -> Row:
-        """Metrics of the last update: rating of the policy, and its win rate against snapshots (None: no game ended)."""
+        """Metrics of the last update: the policy's rating, and its win rate against snapshots (None: no game ended)."""
         return self._metrics
 
     # ---- on the disk
@@ -126,7 +124,7 @@ class SelfPlay:
         """Write the table of ratings, and the snapshots that the next checkpoint refers to.
 
         Raises:
-            ValueError: the disk refused.
+            ValueError: a file cannot be written.
         """
         for step, net in self._nets.items():
             if step != LATEST and (run_dir, step) not in self._written:
@@ -144,7 +142,7 @@ class SelfPlay:
         for snapshot in snapshots_of(run_dir):
             if snapshot in self._nets:
                 continue
-            # an unknown snapshot was written by a run that went on from an earlier checkpoint, and was given up
+            # an unknown snapshot was written after the checkpoint that this run resumed from
             until = self._gone.get(snapshot, max([*saved, step]) + 1)
             abandoned = snapshot > step or snapshot in self._gone
             if abandoned and not any(snapshot <= at < until for at in saved):
@@ -164,11 +162,11 @@ class SelfPlay:
         }
 
     def load_state(self, state: Mapping[str, Any], run_dir: Path) -> None:
-        """Continue from what `state` returned. Call it before the environments are restored.
+        """Restore the pool from `state()`. Call it before the environments are restored.
 
         Args:
-            state: what `state` returned.
-            run_dir: of the run, with the snapshots.
+            state: returned by `state`.
+            run_dir: the run directory with the snapshots.
 
         Raises:
             ValueError: a snapshot is missing or damaged.
@@ -184,14 +182,14 @@ class SelfPlay:
     # ---- who plays
 
     def _draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """(n,) opponents of new episodes."""
+        """(n,) int64, opponents of new episodes."""
         if not self._choice:
             return np.full(n, LATEST)
         past = np.array(self._choice)[rng.integers(len(self._choice), size=n)]
         return np.where(rng.random(n) < self.config.latest, LATEST, past)
 
     def _choose(self, step: int) -> None:
-        """Draw the snapshots that new episodes draw from until the next update."""
+        """Draw the snapshots that new episodes may face until the next update."""
         rng = np.random.default_rng(np.random.SeedSequence((self._seed, 3, step)))
         weights = None
         if self.config.sampling == "prioritized":
@@ -199,7 +197,7 @@ class SelfPlay:
         self._choice = rng.choice(self.pool, AT_A_TIME, p=weights).tolist()
 
     def _forget(self, step: int) -> None:
-        """Drop the snapshots that have left the pool and are no environment's opponent."""
+        """Drop removed snapshots that no environment faces any more."""
         needed = {LATEST, *self.pool, *(self._opponents.faces.tolist() if self._opponents else [])}
         for snapshot in sorted(self._nets.keys() - needed):
             del self._nets[snapshot]
@@ -207,9 +205,9 @@ class SelfPlay:
 
 
 def least_missed(steps: Sequence[int]) -> int:
-    """The step to remove from the ascending `steps` so that the others stay evenly spread: that with the nearest neighbours.
+    """The step to remove from the ascending `steps` so that the rest stay evenly spread: the one with the nearest neighbours.
 
-    The first and the last stay, unless there are only two; then the first is removed.
+    The first and the last are never removed, unless there are only two; then the first is.
     """
     if len(steps) < 3:
         return steps[0]

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 MU, SIGMA = 25.0, 25.0 / 3.0
-#: How much more uncertain the current policy's rating becomes with every update, since the policy changes: variances add.
+#: Standard deviation that every update adds to the current policy's rating, since the policy changes: variances add.
 DRIFT = SIGMA / 100
-#: What a game counts for the win rate against a snapshot, once one more is played: the last 100 count most.
+#: Factor by which a game's weight in the win rate decays with every later game: the last 100 count most.
 FADING = 0.99
 
 
@@ -34,8 +34,8 @@ class Record:
     """Rating and results of a snapshot."""
 
     rating: Rating
-    wins: float = 0.0  # of the current policy against it, ties half, fading
-    games: float = 0.0  # fading too
+    wins: float = 0.0  # decayed count of the current policy's wins against it, ties half
+    games: float = 0.0  # decayed count of games
     total_games: int = 0
 
     @property
@@ -45,7 +45,7 @@ class Record:
 
 
 class Ratings:
-    """The current policy's rating, and what is known of every snapshot, by step.
+    """The current policy's rating, and the record of every snapshot, by step.
 
     Raises:
         ValueError: openskill is not installed.
@@ -57,15 +57,15 @@ class Ratings:
         self.snapshots: dict[int, Record] = {}
 
     def add(self, step: int) -> None:
-        """The current policy becomes a snapshot."""
+        """Add a snapshot with the current policy's rating."""
         self.snapshots[step] = Record(self.current)
 
     def drift(self) -> None:
-        """The current policy has changed."""
+        """Increase the uncertainty of the current policy's rating, after an update."""
         self.current = Rating(self.current.mu, min(SIGMA, math.hypot(self.current.sigma, DRIFT)))
 
     def play(self, step: int, result: float) -> None:
-        """Take in a game of the current policy against a snapshot: 1 for a win, 0.5 for a tie, 0 for a loss."""
+        """Update both ratings with a game of the current policy against a snapshot: 1 for a win, 0.5 for a tie, 0 for a loss."""
         record = self.snapshots[step]
         ranks = [1 - result, result]  # the lower, the better
         teams = [[self._model.create_rating(list(rating))] for rating in (self.current, record.rating)]
@@ -76,7 +76,7 @@ class Ratings:
         record.total_games += 1
 
     def table(self) -> dict[str, Any]:
-        """A table for people to read: the snapshots in the order of their steps."""
+        """The snapshots' ratings in the order of their steps, for the file that users read."""
         return {
             "current": {"rating": self.current.mu, "rating_sigma": self.current.sigma},
             "snapshots": [
@@ -92,12 +92,12 @@ class Ratings:
         }
 
     def state(self) -> dict[str, Any]:
-        """For `load_state`."""
+        """State for `load_state`."""
         rows = {step: [*r.rating, r.wins, r.games, r.total_games] for step, r in self.snapshots.items()}
         return {"current": list(self.current), "snapshots": [[step, *row] for step, row in rows.items()]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Restore the ratings from `state()`."""
         self.current = Rating(*state["current"])
         self.snapshots = {
             step: Record(Rating(mu, sigma), wins, games, total)
@@ -106,10 +106,10 @@ class Ratings:
 
 
 def prioritized(win_rates: Sequence[float]) -> NDArray[np.float64]:
-    """Probabilities of opponents, those that are lost to more often first: (1 - win rate)², scaled to a sum of 1.
+    """Sampling probabilities of opponents: (1 - win rate)², scaled to a sum of 1; uniform if all win rates are 1.
 
-    Where nobody is lost to, all are as likely. Source: Vinyals et al. 2019, "Grandmaster level in StarCraft II using
-    multi-agent reinforcement learning", Methods, prioritized fictitious self-play with f_hard, p = 2.
+    Source: Vinyals et al. 2019, "Grandmaster level in StarCraft II using multi-agent reinforcement learning", Methods,
+    prioritized fictitious self-play with f_hard, p = 2.
     """
     weights: NDArray[np.float64] = (1.0 - np.asarray(win_rates, np.float64)) ** 2
     total = float(weights.sum())

@@ -1,6 +1,6 @@
-"""Past policies of a run as files: weights, and in the header what is needed to make the network again.
+"""Files of a run's past policies: the weights, and the network's settings and spaces in the header.
 
-`<run_dir>/pool/step_<12 digits>.safetensors`; a file is written aside and renamed, so what has this name is whole.
+`<run_dir>/pool/step_<12 digits>.safetensors`; files are written under another name and renamed, so a file of this name is whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile(r"step_(\d{12,})\.safetensors")
 
 
 def snapshot_path(run_dir: Path, step: int) -> Path:
-    """File of the snapshot of a step."""
+    """Path of a step's snapshot."""
     return run_dir / POOL / f"step_{step:012d}.safetensors"
 
 
@@ -35,10 +35,10 @@ def snapshots_of(run_dir: Path) -> list[int]:
 
 
 def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
-    """Write the weights of `net`; what is there of this step is replaced.
+    """Write the weights of `net`, replacing an existing snapshot of this step.
 
     Raises:
-        ValueError: the disk refused; then what was there still is.
+        ValueError: the file cannot be written; an existing snapshot is unchanged.
     """
     path = snapshot_path(run_dir, step)
     header = {
@@ -54,21 +54,21 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
 
 
 def read_snapshot(path: Path, device: torch.device) -> RogueNet:
-    """The policy in a snapshot.
+    """Load the policy of a snapshot.
 
     Raises:
-        ValueError: the file is not there, or is damaged.
+        ValueError: the file is missing or damaged.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
             header = file.metadata()
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
         config = from_dict(RogueNetConfig, json.loads(header["net"]), "net")
-        with torch.random.fork_rng(devices=[]):  # what it starts as is replaced, and draws from nobody's numbers
+        with torch.random.fork_rng(devices=[]):  # initial weights are replaced; the global generator stays as it is
             net = RogueNet(config, *spaces_from_dict(json.loads(header["spaces"])))
         net.load_state_dict(weights)
     except FileNotFoundError:
         raise ValueError(f"there is no snapshot {path}") from None
-    except Exception as error:  # a damaged file fails in every way
+    except Exception as error:  # a damaged file can raise any exception
         raise ValueError(f"snapshot {path} is damaged: {error}") from error
     return net.to(device)

@@ -1,4 +1,4 @@
-"""Joining the ranks, from the settings and the environment variables of torchrun."""
+"""Joining the ranks according to the settings and torchrun's environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMMAND = "torchrun --nproc_per_node=2 -m enn_ppo.train distributed=ddp"
 
 
 def join_ranks(config: TrainConfig) -> Ranks:
-    """The ranks of this run; `ALONE` if there is one.
+    """Connect this process to the other ranks; returns `ALONE` for a single process.
 
     Raises:
         ValueError: `distributed=ddp` without torchrun, or torchrun without it; or the number of ranks does not divide the
@@ -49,7 +49,7 @@ def check_shares(config: TrainConfig, size: int) -> None:
     """Check that `size` ranks can have equal shares of the environments, in whole blocks and processes.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: the settings do not divide evenly.
     """
     rollout = config.rollout
     share = rollout.num_envs // size

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-# Its functions hold the group that there is when it is imported, as the defaults of their arguments, and others import it at any
-# time. A group that cannot end has threads that may need Python when it ends, and abort the process.
+# Imported before a process group exists: default arguments of its functions would otherwise keep the group alive until Python
+# exits, when the group's threads would abort the process.
 import torch.distributed.nn.functional  # noqa: F401
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
@@ -24,29 +24,25 @@ from enn_ppo.training.errors import Interrupted, RankDied, RankFailed
 
 T = TypeVar("T")
 
-# timeout while the ranks connect
+# Timeout while the ranks connect.
 _PATIENCE = timedelta(minutes=5)
-# Of waiting for another rank that is there. One that is gone is noticed at once, by its closed connection, and an evaluation
-# on the lead may take as long as it likes.
+# Timeout of collective calls. It is long because rank 0 may evaluate in line; a dead rank is noticed at once by its closed
+# connection.
 _DAY = timedelta(days=1)
 _groups = itertools.count()
 _FAILED = -1  # sent by rank 0 in place of the length of its answer
 
 
 class TorchRanks:
-    """A `Ranks`. Tensors on the CPU use gloo, those on CUDA nccl.
-
-    Args:
-        device: of this rank.
-    """
+    """`Ranks` with torch.distributed: gloo for CPU tensors, nccl for CUDA tensors."""
 
     def __init__(self, device: torch.device) -> None:
         try:
             store, self.rank, self.size = next(rendezvous("env://", timeout=_PATIENCE))
         except RuntimeError as error:
             minutes = _PATIENCE.total_seconds() / 60
-            raise RankDied(f"the other ranks have not come within {minutes:g} minutes ({error})") from error
-        # a process may train several times: ignore what an earlier group has left in the store
+            raise RankDied(f"the other ranks have not connected within {minutes:g} minutes ({error})") from error
+        # a process may train several times: ignore the keys that an earlier group left in the store
         store = PrefixStore(f"enn_ppo/{next(_groups)}", store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         with self._noticing_death():
@@ -117,7 +113,7 @@ class TorchRanks:
 
     def leave(self, error: BaseException | None) -> None:
         if error is None or self._in_order or isinstance(error, Interrupted | RankFailed):
-            with suppress(RankDied):  # nothing can be lost at this point
+            with suppress(RankDied):  # everything is saved already
                 self.gather(torch.zeros(1))
         dist.destroy_process_group()
 
@@ -128,7 +124,7 @@ class TorchRanks:
 
     def _check_company(self) -> None:
         if self._lead_is_alone:
-            raise ValueError("only all ranks together can do this")
+            raise ValueError("a collective call inside `lead`, where the other ranks do not take part")
 
     @contextmanager
     def _noticing_death(self) -> Iterator[None]:
@@ -138,13 +134,13 @@ class TorchRanks:
             if not _is_of_the_connection(error):
                 raise
             raise RankDied(
-                f"rank {self.rank} of {self.size} has lost another one: it was killed, has run out of memory, or its machine is "
-                "gone; see the lines above for what it said"
+                f"rank {self.rank} of {self.size} has lost another rank: its process was killed, ran out of memory, or its "
+                "machine is gone; its own messages are above"
             ) from error
 
 
 def _is_of_the_connection(error: RuntimeError) -> bool:
-    """Whether a collective failed because another rank is gone, and not because of this rank, such as full memory."""
+    """Whether a collective call failed because another rank died, not because of an error of this rank, such as full memory."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     of_network = isinstance(error, dist.DistNetworkError | dist.DistStoreError | dist.DistBackendError)

@@ -1,1 +1,1 @@
-"""Metrics of a run, and where they are logged."""
+"""Metrics of a run, and their logging."""

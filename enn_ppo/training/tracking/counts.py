@@ -1,6 +1,6 @@
 """Statistics of a rollout: rewards, entities of each type, and the choices of each action.
 
-They are computed on the rollout's device and copied to the CPU together, with one synchronisation.
+The statistics are computed on the rollout's device and copied to the CPU with one synchronisation.
 
 Shapes: B frames, E entity types, A actors of an action, C choices.
 """
@@ -20,7 +20,7 @@ from entity_gym.pools.episodes import Episode
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net import ObsBatch, RaggedTensor
 
-#: Stands among the types of entity that an action may select, for those who selected nobody.
+#: Name, among the selectable entity types, of the choice to select no entity.
 NOBODY = "__nobody__"
 
 
@@ -29,11 +29,11 @@ class Played(NamedTuple):
 
     num_frames: int
     num_entities: int
-    episodes: Sequence[Episode]  # that ended
-    spreads: Mapping[str, Metric]  # numbers of frames, and those that actors of continuous actions chose
-    shares: Mapping[str, Metric]  # of a choice: the count is its action's actors, the sum those that chose it
+    episodes: Sequence[Episode]  # episodes that ended
+    spreads: Mapping[str, Metric]  # values per frame, such as rewards, and the numbers of continuous actions
+    shares: Mapping[str, Metric]  # choice -> count: actors of the action, sum: actors that took the choice
     actors: Mapping[str, int]  # action -> A
-    metrics: Mapping[str, Metric]  # that the environments reported
+    metrics: Mapping[str, Metric]  # reported by the environments
     env_seconds: float
     act_seconds: float
 
@@ -44,7 +44,7 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
 
     Args:
         rollout: T steps of N environments.
-        action_space: names of the choices of each action; actions that the rollout does not have are left out.
+        action_space: names the choices of each action; actions that the rollout does not have are left out.
     """
     frames = rollout.frames
     lengths = _entities_by_frame(frames.obs)
@@ -83,11 +83,10 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
 
 
 def merge_played(parts: Sequence[Played]) -> Played:
-    """Statistics of rollouts that several processes have played at the same time.
+    """Merge statistics of rollouts that several processes collected at the same time: seconds are averaged.
 
     Args:
-        parts: at least one, of the same environment, in the order of their environments. Seconds are averaged, as the parts
-            were played at the same time.
+        parts: at least one, in the order of their environments.
     """
     return Played(
         num_frames=sum(part.num_frames for part in parts),
@@ -111,7 +110,7 @@ def _merged(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
 
 
 def _sum_min_max(values: Tensor) -> Tensor:
-    """(3,) float64 of (n,) `values`."""
+    """(3,) float64: sum, minimum and maximum of (n,) `values`."""
     values = values.double()
     if len(values) == 0:
         return values.new_tensor([0.0, torch.inf, -torch.inf])
@@ -119,20 +118,20 @@ def _sum_min_max(values: Tensor) -> Tensor:
 
 
 def _tally(choices: Tensor, num_choices: int) -> Tensor:
-    """(C,) float64, how many of the `choices` are each of the `num_choices`."""
+    """(C,) float64: number of occurrences of each choice in `choices`."""
     counts = torch.zeros(num_choices, dtype=torch.float64, device=choices.device)
     return counts.index_add_(0, choices, torch.ones_like(choices, dtype=torch.float64))
 
 
 def _entities_by_frame(obs: ObsBatch) -> Tensor:
-    """(E, B) int64, entities of each type in each frame."""
+    """(E, B) int64: number of entities of each type in each frame."""
     if not obs.features:
         return torch.zeros(0, obs.num_frames, dtype=torch.int64, device=obs.device)
     return torch.stack([ragged.offsets for ragged in obs.features.values()]).diff(dim=1)
 
 
 def _selected_types(selected: RaggedTensor, lengths: Tensor) -> Tensor:
-    """(A,) int64, number of the type of each selected entity; E if no entity was selected.
+    """(A,) int64: type index of each selected entity; E if no entity was selected.
 
     Args:
         selected: B sequences of (A, 1) entity indices inside the frame, -1 for none.

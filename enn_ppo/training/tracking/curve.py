@@ -31,11 +31,8 @@ def plot_learning_curve(metrics_jsonl: Path, output_png: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of `width` by `height` inches.
-
-    It is not registered in pyplot, so that a notebook or program keeps its backend and its current figure.
-    """
-    # imported here: it takes long, and only the end of a run needs it
+    """A matplotlib figure of `width` by `height` inches, not registered in pyplot, whose backend and current figure stay."""
+    # imported here: the import is slow, and only the end of a run needs it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -48,7 +45,7 @@ def save_figure(figure: Any, output_png: Path) -> None:
     """Write a figure with 120 dots per inch, atomically.
 
     Raises:
-        OSError: it cannot be written; what was there before stays.
+        OSError: the picture cannot be written; an older one is unchanged.
     """
     aside = output_png.with_name(f".{output_png.name}.aside")
     try:
@@ -78,7 +75,7 @@ def _figure(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _draw_evaluations(axes: Any, rows: Sequence[dict[str, Any]], key: str) -> None:
-    """Draw evaluations at the steps of their policies; one without an interval has an error bar of length 0."""
+    """Draw evaluations at the steps of their checkpoints; the error bar is 0 without a confidence interval."""
     by_step = {row.get("eval/step", row["step"]): row for row in rows}  # a resumed run may evaluate a policy again
     steps = sorted(by_step)
     axes.errorbar(

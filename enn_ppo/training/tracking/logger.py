@@ -1,4 +1,4 @@
-"""The file `metrics.jsonl` of a run, and the trackers that get its rows too. A row holds the metrics of one update."""
+"""The file `metrics.jsonl`, and trackers that receive the same rows. A row holds the metrics of one update."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from enn_ppo.training.files import replace_file
 
 __all__ = ["MetricsLogger", "Row", "read_metrics"]
 
-Row = dict[str, float | int | None]  # None: no value in this update, such as the mean reward if no episode ended
+Row = dict[str, float | int | None]  # None: no value in this update, such as the episodic reward if no episode ended
 
 
 class MetricsLogger:
     """Appends rows to `metrics.jsonl`, one JSON object per line, and passes them to trackers.
 
-    A row has been written when `log` returns. The file is opened for every row, so that a removed run directory is noticed. A
-    tracker that fails is dropped with one warning: it never ends a run.
+    Rows are on disk when `log` returns. The file is opened for every row, so that a removed run directory is noticed. A tracker
+    that fails is dropped with one warning and never ends a run.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MetricsLogger:
             path: the file; its directory exists.
             resume_step: step of the checkpoint that the run resumes from. Later rows, which the run will repeat, and an
                 incomplete last line are removed. None: a new run.
-            trackers: name for the warning -> an object with `log`, which gets the finite numbers of a row, and `close`.
+            trackers: name for warnings -> an object with `log`, which receives the finite numbers of a row, and `close`.
             warn: prints a line.
 
         Raises:
@@ -54,7 +54,7 @@ class MetricsLogger:
         self._append(b"")
 
     def log(self, row: Row) -> None:
-        """Log a row; NaN and infinity become null. It has the key `step`, which never decreases from row to row.
+        """Log a row with the key `step`, which never decreases; NaN and infinity become null.
 
         Raises:
             OSError: the file cannot be written.
@@ -78,7 +78,7 @@ class MetricsLogger:
             tracker = self._trackers.pop(name)
             problem = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
             self._warn(f"{name} failed and gets no more metrics, metrics.jsonl does: {problem}")
-            with suppress(Exception):  # it has failed before, and there was a warning
+            with suppress(Exception):  # the failure was reported already
                 tracker.close()
 
     def _append(self, line: bytes) -> None:
@@ -92,16 +92,16 @@ class MetricsLogger:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a `metrics.jsonl`, which a run may be writing: an incomplete last line is left out.
+    """Read the rows of a `metrics.jsonl`; an incomplete last line, which a run may be writing, is left out.
 
     Raises:
-        ValueError: the file is missing, or a line before the last is not a row; names the line.
+        ValueError: the file is missing, or a line before the last is not a row; the message names the line.
     """
     return [row for row, _ in _rows(Path(path))]
 
 
 def _rows(path: Path) -> list[tuple[dict[str, Any], bytes]]:
-    """Every row with the bytes of its line."""
+    """Every row, and its line as bytes."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -24,17 +24,17 @@ def metrics_row(
     update_seconds: float,
     extra: Mapping[str, float | int | None],
 ) -> Row:
-    """All metrics of an update.
+    """The row of metrics of an update.
 
     Args:
         step: environment steps trained so far.
-        played: statistics of its rollout.
+        played: statistics of the update's rollout.
         stats: losses and other statistics of the update.
         learning_rate: of this update.
         ent_coef: of this update.
-        run_seconds: from the beginning of the run to the end of this update.
-        update_seconds: of this update, its rollout included.
-        extra: other metrics, such as `eval/...`; their names differ from those of the row.
+        run_seconds: training time from the beginning of the run to the end of this update.
+        update_seconds: time of this update, including its rollout.
+        extra: other metrics, such as `eval/...`, whose names must be new.
 
     Returns:
         Name -> number; None if there is no value, such as the episodic reward if no episode ended.
@@ -55,7 +55,9 @@ def metrics_row(
         "entropy_coefficient": ent_coef,
         "share_env": env / update_seconds,
         "share_act": act / update_seconds,
-        "share_update": max(0.0, 1 - (env + act) / update_seconds),  # runners of Ray play during the update
+        "share_update": max(
+            0.0, 1 - (env + act) / update_seconds
+        ),  # negative where Ray's runners play during the update
         **{f"actors/{name}": number for name, number in played.actors.items()},
         **{name: share.mean for name, share in played.shares.items()},
     }
@@ -67,9 +69,10 @@ def metrics_row(
 
 
 def env_info_row(info: Mapping[str, Sequence[Any]]) -> Row:
-    """Metrics of parameters of the environments: name -> one value for each environment.
+    """Metrics of environment parameters: mean, minimum and maximum of numbers; of other values, the share of environments.
 
-    Mean, minimum and maximum of numbers; for other values the share of environments that have each.
+    Args:
+        info: name -> one value per environment.
     """
     row: Row = {}
     for name, values in info.items():
@@ -92,7 +95,7 @@ def _reported(played: Played) -> Row:
     row: Row = {}
     for name, metric in reported.items():
         row |= _spread(name, metric) | {f"{name}_count": metric.count}
-    # last, so that a metric that an environment itself calls `x_max` is not taken for the largest x
+    # added last, so that an environment's own metric `x_max` is not overwritten by the maximum of `x`
     return row | {name: metric.mean for name, metric in reported.items()}
 
 

@@ -1,4 +1,4 @@
-"""Progress in the terminal: one live line, or plain lines if the output is not a terminal."""
+"""Progress output: one live line in a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ALWAYS_SHOWN = ("episodic_reward", "episode_length", "entropy", "approx_kl")
 
 
 def announce(text: str) -> None:
-    """Print what a starting run is doing. Only the first rank of torchrun prints."""
+    """Print a message about the start of the run, on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         print(text, flush=True)
 
@@ -37,8 +37,8 @@ def announce(text: str) -> None:
 class Progress:
     """Shows the progress of the training.
 
-    On a terminal as one live line on standard error. Otherwise as plain lines on standard output: the first, the last, and
-    between them at most one every `plain_interval` seconds.
+    In a terminal as one live line on standard error. Otherwise as plain lines on standard output: the first, the last, and in
+    between at most one every `plain_interval` seconds.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Progress:
             total_steps: environment steps when the training is done.
             initial_step: steps trained before the run was resumed; the rate does not count them.
             max_seconds: limit of training time; None: no limit.
-            stream: to write to; None: as described above.
+            stream: output stream; None: as described above.
             plain_interval: seconds between plain lines.
             clock: returns seconds.
-            prefix: of every line, such as the name of a policy.
+            prefix: beginning of every line, such as the name of a policy.
         """
         live = stream.isatty() if stream else sys.stderr.isatty() and sys.stdout.isatty()
         self._stream = stream or (sys.stderr if live else sys.stdout)
@@ -70,7 +70,7 @@ class Progress:
         self._interval, self._prefix, self._clock = plain_interval, prefix, clock
         self._started = clock()
         self._due = -float("inf")  # when the next plain line may be printed
-        self._held_back: str | None = None  # a plain line that came before that
+        self._held_back: str | None = None  # the latest plain line that was not printed yet
 
     def update(self, row: Row) -> None:
         """Show a row of metrics; a value that is None or missing shows as "-"."""
@@ -104,7 +104,7 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the last state on the screen. Safe to call twice."""
+        """Print the last state. Safe to call twice."""
         if self._bar is not None:
             self._bar.close()
         self._print_held_back()

@@ -38,7 +38,7 @@ WANDB = "wandb"
 CLONE_SETTINGS = "clone.yaml"
 CLONE_ROWS = "clone.jsonl"
 _FOLDERS = (CHECKPOINTS, POOL, VIDEOS, TENSORBOARD, WANDB)
-#: What a run leaves in its folders; those of trackers hold what they like.
+#: Names that a run writes into its subdirectories; trackers' folders may hold anything.
 _LEAVES = {
     CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
     POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
@@ -53,15 +53,14 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
     Args:
         path: the directory; parents are created.
         resume: an existing run is continued; nothing is removed.
-        overwrite: an existing run is removed: only files that a run writes, and only if they look like those of a run.
-            Other files in the directory stay.
+        overwrite: an existing run's files are removed, if they look like those of a run; other files stay.
 
     Returns:
         `path`, which exists and can be written to.
 
     Raises:
-        ValueError: the directory holds a run and neither flag is set, both are set, what should be overwritten does not
-            look like a run, or the directory cannot be written.
+        ValueError: the directory holds a run and neither flag is set, both flags are set, the files to overwrite do not look
+            like a run, or the directory cannot be written.
     """
     path = Path(path)
     if resume and overwrite:
@@ -86,7 +85,7 @@ def prepare_run_dir(path: Path, *, resume: bool, overwrite: bool) -> Path:
 
 
 def _probe(path: Path) -> None:
-    # creating a file is the only test that is right for root, read-only mounts and full disks
+    # creating a file is the only test that works for root, read-only mounts and full disks
     probe = path / f".probe_{uuid.uuid4().hex}"
     try:
         probe.write_bytes(b"\n")
@@ -108,13 +107,13 @@ def _remove_run(path: Path) -> None:
 
 
 def _written_by_a_run(path: Path) -> list[Path]:
-    # checkpoints first and config.yaml last: if this is interrupted, what is left still counts as a run
+    # checkpoints first and config.yaml last: after an interruption the remaining files still count as a run
     names = (*_FOLDERS, LEARNING_CURVE, RATINGS, CLONE_SETTINGS, CLONE_ROWS, METRICS, CONFIG)
     return [path / name for name in names if os.path.lexists(path / name)]
 
 
 def _doubt(entry: Path) -> str | None:
-    """Return why a run cannot have written `entry`, or None if it can."""
+    """Return a reason why no run can have written `entry`, or None."""
     if entry.is_symlink():
         return f"{entry.name} is a link"
     if entry.is_dir() != (entry.name in _FOLDERS):

@@ -1,4 +1,4 @@
-"""Output of a run except checkpoints: progress, metrics, config and the learning curve."""
+"""Output of a run other than checkpoints: progress, metrics, config and the learning curve."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RunOutput:
     """Writes progress, metrics and config of a run. A context manager; at its end the learning curve is drawn.
 
     Args:
-        run_dir: exists.
-        config: of the run; written to `config.yaml`.
+        run_dir: an existing directory.
+        config: written to `config.yaml`.
         step: step that a resumed run continues from; later rows of metrics are removed. None: a new run.
-        name: of the policy, if there are several; lines begin with it.
+        name: the policy's name, with which lines begin; empty if there is only one policy.
 
     Raises:
         ValueError: the directory cannot be written, or a tracker cannot start.
@@ -64,7 +64,7 @@ class RunOutput:
         self._progress.write(self._prefix + text)
 
     def say_of_all(self, text: str) -> None:
-        """Print a line that concerns all policies, once."""
+        """Print a line about all policies, without a policy's name."""
         self._progress.write(text)
 
     def __enter__(self) -> RunOutput:

@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard and Weights & Biases. Each needs an extra."""
+"""Trackers: TensorBoard and Weights & Biases. Each needs its optional dependency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from enn_ppo.training.tracking.run_dir import METRICS, TENSORBOARD, WANDB
 __all__ = ["TensorBoardLogger", "WandbLogger", "make_logger"]
 
 _RUN_ID = "run_id"  # file in wandb's folder with the id of the wandb run
-_FINISH_SECONDS = 120.0  # the end of a run waits so long for the upload; `wandb sync` uploads the rest
+_FINISH_SECONDS = 120.0  # timeout for the upload at the end of a run; `wandb sync` uploads the rest
 
 
 def make_logger(
@@ -28,7 +28,7 @@ def make_logger(
     A tracker that cannot start is an error; one that fails later is dropped with a warning.
 
     Args:
-        run_dir: exists; `metrics.jsonl` and the trackers' folders go there.
+        run_dir: existing directory for `metrics.jsonl` and the trackers' folders.
         config: of the run.
         resume_step: step that a resumed run continues from; None: a new run.
         warn: prints a line.
@@ -51,8 +51,8 @@ def make_logger(
 class TensorBoardLogger:
     """Writes TensorBoard's event files in the folder `tensorboard` of the run, flushed after every row.
 
-    Metrics `eval/...` are logged at the step of the policy that was evaluated, all others at the step of the row. The settings
-    are a table on the page TEXT. Where a run is resumed, TensorBoard drops the rows of later steps.
+    Metrics `eval/...` are logged at the step of the evaluated checkpoint, all others at the step of the row. The settings are a
+    table on the page TEXT. When a run is resumed, TensorBoard drops the rows of later steps.
 
     Raises:
         ValueError: tensorboard is not installed.
@@ -92,7 +92,7 @@ class WandbLogger:
     """Logs rows to Weights & Biases, online or offline.
 
     A resumed run continues the wandb run whose id is in `wandb/run_id` of the run directory. wandb ignores rows of steps that it
-    has, so the steps that a resumed run repeats keep their first rows there.
+    already has, so steps that a resumed run repeats keep their first rows.
 
     Raises:
         ValueError: wandb is not installed, or refuses to start.
@@ -102,7 +102,7 @@ class WandbLogger:
     def __init__(self, run_dir: Path, config: TrainConfig, resume_step: int | None) -> None:
         chosen = config.logger
         try:
-            import wandb  # imported here: it is optional, and slow to import
+            import wandb  # imported here: wandb is optional, and slow to import
         except ImportError as error:
             raise ValueError(
                 f'logger.wandb={chosen.wandb} needs wandb, which is not installed: pip install "enn-ppo[wandb]", '
@@ -126,7 +126,7 @@ class WandbLogger:
                 dir=str(run_dir),
                 config=to_dict(config),
                 id=id_file.read_text("utf-8").strip(),
-                # of what was kept offline, wandb makes one run by its id alone
+                # wandb merges offline files with the same id into one run
                 resume="allow" if chosen.wandb == "online" else None,
                 settings=settings,
             )

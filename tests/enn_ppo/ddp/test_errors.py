@@ -25,7 +25,7 @@ def ranks() -> TorchRanks:
     ],
 )
 def test_a_connection_that_is_gone_is_another_rank_that_is_gone(error: RuntimeError) -> None:
-    with pytest.raises(RankDied, match="rank 1 of 2 has lost another one") as raised, ranks()._noticing_death():
+    with pytest.raises(RankDied, match="rank 1 of 2 has lost another rank") as raised, ranks()._noticing_death():
         raise error
     assert raised.value.__cause__ is error
 

@@ -18,10 +18,3 @@ def ray_here() -> Iterator[None]:
     cluster = Cluster(DistributedConfig(mode="ray", num_env_runners=3))
     yield
     cluster.close()
-
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None
-    )  # takes a second

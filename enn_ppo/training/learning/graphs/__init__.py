@@ -1,1 +1,1 @@
-"""Acting and learning as CUDA graphs: recorded once, replayed with other numbers (`compile=graphs`)."""
+"""Acting and learning as CUDA graphs, which are recorded once and replayed on new inputs (`compile=graphs`)."""

@@ -1,4 +1,4 @@
-"""Acting as one graph: a step of the environments crosses to a fixed place, filled up to a fixed size."""
+"""Acting as a CUDA graph: observations are padded to a fixed size and copied to a fixed address."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from rogue_net.padding import padded, unpadded
 
 
 class Acted(NamedTuple):
-    """Observations, and the actions in them."""
+    """A batch of observations, and the sampled actions."""
 
     batch: ObsBatch  # on the device
     result: ActResult
 
 
 class _Recorded(NamedTuple):
-    """A recording, and the memory that it reads."""
+    """A recorded graph, and its input tensors."""
 
-    memory: Tensor  # uint8, the frames one tensor behind the other
+    memory: Tensor  # uint8, all tensors of the observations one after another
     keys: Tensor  # (F,) int64
     act: Recording[ActResult]
 
 
 class ActGraph:
-    """`Actor.act` of frames as environments show them, recorded.
+    """`Actor.act` as a CUDA graph.
 
-    One recording serves all steps of as many environments, until one has more to show than there is room for: then there is a
-    new one with more room, which is said.
+    All steps use the same graph. Observations that exceed its capacity cause a new recording with a larger capacity, which is
+    logged.
 
     Args:
-        net: acts; its parameters may change, but not move.
-        device: where it is.
+        net: the policy; its parameters may change, but not their addresses.
+        device: of the policy.
     """
 
     def __init__(self, net: Actor, device: torch.device) -> None:
@@ -49,23 +49,23 @@ class ActGraph:
 
     @torch.no_grad()
     def __call__(self, obs: VecObs, keys: Tensor) -> Acted:
-        """Act.
+        """Sample actions.
 
         Args:
             obs: N frames.
-            keys: (N,) of their noise.
+            keys: (N,) int64, keys of the sampling noise.
         """
         batch = ObsBatch.from_vec_obs(obs)
         if not self._room.fits(batch, self._net):
             self._recorded = None
-        full = padded(batch, self._room.capacity)  # on the host, before it crosses
+        full = padded(batch, self._room.capacity)  # on the host
         tensors = full.tensors()
         if self._recorded is None:
             self._recorded = self._record(full, num_bytes(tensors))
         to_device(tensors, self._device, self._recorded.memory)
         self._recorded.keys[: len(keys)].copy_(keys)
         result = self._recorded.act()
-        # what is in fixed places is overwritten by the next step
+        # copies, since the next step overwrites the graph's inputs and outputs
         seen = unpadded(full.with_tensors(views(self._recorded.memory.clone(), tensors)), batch)
         return Acted(seen, _real_results(result, seen))
 
@@ -74,7 +74,7 @@ class ActGraph:
         keys = torch.zeros(len(full), dtype=torch.int64, device=self._device)
 
         def act() -> ActResult:
-            # built anew each time, so that what a batch works out once is worked out of what is there now
+            # a new object per call, so that cached properties of the batch are computed from the current inputs
             batch = full.with_tensors(views(memory, full.tensors()))
             return self._net.act(batch, generator=FrameKeys(keys))
 
@@ -82,7 +82,7 @@ class ActGraph:
 
 
 def _real_results(result: ActResult, seen: ObsBatch) -> ActResult:
-    """Copies of what concerns the frames that are real."""
+    """Copy the results without those of padding."""
     actors = {name: mask.actors for name, mask in seen.action_masks.items()}
     return ActResult(
         actions={

@@ -1,4 +1,4 @@
-"""Optimizer steps as one CUDA graph: minibatches are padded to a fixed size, and nothing of a step waits for the host."""
+"""The optimizer step as a CUDA graph: minibatches are padded to a fixed size, and a step never waits for the host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import RaggedTensor, RogueNet
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
 
-#: Settings that schedules change from update to update, and that may be tensors: a graph reads them from memory.
+#: Settings that schedules change between updates; a graph reads them from a tensor.
 COEFFICIENTS = tuple(field.name for field in fields(PPOSettings) if "Tensor" in str(field.type))
 
 
 class _Recorded(NamedTuple):
-    """A recording, and the memory that it reads."""
+    """A recorded graph, and its input tensors."""
 
     samples: Samples
     coefficients: Tensor  # (one of each of COEFFICIENTS,) float32
@@ -31,16 +31,16 @@ class _Recorded(NamedTuple):
 
 
 class MinibatchGraph:
-    """`enn_ppo.ppo.learn_minibatch`, recorded.
+    """`enn_ppo.ppo.learn_minibatch` as a CUDA graph.
 
-    One recording serves all minibatches of a run, whose settings are the same but for `COEFFICIENTS`, until a minibatch is
-    larger than the recorded one: then it is recorded again with more room, which is logged.
+    All minibatches of a run use the same graph; only `COEFFICIENTS` may change. A minibatch that exceeds the graph's capacity
+    causes a new recording with a larger capacity, which is logged.
     """
 
     def __init__(self) -> None:
         self._room = Room("minibatches have outgrown their graph")
         self._recorded: _Recorded | None = None
-        self._coefficients: list[float] = []  # that the recording reads now
+        self._coefficients: list[float] = []  # the values in the graph's tensor
 
     def __call__(
         self,
@@ -52,7 +52,7 @@ class MinibatchGraph:
         loss: Loss = ppo_loss,
         ranks: Ranks = ALONE,
     ) -> Stats:
-        """Replay `learn_minibatch`; the result is valid until the next call."""
+        """Replay `learn_minibatch`; the next call overwrites the result."""
         assert ranks.size == 1 and optim.micro_batch_size is None
         coefficients = [float(getattr(settings, name)) for name in COEFFICIENTS]
         if not self._room.fits(samples.obs, net):
@@ -63,7 +63,7 @@ class MinibatchGraph:
             self._coefficients = []
         else:
             copy_all(self._recorded.samples.tensors(), full.tensors())
-        if coefficients != self._coefficients:  # they change from update to update
+        if coefficients != self._coefficients:
             self._coefficients = coefficients
             self._recorded.coefficients.copy_(torch.tensor(coefficients))
         return self._recorded.step()
@@ -83,7 +83,7 @@ def _record(
     on_device = replace(settings, **changed)
 
     def step() -> Stats:
-        # a new object each time: what a batch computes once and keeps is computed from the memory's present contents
+        # a new object per call, so that cached properties of the batch are computed from the current inputs
         fresh = replace(samples, obs=samples.obs.map(lambda tensor: tensor))
         return learn_minibatch(net, optimizer, fresh, optim, on_device, loss)
 
@@ -91,7 +91,7 @@ def _record(
 
 
 def pad_samples(samples: Samples, capacity: Capacity) -> Samples:
-    """Samples padded to a capacity that their frames fit in. Nobody waits for the device."""
+    """Pad samples to a capacity that is large enough, without synchronising with the device."""
     obs = padded(samples.obs, capacity)
     actors = {name: mask.actors for name, mask in obs.action_masks.items()}
 

@@ -1,4 +1,4 @@
-"""Functions of tensors at fixed addresses, recorded as CUDA graphs and replayed."""
+"""CUDA graphs of functions whose tensors have fixed addresses."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 class Recording(Generic[T]):
-    """A function without arguments that reads and writes tensors in fixed places, and returns tensors.
+    """A function of tensors at fixed addresses, recorded as a CUDA graph.
 
-    The first call runs it as it is: libraries choose their algorithms then, and the optimizer makes its state. The second
-    records it, and from then on the graph is replayed, which costs one launch whatever the function does. What it returns is in
-    the same place every time: use it, or copy it, before the next call. Where there are no graphs it always runs as it is.
+    The first call runs the function eagerly, so that libraries choose their algorithms and the optimizer creates its state. The
+    second call records a graph, and later calls replay it with one launch. The returned tensors are overwritten by the next call.
+    On devices without graphs every call is eager.
 
     Args:
-        function: asks the device for nothing, and does the same every time.
-        device: where its tensors are.
+        function: takes no arguments, never synchronises with the device, and launches the same kernels in every call.
+        device: of its tensors.
     """
 
     def __init__(self, function: Callable[[], T], device: torch.device) -> None:
@@ -35,18 +35,18 @@ class Recording(Generic[T]):
             return self._function()
         if not self._has_run:
             self._has_run = True
-            return self._as_it_is()
+            return self._run_eagerly()
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=_stream(self._device)):  # records, and does nothing yet
+            with torch.cuda.graph(graph, stream=_stream(self._device)):  # records without executing
                 self._result = self._function()
             self._graph = graph
         self._graph.replay()
         assert self._result is not None
         return self._result
 
-    def _as_it_is(self) -> T:
-        """Run once on the stream of the recording: torch keeps workspaces and gradient accumulators by stream."""
+    def _run_eagerly(self) -> T:
+        """Run once on the recording's stream, since torch keeps workspaces and gradient accumulators per stream."""
         stream, current = _stream(self._device), torch.cuda.current_stream(self._device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -57,12 +57,12 @@ class Recording(Generic[T]):
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The one that everything is recorded on: each would keep workspaces of its own."""
+    """The stream that all graphs are recorded on: every further stream would allocate its own workspaces."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def copy_all(into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """Copy tensors into others of the same shapes, with as few launches as there are types."""
+    """Copy `tensors` into tensors of the same shapes, with one launch per dtype."""
     by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for place, tensor in zip(into, tensors, strict=True):
         places, sources = by_type.setdefault(tensor.dtype, ([], []))

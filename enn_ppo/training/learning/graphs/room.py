@@ -1,4 +1,4 @@
-"""Capacity of recorded batches: that of the largest so far, and a little more."""
+"""Capacity of a graph's batches: the size of the largest batch so far, with a margin."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 class Room:
-    """The capacity of what is recorded.
+    """The capacity of a recorded graph's batches.
 
     Args:
-        outgrown: what to say where it grows, such as "a step has outgrown its graph".
+        outgrown: beginning of the warning when the capacity grows, such as "a step has outgrown its graph".
 
     Attributes:
-        capacity: there is one as soon as a batch was asked for.
+        capacity: set by the first call of `fits`.
     """
 
     capacity: Capacity
@@ -30,11 +30,11 @@ class Room:
         self._has_capacity = False
 
     def fits(self, batch: ObsBatch, net: object) -> bool:
-        """Whether a batch fits as it is. If not, it does afterwards, in more room, which is said.
+        """True if the batch fits the capacity. Otherwise grows it, logs the new sizes, and returns False: record the graph again.
 
         Args:
             batch: on any device.
-            net: whom it is for. One with relative positions asks how many pairs of entities there are, which synchronises.
+            net: the graph's network; relative positions need the number of pairs of entities, which synchronises.
         """
         if self._has_capacity and self.capacity.fits(batch):
             return True

@@ -1,4 +1,4 @@
-"""Whether a run can be recorded as graphs: the setting `compile`."""
+"""Conditions for CUDA graphs: the setting `compile`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from enn_ppo.training.ranks import Ranks
 from rogue_net import RogueNetConfig
 from rogue_net.backend import why_not_triton
 
-#: Devices that record graphs.
+#: Types of devices with graphs.
 GRAPH_DEVICES = {"cuda"}
 
 
 def uses_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> bool:
-    """Whether to record graphs.
-
-    Args:
-        config: of the run.
-        device: where the policy is.
-        ranks: who learns together.
+    """Whether to record CUDA graphs.
 
     Raises:
-        ValueError: `compile=graphs` was asked for, and cannot be.
+        ValueError: `compile=graphs` is set, and graphs cannot be used.
     """
     if config.compile == "off":
         return False
@@ -37,15 +32,17 @@ def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> st
     if device.type not in GRAPH_DEVICES:
         return f"graphs are of CUDA, and the policy is on {device}"
     if ranks.size > 1:
-        return f"distributed={config.distributed.mode} sums gradients of several processes in between"
+        return f"distributed={config.distributed.mode} sums the gradients of several processes within an optimizer step"
     if config.torch_deterministic:
-        return "torch_deterministic=true, and sums are rounded by how much room a graph has, which a resumed run finds anew"
+        return (
+            "torch_deterministic=true: rounding depends on the graphs' padded sizes, which may differ in a resumed run"
+        )
     if config.policies:
-        return "policies are several, and each acts for some of the players"
+        return "several policies act in the same step"
     if config.ppo.teacher is not None:
-        return f"ppo.teacher={config.ppo.teacher} is asked for its logits, whose number differs between minibatches"
+        return f"the number of logits of ppo.teacher={config.ppo.teacher} differs between minibatches"
     if config.optim.micro_batch_size is not None:
-        return f"optim.micro_batch_size={config.optim.micro_batch_size} cuts minibatches where only their frames tell"
+        return f"optim.micro_batch_size={config.optim.micro_batch_size} makes batches of varying sizes"
     networks = {"net": config.net, "value_net": config.value_net}
     reasons = (_why_not(section, net) for section, net in networks.items() if net is not None)
     return next((reason for reason in reasons if reason is not None), None)
@@ -54,7 +51,7 @@ def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> st
 def _why_not(section: str, net: RogueNetConfig) -> str | None:
     for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
         if getattr(net, dropout) > 0:
-            return f"{section}.{dropout}={getattr(net, dropout)} draws other numbers every time"
+            return f"{section}.{dropout}={getattr(net, dropout)} draws new random numbers in every step"
     if net.n_layer == 0 or net.pooling != "none":
         return None  # no attention
     if net.backend == "reference":
