@@ -13,7 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from entity_gym.actions import ActionSpace, ContinuousActionSpace
+from entity_gym.actions import (
+    ActionSpace,
+    CategoricalActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
 from rogue_net.attention import AttentionBackend
 from rogue_net.config import Backend, Precision, RogueNetConfig
 from rogue_net.cuda.launching import MOST_COLUMNS
@@ -140,8 +145,8 @@ def why_not_compiled(config: RogueNetConfig, action_space: Mapping[str, ActionSp
     if config.precision != "fp32":
         return f"net.precision={config.precision} has no kernels in the compiled step"
     for name, space in action_space.items():
-        if isinstance(space, ContinuousActionSpace):
-            return f"the action {name!r} is numbers, which have no kernels in the compiled step"
+        if not isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace | SelectEntityActionSpace):
+            return f"the action {name!r} is a {type(space).__name__}, which has no kernels in the compiled step"
     return None
 
 

@@ -167,6 +167,20 @@ class Embedding(nn.Module):
         for part in self._parts(batch):
             part.entity.update_normalization(part.features)
 
+    def check(self, batch: ObsBatch) -> None:
+        """Check that the batch has the network's types and features.
+
+        Raises:
+            ValueError: it has others.
+        """
+        if batch.features.keys() != set(self.types):
+            raise ValueError(f"the batch has entities of {list(batch.features)}, the network knows {self.types}")
+        for name, entity in zip(self.types, self.entities, strict=True):
+            found = batch.features[name].values.shape[1]
+            expected = int(entity.num_features) - (name != GLOBAL_ENTITY) * self.num_globals  # type: ignore[arg-type]
+            if found != expected:
+                raise ValueError(f"{name!r} has {found} features in this batch; the network knows {expected}")
+
     def _tokens(self, parts: Sequence[_Part], batch: ObsBatch) -> Tensor:
         """(E, D) from the types that have entities."""
         if not parts:
@@ -184,8 +198,7 @@ class Embedding(nn.Module):
 
     def _parts(self, batch: ObsBatch) -> list[_Part]:
         """The entities of each type, in the batch's order of types."""
-        if batch.features.keys() != set(self.types):
-            raise ValueError(f"the batch has entities of {list(batch.features)}, the network knows {self.types}")
+        self.check(batch)
         layout = batch.layout
         entities = dict(zip(self.types, self.entities, strict=True))
         values = {name: ragged.values for name, ragged in batch.features.items()}
@@ -198,13 +211,7 @@ class Embedding(nn.Module):
         for position, (name, features) in enumerate(values.items()):
             entity = entities[name]
             assert isinstance(entity, EntityEmbedding)
-            joins = self.num_globals > 0 and name != GLOBAL_ENTITY
-            expected = entity.num_features - joins * self.num_globals
-            if features.shape[1] != expected:
-                raise ValueError(
-                    f"{name!r} has {features.shape[1]} features in this batch; the network knows {expected}"
-                )
-            if joins:
+            if self.num_globals > 0 and name != GLOBAL_ENTITY:
                 features = torch.cat([features, joining[position]], dim=1)
             parts.append(_Part(entity, features, layout.positions[name]))
         return parts

@@ -23,9 +23,9 @@ from rogue_net.ragged import RaggedTensor
 
 # Odd numbers without a pattern in their bits. Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
 # generators", section 3 (the golden ratio), and the finalizer of their SplitMix64; as signed numbers of 64 bits.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_FIRST = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND = 0x94D049BB133111EB - 2**64
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+FIRST = 0xBF58476D1CE4E5B9 - 2**64
+SECOND = 0x94D049BB133111EB - 2**64
 
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
@@ -49,7 +49,7 @@ class FrameKeys:
         """
         of_frames = self.keys + (action << 48)
         of_each = torch.repeat_interleave(of_frames, actors.lengths, output_size=len(actors.values))
-        return ActorKeys(of_each.add_(actors.values[:, 0], alpha=_SECOND))
+        return ActorKeys(of_each.add_(actors.values[:, 0], alpha=SECOND))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ActorKeys:
             actors: (P,) int64, whose each is.
         """
         rows = self.keys[:, None] if actors is None else self.keys.index_select(0, actors)
-        bits = _mixed(torch.add(rows, numbers, alpha=_GOLDEN), _draw)
+        bits = _mixed(torch.add(rows, numbers, alpha=GOLDEN), _draw)
         return bits.float().mul_(2.0**-40)
 
 
@@ -102,7 +102,7 @@ def keyed(key: Tensor | int, number: Tensor) -> Tensor:
         key: int64, any.
         number: int64; what it is combined with by broadcasting.
     """
-    return _mixed(key + (number + 1) * _GOLDEN, _mix)
+    return _mixed(key + (number + 1) * GOLDEN, _mix)
 
 
 def _mixed(bits: Tensor, how: Callable[[Any], None]) -> Tensor:
@@ -115,9 +115,9 @@ def _mixed(bits: Tensor, how: Callable[[Any], None]) -> Tensor:
 def _mix(bits: Any) -> None:
     """A permutation of 64 bits, after which neighbours have nothing in common."""
     bits ^= (bits >> 30) & (2**34 - 1)  # as unsigned numbers are shifted
-    bits *= _FIRST
+    bits *= FIRST
     bits ^= (bits >> 27) & (2**37 - 1)
-    bits *= _SECOND
+    bits *= SECOND
     bits ^= (bits >> 31) & (2**33 - 1)
 
 

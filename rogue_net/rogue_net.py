@@ -6,7 +6,7 @@ Shapes: B frames, E tokens, A actors of an action in all frames together, n numb
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
+from rogue_net.backend import why_not_compiled
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.crossing import to_host
@@ -28,6 +29,9 @@ from rogue_net.ragged import RaggedTensor
 from rogue_net.readout import Readout, mean_tokens
 from rogue_net.transformer import Transformer
 from rogue_net.translation import Translation
+
+if TYPE_CHECKING:
+    from rogue_net.fused.program import Program
 
 
 class ActResult(NamedTuple):
@@ -100,6 +104,8 @@ class RogueNet(nn.Module):
         ValueError: there are no actions, or two settings or spaces do not go together.
     """
 
+    _program: Program | None = None  # compiled, to act with
+
     def __init__(
         self,
         config: RogueNetConfig,
@@ -125,6 +131,10 @@ class RogueNet(nn.Module):
         self.regression_names = list(regression_heads)
         self.regression_heads = nn.ModuleList(FrameHead(config.d_model, size) for size in regression_heads.values())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the compiled program, which a copy makes for itself."""
+        return self.__dict__ | {"_program": None}
+
     @torch.no_grad()
     def act(
         self,
@@ -148,6 +158,15 @@ class RogueNet(nn.Module):
             ValueError: the temperature is not greater than 0, or the batch does not fit the network.
         """
         check_float("temperature", temperature, 0, open_low=True)
+        is_keyed = greedy or isinstance(generator, FrameKeys)
+        if is_keyed and temperature == 1 and not logits and not batch.padded and self._is_compiled(batch):
+            from rogue_net.fused.program import Program  # the compiler is needed by those who use it
+
+            if self._program is None or not self._program.is_current():
+                with torch.inference_mode(False):  # its memory could not be written to outside that mode
+                    self._program = Program(self)
+            keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
+            return ActResult(*self._program.act(batch, keys))
         batch = self.translation(batch)
         readout = Readout.of(self._tokens(batch, drop=False), batch)
         actions, log_probs, rows = {}, {}, {}
@@ -194,6 +213,10 @@ class RogueNet(nn.Module):
         self.embedding.update_normalization(batch)
         if self.transformer.relative_positions is not None:
             self.transformer.relative_positions.update_normalization(batch)
+
+    def _is_compiled(self, batch: ObsBatch) -> bool:
+        weight = self.value_head.project.weight
+        return batch.device.type == "cpu" and why_not_compiled(self.config, self.action_space, weight) is None
 
     def _tokens(self, batch: ObsBatch, *, drop: bool) -> Tensor:
         """(E, D) of a translated batch."""

@@ -18,17 +18,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from threading import local
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.fused import attention, elementwise, tile
 from rogue_net.fused.calling import entry
 from rogue_net.fused.compiling import Const, Count, Floats, Ints, Number, address, bind, kernel
 from rogue_net.fused.dense import DEPTH, ROWS, outer, product
+from rogue_net.fused.inputs import Inputs
+from rogue_net.fused.parts import PART
 from rogue_net.fused.scores import rounded
 from rogue_net.fused.simd import fma, load, spread, square_root, store, total
 from rogue_net.fused.threads import run_parts
@@ -41,10 +45,12 @@ from rogue_net.fused.tile import (
     TYPE_COLUMNS,
 )
 from rogue_net.heads import CategoricalHead, SelectEntityHead
-from rogue_net.masks import CategoricalMask
+from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
-from rogue_net.rogue_net import RogueNet
+
+if TYPE_CHECKING:
+    from rogue_net.rogue_net import RogueNet
 
 SIXTEEN = Const(16)
 
@@ -145,6 +151,7 @@ def adam(count: Count, parameters: Floats, gradient: Floats, first: Floats, seco
 class Kernels(NamedTuple):
     """What is called from Python."""
 
+    act: Callable[..., None]
     learn: Callable[..., None]
     fold: Callable[..., None]
     unfold: Callable[..., None]
@@ -156,7 +163,7 @@ class Kernels(NamedTuple):
     @cache
     def all() -> Kernels:
         """Compiled, or loaded from the cache on disk."""
-        return Kernels(*(bind(each) for each in (tile.learn, fold, unfold, add_up, squares, adam)))
+        return Kernels(*(bind(each) for each in (tile.act, tile.learn, fold, unfold, add_up, squares, adam)))
 
 
 @cache
@@ -192,10 +199,12 @@ class Columns(NamedTuple):
     types: NDArray[np.int64]
     actions: NDArray[np.int64]
     lengths: NDArray[np.int64]  # (B) tokens of every frame
-    sizes: NDArray[np.int64]  # (B)
+    sizes: NDArray[
+        np.int64
+    ]  # (B) what a frame takes of a tile: the largest number of its tokens, actors, actees, and 1
     num_actors: NDArray[np.int64]  # (B) of all actions
     hides: bool
-    pairs: int  # most actor-choice pairs of a frame
+    pairs: int  # most actor-choice pairs of a frame for each unit of its size
     held: list[Any]  # owners of the memory
 
 
@@ -204,6 +213,14 @@ class Moments(NamedTuple):
 
     first: list[Tensor]  # of gradients
     second: list[Tensor]  # of their squares
+
+
+class Acted(NamedTuple):
+    """Actions in B frames; see `ActResult`."""
+
+    actions: dict[str, RaggedTensor]
+    log_probs: dict[str, Tensor]
+    values: Tensor
 
 
 class Program:
@@ -241,7 +258,18 @@ class Program:
         self._linear_table = np.array(self._linears, np.int64).reshape(-1, LINEAR_COLUMNS)
         self._fold_table = np.array(self._folds, np.int64).reshape(-1, _FOLD_COLUMNS)
         self._category_table = np.array(self._categories, np.int64).reshape(-1, CATEGORY_COLUMNS)
-        self._tiles: list[_Tile] = []
+        self._local = local()  # of each thread that acts its own tiles
+        self._memory: list[int] = []  # addresses of the parameters
+        self._current: list[Tensor] = []  # the parameters, flat
+        self._shares_memory = False  # whether these change with the parameters
+        modules = [module for part in parts for module in part.modules()]
+        #: Where the modules keep the parameters: a module may get another one in the place of one.
+        self._owners = [
+            (each._parameters, name, each._parameters[name]) for each in modules for name in each._parameters
+        ]
+        self._compared = torch.zeros(self.count)
+        named = zip(net.embedding.types, net.embedding.entities, strict=True)
+        self._inputs = {name: Inputs(cast(Any, entity)) for name, entity in named if cast(Any, entity).num_features}
 
     # - What is where
 
@@ -269,19 +297,21 @@ class Program:
             self._add_linear(block.project)
             self._add_linear(up, norm2)
             self._add_linear(down)
-        self._heads: list[list[int]] = []  # kind, choices or K, first linear layer, place of nobody's key
-        for head in net.heads if self.with_actions else ():
+        self._heads: dict[
+            str, list[int]
+        ] = {}  # action -> kind, choices or K, first linear layer, place of nobody's key
+        for name, head in zip(net.action_space, net.heads, strict=True) if self.with_actions else ():
             layer = len(self._linears)
             if isinstance(head, CategoricalHead):
                 self._add_linear(head.project)
-                self._heads.append([CATEGORICAL, head.project.out_features, layer, -1])
+                self._heads[name] = [CATEGORICAL, head.project.out_features, layer, -1]
             else:
                 assert isinstance(head, SelectEntityHead)
                 self._add_linear(head.query)
                 self._add_linear(head.key)
                 nobody = -1 if head.nobody is None else self._at(head.nobody)
                 direct += [] if head.nobody is None else [head.nobody]
-                self._heads.append([SELECT_ENTITY, head.query.out_features, layer, nobody])
+                self._heads[name] = [SELECT_ENTITY, head.query.out_features, layer, nobody]
         value = net.value_head.project
         if self.with_value:
             direct += [value.weight, value.bias]
@@ -319,6 +349,10 @@ class Program:
 
     # - Parameters
 
+    def is_current(self) -> bool:
+        """Whether the modules still have the parameters that the program was made for."""
+        return all(held[name] is parameter for held, name, parameter in self._owners)
+
     @torch.no_grad()
     def load(self, moments: Moments | None = None) -> None:
         """Copy the modules' parameters, and the optimizer's moments if they are given."""
@@ -350,76 +384,66 @@ class Program:
 
     # - Frames
 
-    def columns(
-        self, obs: ObsBatch, actions: Mapping[str, RaggedTensor], log_probs: Mapping[str, RaggedTensor]
-    ) -> Columns:
-        """The frames of a rollout, with inputs as the linear layers want them: they are the same in all epochs.
+    def columns(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor], log_probs: Mapping[str, Tensor]) -> Columns:
+        """Frames as the kernels read them, with inputs as the linear layers want them.
+
+        Args:
+            obs: B frames.
+            actions: action -> what actors did, or memory for what they will do.
+            log_probs: action -> (A,) of what they did, or memory.
 
         Raises:
             ValueError: the batch does not fit the network.
         """
         held: list[Any] = []
 
-        def at(tensor: Tensor | NDArray[Any]) -> int:
-            tensor = tensor.contiguous() if isinstance(tensor, Tensor) else np.ascontiguousarray(tensor)
-            held.append(tensor)
-            return address(tensor) if tensor.shape[0] else 0
+        def at(array: Tensor | NDArray[Any]) -> int:
+            array = array.contiguous() if isinstance(array, Tensor) else array
+            held.append(array)
+            return address(array) if len(array) else 0
 
-        with torch.no_grad():
-            batch = self.net.translation(obs)
-            parts = self.net.embedding._parts(batch)
-            rows = []
-            lengths = np.zeros(len(batch), np.int64)
-            for name, part in zip(batch.features, parts, strict=True):
-                entity, offsets = part.entity, batch.features[name].offsets
-                lengths += np.diff(offsets.numpy())
-                layer, category, scale, shift, vector = self._types[name]
-                row = [0] * TYPE_COLUMNS
-                row[tile.OFFSETS], row[tile.LINEAR], row[tile.CATEGORY] = at(offsets), layer, category
-                row[tile.VECTOR] = vector
-                if name in batch.visible:
-                    row[tile.VISIBLE] = at(batch.visible[name].values[:, 0])
-                if vector >= 0:
-                    row[tile.DVECTOR] = self._direct[vector]
-                else:
-                    row[tile.SCALE], row[tile.SHIFT] = scale, shift
-                    row[tile.DSCALE], row[tile.DSHIFT] = self._direct[scale], self._direct[shift]
-                    if layer >= 0:
-                        inputs = entity._normalized(part.features)
-                        row[tile.STRIDE] = stride = self._linears[layer][tile.INPUTS]
-                        padding = stride - inputs.shape[1]
-                        row[tile.VALUES] = at(nn.functional.pad(inputs, (0, padding)) if padding else inputs)
-                    row[tile.NUM_IDS] = len(entity.columns.categories)
-                    if entity.columns.categories:
-                        ids = [entity._ids(part.features, each) for each in entity.columns.categories]
-                        row[tile.IDS] = at(torch.stack(ids, dim=1))
-                rows.append(row)
+        batch = self.net.translation(obs)
+        _check_batch(batch)
+        types = self._type_rows(batch, at)
+        lengths = np.zeros(len(batch), np.int64)
+        for ragged in batch.features.values():
+            lengths += np.diff(ragged.offsets.numpy())
         sizes, num_actors, pairs = np.maximum(lengths, 1), np.zeros_like(lengths), 0
-        action_rows = []
-        for (name, mask), (kind, choices, layer, nobody) in zip(batch.action_masks.items(), self._heads, strict=False):
-            row = [0] * ACTION_COLUMNS
+        rows = []
+        for name, (kind, choices, layer, nobody) in self._heads.items():
+            row, mask = [0] * ACTION_COLUMNS, batch.action_masks[name]
             acting = np.diff(mask.actors.offsets.numpy())
             sizes, num_actors = np.maximum(sizes, acting), num_actors + acting
             row[tile.KIND], row[tile.CHOICES], row[tile.LAYER] = kind, choices, layer
-            row[tile.ACTORS], row[tile.ACTOR_OFFSETS] = at(mask.actors.values[:, 0]), at(mask.actors.offsets)
-            row[tile.ACTIONS] = at(actions[name].values[:, 0])
-            row[tile.OLD_LOG_PROBS] = at(log_probs[name].values)
+            row[tile.ACTORS], row[tile.ACTOR_OFFSETS] = at(mask.actors.values), at(mask.actors.offsets)
+            row[tile.ACTIONS], row[tile.OLD_LOG_PROBS] = at(actions[name].values), at(log_probs[name])
             row[tile.NOBODY] = row[tile.DNOBODY] = -1
-            if isinstance(mask, CategoricalMask):
-                row[tile.MASK] = 0 if mask.mask is None else at(mask.mask)
+            _check_actors(name, mask.actors, lengths)
+            _check_rows(name, len(mask.actors.values), actions[name].values, log_probs[name])
+            if kind == CATEGORICAL:
+                assert isinstance(mask, CategoricalMask), name
+                if mask.mask is not None:
+                    _check_type(name, mask.mask, torch.bool)
+                    row[tile.MASK] = at(mask.mask.expand(len(mask.actors.values), choices))
             else:
+                assert isinstance(mask, SelectEntityMask), name
+                _check_actors(name, mask.actees, lengths)
                 selectable = np.diff(mask.actees.offsets.numpy())
                 sizes = np.maximum(sizes, selectable)
-                pairs = max(pairs, int((acting * (selectable + 1)).max(initial=0)))
-                row[tile.ACTEES], row[tile.ACTEE_OFFSETS] = at(mask.actees.values[:, 0]), at(mask.actees.offsets)
+                of_frames = acting * (selectable + 1)
+                row[tile.ACTEES], row[tile.ACTEE_OFFSETS] = at(mask.actees.values), at(mask.actees.offsets)
+                pairs = max(pairs, math.ceil((of_frames / sizes).max(initial=0)))
                 if mask.pairs is not None:
-                    row[tile.MASK], row[tile.PAIR_OFFSETS] = at(mask.pairs.values[:, 0]), at(mask.pairs.offsets)
+                    _check_ragged(name, mask.pairs, torch.bool)
+                    if not np.array_equal(np.diff(mask.pairs.offsets.numpy()), acting * selectable):
+                        raise ValueError(f"{name!r}: the mask has other pairs than there are actors and actees")
+                    row[tile.MASK], row[tile.PAIR_OFFSETS] = at(mask.pairs.values), at(mask.pairs.offsets)
                 if nobody >= 0:
                     row[tile.NOBODY], row[tile.DNOBODY] = nobody, self._direct[nobody]
-            action_rows.append(row)
+            rows.append(row)
         return Columns(
-            np.array(rows, np.int64).reshape(-1, TYPE_COLUMNS),
-            np.array(action_rows, np.int64).reshape(-1, ACTION_COLUMNS),
+            np.array(types, np.int64).reshape(-1, TYPE_COLUMNS),
+            np.array(rows, np.int64).reshape(-1, ACTION_COLUMNS),
             lengths,
             sizes,
             num_actors,
@@ -427,6 +451,89 @@ class Program:
             pairs,
             held,
         )
+
+    def _type_rows(self, batch: ObsBatch, at: Callable[[Any], int]) -> list[list[int]]:
+        """A row of the table of types for each type of the batch, in its order."""
+        embedding = self.net.embedding
+        embedding.check(batch)
+        joining = batch.features[GLOBAL_ENTITY].values.contiguous() if embedding.num_globals else None
+        if joining is not None and len(joining) != len(batch):
+            raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
+        rows = []
+        for name, (features, offsets) in batch.features.items():
+            layer, category, scale, shift, vector = self._types[name]
+            row = [0] * TYPE_COLUMNS
+            row[tile.OFFSETS], row[tile.LINEAR], row[tile.CATEGORY] = at(offsets), layer, category
+            row[tile.VECTOR] = vector
+            if name in batch.visible:
+                row[tile.VISIBLE] = at(batch.visible[name].values)
+            if vector >= 0:
+                row[tile.DVECTOR] = self._direct[vector]
+            else:
+                row[tile.SCALE], row[tile.SHIFT] = scale, shift
+                row[tile.DSCALE], row[tile.DSHIFT] = self._direct[scale], self._direct[shift]
+                row[tile.STRIDE] = stride = self._linears[layer][tile.INPUTS] if layer >= 0 else 0
+                joins = joining if name != GLOBAL_ENTITY else None
+                inputs, ids = self._inputs[name](features, offsets.contiguous(), joins, stride)
+                row[tile.VALUES], row[tile.IDS], row[tile.NUM_IDS] = at(inputs), at(ids), ids.shape[1]
+            rows.append(row)
+        return rows
+
+    # - Acting
+
+    @torch.no_grad()
+    def act(self, obs: ObsBatch, keys: Tensor | None) -> Acted:
+        """Choose actions.
+
+        Args:
+            obs: B frames.
+            keys: (B,) int64 of the frames' noise, see `FrameKeys`; None: the best choices are taken.
+
+        Raises:
+            ValueError: the batch does not fit the network.
+        """
+        self._refresh()
+        actors = {name: obs.action_masks[name].actors for name in self._heads}
+        actions = {
+            name: RaggedTensor(torch.empty(len(each.values), 1, dtype=torch.int64), each.offsets)
+            for name, each in actors.items()
+        }
+        log_probs = {name: torch.empty(len(each.values)) for name, each in actors.items()}
+        columns = self.columns(obs, actions, log_probs)
+        values = torch.empty(len(obs))
+        frames = np.arange(len(obs))
+        parts = _shares(columns.sizes, max(1, min(torch.get_num_threads(), int(columns.lengths.sum()) // PART)))
+        tiles = self._tiles_for(columns, len(parts))
+        net, batch = self._net(columns), _minibatch(columns, frames, frames)
+        if keys is None:
+            choice: Any = (tile.GREEDY, 0)
+        else:
+            keys = keys.to(torch.int64).contiguous()
+            if keys.shape != (len(obs),):
+                raise ValueError(f"keys must have shape ({len(obs)},), one for each frame, got {tuple(keys.shape)}")
+            choice = (tile.SAMPLED, address(keys))
+        run = Kernels.all().act
+
+        def work_on(number: int) -> None:
+            run(self._kernels, net, batch, tiles[number], *parts[number], tile.Choice(*choice), address(values))
+
+        run_parts(work_on, range(len(parts)))
+        return Acted(actions, log_probs, values)
+
+    def _refresh(self) -> None:
+        """Fold the modules' parameters, if they have changed since the last time.
+
+        They are compared: not every optimizer tells a tensor's version that it has changed it.
+        """
+        memory = [each.data_ptr() for each in self.parameters]
+        if memory != self._memory or not self._shares_memory:
+            self._memory, self._current = memory, [each.detach().reshape(-1) for each in self.parameters]
+            self._shares_memory = all(each.is_contiguous() for each in self.parameters)
+        torch.cat(self._current, out=self._compared)
+        flat = self.flat[: self.count]
+        if not torch.equal(self._compared, flat):
+            flat.copy_(self._compared)
+            self.fold()
 
     # - Learning
 
@@ -458,18 +565,8 @@ class Program:
         if len(self._gradients) < len(parts):
             self._gradients = torch.zeros(len(parts), self._gradient_size)
         stats = torch.zeros(len(parts), num_stats)
-        net = self._net(columns)
-        fields: Any = tile.Minibatch  # from outside, an address where a kernel has numbers
-        batch = fields(
-            frames=address(frames),
-            lengths=address(columns.lengths),
-            sizes=address(columns.sizes),
-            hides=columns.hides,
-            columns=address(loss_columns),
-            size=len(frames),
-        )
-        largest = int(columns.sizes.max(initial=1))
-        tiles = [self._tile(number, columns, largest) for number in range(len(parts))]
+        net, batch = self._net(columns), _minibatch(columns, frames, loss_columns)
+        tiles = self._tiles_for(columns, len(parts))
         run = Kernels.all().learn
 
         def work_on(number: int) -> None:
@@ -524,7 +621,8 @@ class Program:
 
     def _net(self, columns: Columns) -> tile.Net:
         head = self.net.value_head
-        weight, bias = (self._places.get(id(each), 0) for each in (head.project.weight, head.project.bias))
+        value = [head.project.weight, head.project.bias] if self.with_value else []
+        weight, bias = [self._at(each) for each in value] or (0, 0)
         net: Any = tile.Net
         made: tile.Net = net(
             width=self.width,
@@ -550,18 +648,78 @@ class Program:
         )
         return made
 
-    def _tile(self, number: int, columns: Columns, largest: int) -> tile.Tile:
-        """The memory of a thread, with places for the logits of all actions."""
+    def _tiles_for(self, columns: Columns, threads: int) -> list[tile.Tile]:
+        """The memory of each thread, and places for the logits of all actions in it."""
+        largest = int(columns.sizes.max(initial=1))
         room = _padded(max(_room(self.width), largest) + ROWS, ROWS)
-        pairs = room * (largest + 1) if columns.pairs else 0
-        while len(self._tiles) <= number:
-            self._tiles.append(_Tile())
+        pairs = room * columns.pairs
         logits = 0
         for row in columns.actions:
             row[tile.LOGITS] = logits
             padded = _padded(int(row[tile.CHOICES]), 8)
             logits += room * padded if row[tile.KIND] == CATEGORICAL else pairs
-        return self._tiles[number].of(self, room, logits, len(columns.types), len(columns.actions))
+        tiles: list[_Tile] = self._local.__dict__.setdefault("tiles", [])
+        tiles += [_Tile() for _ in range(threads - len(tiles))]
+        shape = (room, logits, len(columns.types), len(columns.actions))
+        return [each.of(self, *shape) for each in tiles[:threads]]
+
+
+# Kernels check nothing, so all that they index with is checked here.
+
+
+def _check_batch(batch: ObsBatch) -> None:
+    """Raise a ValueError where numbers and offsets of a batch do not go together."""
+    for name, ragged in batch.features.items():
+        _check_ragged(name, ragged, torch.float32, len(batch))
+    for name, ragged in batch.visible.items():
+        _check_ragged(name, ragged, torch.bool, len(batch))
+        if len(ragged.values) != len(batch.features[name].values):
+            raise ValueError(f"{name!r}: `visible` has other entities than `features`")
+
+
+def _check_ragged(name: str, ragged: RaggedTensor, dtype: torch.dtype, num_frames: int | None = None) -> None:
+    _check_type(name, ragged.values, dtype)
+    _check_type(name, ragged.offsets, torch.int64)
+    frames = len(ragged.offsets) - 1 if num_frames is None else num_frames
+    if len(ragged.offsets) != frames + 1 or int(ragged.offsets[-1]) != len(ragged.values):
+        raise ValueError(
+            f"{name!r}: offsets {tuple(ragged.offsets.shape)} that end at {int(ragged.offsets[-1])} do not fit {frames} frames "
+            f"with {len(ragged.values)} rows"
+        )
+
+
+def _check_type(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    if tensor.dtype != dtype or tensor.device.type != "cpu":
+        raise ValueError(f"{name!r} must be {dtype} on the CPU, got {tensor.dtype} on {tensor.device}")
+
+
+def _check_actors(name: str, actors: RaggedTensor, lengths: NDArray[np.int64]) -> None:
+    """Raise a ValueError where actors or actees are no entities of their frame."""
+    _check_ragged(name, actors, torch.int64, len(lengths))
+    indices, limits = actors.values[:, 0].numpy(), np.repeat(lengths, np.diff(actors.offsets.numpy()))
+    if len(indices) and (indices.min() < 0 or (indices >= limits).any()):
+        wrong = int(np.flatnonzero((indices < 0) | (indices >= limits))[0])
+        raise ValueError(f"{name!r}: index {indices[wrong]} in a frame of {limits[wrong]} entities")
+
+
+def _check_rows(name: str, count: int, actions: Tensor, log_probs: Tensor) -> None:
+    _check_type(name, actions, torch.int64)
+    _check_type(name, log_probs, torch.float32)
+    if len(actions) != count or len(log_probs) != count:
+        raise ValueError(f"{name!r}: {len(actions)} actions and {len(log_probs)} log-probs of {count} actors")
+
+
+def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tile.Minibatch:
+    fields: Any = tile.Minibatch  # from outside, an address where a kernel has numbers
+    made: tile.Minibatch = fields(
+        frames=address(frames),
+        lengths=address(columns.lengths),
+        sizes=address(columns.sizes),
+        hides=columns.hides,
+        columns=address(loss_columns),
+        size=len(frames),
+    )
+    return made
 
 
 def _room(width: int) -> int:
@@ -580,13 +738,15 @@ class _Tile:
         if any(mine < asked for mine, asked in zip(self._shape or (0,) * 4, shape, strict=True)):
             self._shape = tuple(max(pair) for pair in zip(self._shape or (0,) * 4, shape, strict=True))
             self._make(program, *self._shape)
-        return self.tile
+        return self.tile._replace(room=room)  # the logits of this batch have places for so many tokens
 
     def _make(self, program: Program, room: int, logits: int, num_types: int, num_actions: int) -> None:
         width, config = program.width, program.net.config
         strides = [linear[tile.INPUTS] for linear in program._linears]
         widest = max([8, *(each for each in strides[: program.first_block])])
-        keys = max([8, *(_padded(choices, 8) for kind, choices, *_ in program._heads if kind == SELECT_ENTITY)])
+        keys = max(
+            [8, *(_padded(choices, 8) for kind, choices, *_ in program._heads.values() if kind == SELECT_ENTITY)]
+        )
         saved = config.n_layer * room * tile.saved_floats(width, config.n_head)
         actors = room * max(num_actions, 1)
         floats = {
@@ -620,6 +780,8 @@ class _Tile:
 
 def _shares(sizes: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:
     """The positions `low:high` of each thread, about as many tokens each."""
+    if not len(sizes):
+        return []
     ends = np.cumsum(sizes)
     count = max(1, min(threads, len(sizes)))
     cuts = np.searchsorted(ends, np.linspace(0, ends[-1], count + 1)[1:-1], "right").tolist()

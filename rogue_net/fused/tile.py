@@ -20,10 +20,14 @@ from rogue_net.fused.compiling import Const, Count, Flags, Floats, Ints, Number,
 from rogue_net.fused.dense import ROWS
 from rogue_net.fused.elementwise import EPSILON
 from rogue_net.fused.simd import exp, fma, load, spread, store, total, where_positive
+from rogue_net.noise import FIRST, GOLDEN, SECOND
+
+TINY = np.float32(np.finfo(np.float32).tiny)
 
 BOUND = Const(0)  # in a call of `invoke`: a Const that the kernel at the address is compiled for
 EIGHT = Const(8)
 MASKED = np.float32(-1e30)  # logit of a choice that is not open: its probability is 0
+CLOSED = np.float32(-1e29)  # above the log-probability of such a choice, below all others
 
 
 class Kernels(NamedTuple):
@@ -108,6 +112,16 @@ class Minibatch(NamedTuple):
     hides: Count  # whether any entity is hidden
     columns: Floats  # (columns, M) of the loss
     size: Count  # M
+
+
+class Choice(NamedTuple):
+    """How actors choose."""
+
+    mode: Count  # one of those below
+    keys: Ints  # (B) of the frames' noise, see `rogue_net.noise.FrameKeys`
+
+
+GIVEN, GREEDY, SAMPLED = range(3)  # what actors did is given, or the best choice is taken, or one is drawn
 
 
 class Tile(NamedTuple):
@@ -369,7 +383,9 @@ def _add(lanes, sums, to, rows, at, width):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def transform(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, frames: Count) -> None:
+def transform(
+    lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, frames: Count, learning: Count
+) -> None:
     """Send `tile.x` through all blocks; the result goes to `tile.tokens`.
 
     n = normalize(x);  qkv = n Wqkv';  y = attention(qkv);  x += y Wo
@@ -391,7 +407,7 @@ def transform(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: 
         bias = _bias(net, project)
         invoke(kernels.normalize, BOUND, BOUND, tile.x, 1, bias, rows, each.normalized2, each.inverse_std2)
         invoke(kernels.product, BOUND, each.normalized2, _weight(net, up), each.slope, rows, width, 4 * width, 0)
-        invoke(kernels.gelu, BOUND, BOUND, each.slope, _bias(net, up), rows, each.activated, 1)
+        invoke(kernels.gelu, BOUND, BOUND, each.slope, _bias(net, up), rows, each.activated, learning)
         invoke(kernels.product, BOUND, each.activated, _weight(net, down), tile.x, rows, 4 * width, width, 1)
         bias, has_bias = _bias(net, down), 1
     for at in range(0, rows * width, width):
@@ -459,8 +475,17 @@ def _outer(kernels, net, x, dy, gradient, layer, rows):  # type: ignore[no-untyp
 
 
 @kernel
-def decide(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count) -> None:
-    """From `tile.tokens` to the values of the frames, and to log-probs and entropies of what actors did."""
+def decide(
+    lanes: Const,
+    kernels: Kernels,
+    net: Net,
+    batch: Minibatch,
+    tile: Tile,
+    low: Count,
+    high: Count,
+    choice: Choice,
+) -> None:
+    """From `tile.tokens` to the values of the frames, to actions where they are not given, their log-probs, and entropies."""
     if net.has_value:
         for frame in range(high - low):
             tile.values[frame] = _value(lanes, net, tile, frame)
@@ -476,13 +501,14 @@ def decide(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Til
                 tile.actor_tokens[actor] = tile.offsets[position - low] + indices[source]
                 tile.actor_frames[actor] = position - low
                 tile.actor_sources[actor] = source
-                tile.old_log_probs[actor] = old[source]
+                if choice.mode == GIVEN:
+                    tile.old_log_probs[actor] = old[source]
                 actor += 1
         if actor > start:
             if action[KIND] == CATEGORICAL:
-                _decide_categorical(lanes, kernels, net, action, tile, start, actor)
+                _decide_categorical(lanes, kernels, net, action, batch, tile, low, start, actor, choice, number)
             else:
-                _decide_select(lanes, kernels, net, action, batch, tile, low, high, start, actor)
+                _decide_select(lanes, kernels, net, action, batch, tile, low, high, start, actor, choice, number)
     tile.action_actors[net.num_actions] = actor
 
 
@@ -513,7 +539,7 @@ def _gather(lanes, tokens, places, start, end, rows, width):  # type: ignore[no-
 
 
 @inline
-def _decide_categorical(lanes, kernels, net, action, tile, start, end):  # type: ignore[no-untyped-def]
+def _decide_categorical(lanes, kernels, net, action, batch, tile, low, start, end, choice, number):  # type: ignore[no-untyped-def]
     """Log-probs of all choices, of that which was made, and entropies, of the actors `start:end`."""
     layer, choices = action[LAYER], action[CHOICES]
     padded = _linear(net, layer, OUTPUTS)
@@ -524,11 +550,47 @@ def _decide_categorical(lanes, kernels, net, action, tile, start, end):  # type:
     invoke(kernels.product, BOUND, tile.rows, _weight(net, layer), logits, end - start, net.width, padded, 0)
     for actor in range(start, end):
         at, source = (actor - start) * padded, tile.actor_sources[actor]
+        num_open = 0
         for c in range(padded):
             is_open = c < choices and (action[MASK] == 0 or mask[source * choices + c] != 0)
+            num_open += is_open
             logits[at + c] = logits[at + c] + bias[c] if is_open else MASKED
+        if num_open == 0:  # there is no distribution
+            logits[at] = np.float32(np.nan)
         tile.entropies[actor] = _log_softmax(logits, at, padded)
+        if choice.mode != GIVEN:
+            key = _key(action, batch, tile, choice, low, actor, number)
+            best, highest = 0, np.float32(-np.inf)
+            for c in range(choices):
+                score = _score(choice, key, logits[at + c], c)
+                if score > highest:
+                    best, highest = c, score
+            made[source] = best
         tile.log_probs[actor] = logits[at + made[source]]
+
+
+@inline
+def _key(action, batch, tile, choice, low, actor, number):  # type: ignore[no-untyped-def]
+    """What an actor's noise is keyed by, see `rogue_net.noise.FrameKeys.of_actors`."""
+    if choice.mode != SAMPLED:
+        return 0
+    index = ints_at(action[ACTORS])[tile.actor_sources[actor]]
+    return choice.keys[batch.frames[low + tile.actor_frames[actor]]] + (number << 48) + index * SECOND
+
+
+@inline
+def _score(choice, key, log_prob, number):  # type: ignore[no-untyped-def]
+    """A log-probability, and where actions are sampled, plus Gumbel noise; see `with_gumbel_noise`."""
+    if choice.mode != SAMPLED:
+        return log_prob
+    bits = key + number * GOLDEN
+    bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * FIRST
+    bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * SECOND
+    bits ^= (bits >> 31) & (2**33 - 1)
+    bits = ((bits >> 24) & (2**40 - 1 - 2**15)) | 1
+    uniform = np.float32(bits) * np.float32(2.0**-40)
+    exponential = np.float32(-math.log1p(-uniform))
+    return log_prob - np.float32(math.log(max(exponential, TINY)))
 
 
 @inline
@@ -597,7 +659,7 @@ def _add_bias(rows, bias, count, width):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _decide_select(lanes, kernels, net, action, batch, tile, low, high, start, end):  # type: ignore[no-untyped-def]
+def _decide_select(lanes, kernels, net, action, batch, tile, low, high, start, end, choice, number):  # type: ignore[no-untyped-def]
     """The same of actors that select an entity: q · k / sqrt(K) for every actee of the frame; nobody is the last choice."""
     count = _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end)
     padded = _linear(net, action[LAYER], OUTPUTS)
@@ -629,17 +691,36 @@ def _decide_select(lanes, kernels, net, action, batch, tile, low, high, start, e
                     sums = fma(query, load(EIGHT, tile.keys, key + k), sums)
                 product = total(sums) * scale
             logits[at + c] = product if is_open else MASKED
-            action_value = -1 if is_nobody else actees[actee_offsets[frame] + c]
-            if action_value == made[source]:
+            if choice.mode == GIVEN and _selected(actees, actee_offsets[frame], c, num_actees) == made[source]:
                 chosen = c
-        if num_open == 0 or chosen < 0:  # nobody, for certain
+        if num_open == 0:  # nobody, for certain
             tile.entropies[actor], tile.log_probs[actor] = np.float32(0), np.float32(0)
+            if choice.mode != GIVEN:
+                made[source] = -1
             for c in range(choices):
                 logits[at + c] = MASKED
-        else:
-            tile.entropies[actor] = _log_softmax(logits, at, choices)
+            at += choices
+            continue
+        tile.entropies[actor] = _log_softmax(logits, at, choices)
+        if choice.mode != GIVEN:
+            key = _key(action, batch, tile, choice, low, actor, number)
+            highest = np.float32(-np.inf)
+            for c in range(choices):
+                score = _score(choice, key, logits[at + c], _selected(actees, actee_offsets[frame], c, num_actees))
+                if score > highest and logits[at + c] > CLOSED:
+                    chosen, highest = c, score
+            made[source] = _selected(actees, actee_offsets[frame], chosen, num_actees) if chosen >= 0 else -1
+        if chosen >= 0:
             tile.log_probs[actor] = logits[at + chosen]
+        else:  # no choice stands for what was done; while acting, the logits are NaN
+            tile.log_probs[actor] = np.float32(0) if choice.mode == GIVEN else tile.entropies[actor]
         at += choices
+
+
+@inline
+def _selected(actees, first, c, num_actees):  # type: ignore[no-untyped-def]
+    """The action that a choice stands for: the index of an entity, or -1 for nobody."""
+    return -1 if c == num_actees else actees[first + c]
 
 
 @kernel
@@ -728,14 +809,17 @@ def _select_backward(lanes, kernels, net, action, batch, tile, low, high, start,
         query = (actor - start) * padded
         for k in range(0, padded, 8):
             store(tile.rows, query + k, spread(EIGHT, np.float32(0)))
+        dlog_prob = np.float32(0)  # unless a choice stands for what was done
+        for c in range(choices):
+            if _selected(actees, actee_offsets[frame], c, num_actees) == made[source]:
+                dlog_prob = tile.dlog_probs[actor]
         for c in range(choices):
             is_nobody = c == num_actees
-            if logits[at + c] <= np.float32(-1e29):
+            if logits[at + c] <= CLOSED:
                 continue
-            action_value = -1 if is_nobody else actees[actee_offsets[frame] + c]
+            selected = _selected(actees, actee_offsets[frame], c, num_actees)
             slope = scale * _slope(
-                logits[at + c], action_value == made[source], tile.dlog_probs[actor], tile.dentropies[actor],
-                tile.entropies[actor],
+                logits[at + c], selected == made[source], dlog_prob, tile.dentropies[actor], tile.entropies[actor]
             )  # fmt: skip
             key = (count if is_nobody else first + c) * padded
             for k in range(0, padded, 8):
@@ -756,6 +840,49 @@ def _select_backward(lanes, kernels, net, action, batch, tile, low, high, start,
 # --- The whole step
 
 
+@inline
+def _fill(batch, tile, low, high):  # type: ignore[no-untyped-def]
+    """The frames from `low` on that fill a tile, at least one: writes where their tokens begin, and returns where they end."""
+    end, size = low, 0
+    tile.offsets[0] = 0
+    while end < high and (end == low or size + batch.sizes[batch.frames[end]] <= tile.room - ROWS):
+        size += batch.sizes[batch.frames[end]]
+        tile.offsets[end - low + 1] = tile.offsets[end - low] + batch.lengths[batch.frames[end]]
+        end += 1
+    return end
+
+
+@kernel
+def act(
+    kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count, choice: Choice, values: Floats
+) -> None:
+    """Choose in the frames `low:high`, and write actions and log-probs to where the table of actions says.
+
+    Args:
+        kernels: see there.
+        net: see there.
+        batch: see there.
+        tile: memory.
+        low: position of the first frame.
+        high: position behind the last.
+        choice: see there.
+        values: result, (B).
+    """
+    while low < high:
+        end = _fill(batch, tile, low, high)
+        invoke(kernels.embed, BOUND, kernels, net, batch, tile, low, end)
+        invoke(kernels.transform, BOUND, kernels, net, batch, tile, end - low, 0)
+        invoke(kernels.decide, BOUND, kernels, net, batch, tile, low, end, choice)
+        if net.has_value:
+            for position in range(low, end):
+                values[batch.frames[position]] = tile.values[position - low]
+        for number in range(net.num_actions):
+            log_probs = floats_at(net.actions[number * ACTION_COLUMNS + OLD_LOG_PROBS])
+            for actor in range(tile.action_actors[number], tile.action_actors[number + 1]):
+                log_probs[tile.actor_sources[actor]] = tile.log_probs[actor]
+        low = end
+
+
 @kernel
 def learn(
     kernels: Kernels,
@@ -773,7 +900,7 @@ def learn(
 
     Args:
         kernels: see there.
-        loss: address of the kernel that computes the loss of a tile, see `rogue_net.fused.program.Loss`.
+        loss: address of the kernel that computes the loss of a tile, see `enn_ppo.training.learning.compiled_loss.ppo`.
         settings: of the loss.
         net: see there.
         batch: see there.
@@ -783,15 +910,10 @@ def learn(
         stats: of the loss, to which those of every tile are added.
     """
     while low < high:
-        end, size = low, 0
-        tile.offsets[0] = 0
-        while end < high and (end == low or size + batch.sizes[batch.frames[end]] <= tile.room - ROWS):
-            size += batch.sizes[batch.frames[end]]
-            tile.offsets[end - low + 1] = tile.offsets[end - low] + batch.lengths[batch.frames[end]]
-            end += 1
+        end = _fill(batch, tile, low, high)
         invoke(kernels.embed, BOUND, kernels, net, batch, tile, low, end)
-        invoke(kernels.transform, BOUND, kernels, net, batch, tile, end - low)
-        invoke(kernels.decide, BOUND, kernels, net, batch, tile, low, end)
+        invoke(kernels.transform, BOUND, kernels, net, batch, tile, end - low, 1)
+        invoke(kernels.decide, BOUND, kernels, net, batch, tile, low, end, Choice(GIVEN, batch.frames))
         invoke(
             loss, settings, low, end, batch.size, batch.columns, tile.action_actors[net.num_actions],
             tile.actor_frames, tile.log_probs, tile.old_log_probs, tile.entropies, tile.values, tile.dlog_probs,

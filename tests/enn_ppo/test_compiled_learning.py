@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.batching import batch_observations
-from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import TranslationConfig
 from tests.enn_ppo.samples import samples_of
 from tests.rogue_net.worlds import World, batches, make_net, to_batch, worlds
@@ -100,6 +101,88 @@ def samples(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Samples:
     numbers = torch.randn(3, len(batch), generator=rng)
     values = acted.values + 0.3 * numbers[0]
     return samples_of(batch, acted.actions, log_probs, values, advantages=numbers[1], returns=numbers[2])
+
+
+@given(st.data(), worlds, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_acting_is_that_of_the_modules(data: Any, world: World, greedy: bool) -> None:
+    batch = to_batch(data.draw(batches(world, max_size=6)), world)
+    n_layer = data.draw(st.integers(0, 2))
+    keys = FrameKeys(keyed(3, torch.arange(len(batch))))
+    found, expected = (
+        make_net(world, n_layer=n_layer, backend=backend).act(batch, greedy=greedy, generator=keys)
+        for backend in ("fused", "reference")
+    )
+    for name, actions in expected.actions.items():
+        torch.testing.assert_close(found.actions[name].values, actions.values)
+        torch.testing.assert_close(found.log_probs[name], expected.log_probs[name], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+
+
+def test_acting_on_typed_features_by_threads_and_after_weights_have_changed() -> None:
+    torch.manual_seed(6)
+    nets = [
+        RogueNet(RogueNetConfig(d_model=16, backend=backend), TYPED.obs_space, TYPED.action_space)
+        for backend in ("fused", "reference")
+    ]
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(400, 4), TYPED.obs_space, TYPED.action_space))
+    keys = FrameKeys(keyed(3, torch.arange(len(batch))))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(3):
+            for parameter in nets[0].parameters():
+                with torch.no_grad():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            nets[0].update_normalization(batch)
+            nets[1].load_state_dict(nets[0].state_dict())
+            found, expected = (net.act(batch, generator=keys) for net in nets)
+            torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+            for name, log_probs in expected.log_probs.items():
+                assert (found.actions[name].values == expected.actions[name].values).float().mean() > 0.99
+                same = (found.actions[name].values == expected.actions[name].values)[:, 0]
+                torch.testing.assert_close(found.log_probs[name][same], log_probs[same], atol=1e-5, rtol=1e-5)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_acting_sees_the_step_of_an_optimizer_that_leaves_versions_alone() -> None:
+    torch.manual_seed(7)
+    nets = [
+        RogueNet(RogueNetConfig(d_model=16, backend=backend), TYPED.obs_space, TYPED.action_space)
+        for backend in ("fused", "reference")
+    ]
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(20, 6), TYPED.obs_space, TYPED.action_space))
+    optimizer = torch.optim.AdamW(nets[0].parameters(), lr=0.1, fused=True)
+    nets[0].act(batch, greedy=True)
+    for parameter in nets[0].parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    nets[1].load_state_dict(nets[0].state_dict())
+    found, expected = (net.act(batch, greedy=True).values for net in nets)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_copied_and_a_pickled_network_act_by_themselves() -> None:
+    torch.manual_seed(8)
+    net = RogueNet(RogueNetConfig(d_model=16), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(20, 7), TYPED.obs_space, TYPED.action_space))
+    expected = net.act(batch, greedy=True).values
+    copies = [copy.deepcopy(net), pickle.loads(pickle.dumps(net))]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    for each in copies:
+        torch.testing.assert_close(each.act(batch, greedy=True).values, expected)
+    assert not net.act(batch, greedy=True).values.any()
+
+
+def test_an_id_that_is_not_in_its_table_is_refused_by_name() -> None:
+    net = RogueNet(RogueNetConfig(d_model=16), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(4, 5), TYPED.obs_space, TYPED.action_space))
+    batch.features["unit"].values[0, 4] = 3
+    with pytest.raises(ValueError, match="'unit': category 'kind' is 3; ids are whole numbers from 0 to 2"):
+        net.act(batch, greedy=True)
 
 
 def model_of(net: RogueNet, value_net: RogueNet | None = None) -> ActorCritic:
@@ -253,6 +336,135 @@ def test_the_same_number_of_threads_gives_the_same_bits_and_another_one_nearly()
     for name in one:
         assert torch.equal(two[name], again[name])
         torch.testing.assert_close(one[name], two[name], atol=1e-4, rtol=1e-4)
+
+
+def frame_of(count: int) -> Observation:
+    """Entities that all act in two ways."""
+    ids: Sequence[int] = range(count)
+    return Observation(
+        features={"a": torch.randn(count, 1).numpy()},
+        ids={"a": list(ids)},
+        actions={
+            "pick": SelectEntityActionMask(actor_ids=list(ids), actee_ids=list(ids)),
+            "m": CategoricalActionMask(actor_ids=list(ids)),
+        },
+    )
+
+
+CROWDED = World(
+    ObsSpace({"a": Entity(["x"])}),
+    {"pick": SelectEntityActionSpace(), "m": CategoricalActionSpace(["a", "b"])},
+)
+
+
+def crowded_nets() -> list[RogueNet]:
+    """The same network with kernels and without."""
+    nets = []
+    for backend in ("fused", "reference"):
+        torch.manual_seed(9)
+        nets.append(RogueNet(RogueNetConfig(d_model=16, backend=backend), CROWDED.obs_space, CROWDED.action_space))
+    return nets
+
+
+def assert_acts_alike(nets: Sequence[RogueNet], batch: ObsBatch, keys: torch.Tensor | None) -> None:
+    generator = None if keys is None else FrameKeys(keys)
+    found, expected = (net.act(batch, greedy=keys is None, generator=generator) for net in nets)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+    for name, log_probs in expected.log_probs.items():
+        assert (found.actions[name].values == expected.actions[name].values).float().mean() > 0.999
+        torch.testing.assert_close(found.log_probs[name].mean(), log_probs.mean(), atol=1e-3, rtol=1e-3)
+
+
+def test_small_frames_after_large_ones_use_a_tile_that_has_grown() -> None:
+    nets = crowded_nets()
+    large, small = (to_batch([frame_of(count)] * number, CROWDED) for count, number in ((400, 1), (30, 60)))
+    for batch in (large, small, large):
+        assert_acts_alike(nets, batch, keyed(3, torch.arange(len(batch))))
+    model = model_of(nets[1])
+    learning = CompiledLearning(model, AdamW([{"params": list(model.parameters())}], lr=0.0))
+    at = PPOSettings.at(PPOConfig())
+    for batch in (large, small):
+        given = samples(nets[1], batch)
+        expected, stats = gradients_of_modules(model, given, at)
+        with learning.update(given) as frames:
+            logged = learning.learn(model, learning._optimizer, frames, OptimConfig(), at, ppo_loss, ALONE)
+            found = learning._programs[0].gradient_flat[: learning._programs[0].count].clone()
+        torch.testing.assert_close(
+            found, torch.cat([each.flatten() for each in expected.values()]), atol=1e-5, rtol=1e-5
+        )
+        assert float(logged["entropy"]) == pytest.approx(float(stats["entropy"]), rel=1e-5)
+
+
+def test_keys_may_be_strided_and_must_be_one_for_each_frame() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 50, CROWDED)
+    assert_acts_alike(nets, batch, keyed(3, torch.arange(100))[::2])
+    with pytest.raises(ValueError, match="keys must have shape"):
+        nets[0].act(batch, generator=FrameKeys(keyed(3, torch.arange(49))))
+
+
+def test_no_frames_at_all() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)], CROWDED)
+    none = batch[torch.arange(0)]
+    assert len(nets[0].act(none, greedy=True).values) == 0
+
+
+def test_parameters_that_are_replaced_are_those_that_act() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 4, CROWDED)
+    nets[0].act(batch, greedy=True)
+    for net in nets:
+        torch.manual_seed(10)
+        net.load_state_dict(
+            {name: torch.randn_like(each) for name, each in net.named_parameters()}, assign=True, strict=False
+        )
+        net.value_head.project.weight = torch.nn.Parameter(torch.randn(1, 16))
+    assert_acts_alike(nets, batch, None)
+
+
+def test_a_program_made_in_inference_mode_works_outside_it() -> None:
+    nets, batch = crowded_nets(), to_batch([frame_of(3)] * 4, CROWDED)
+    with torch.inference_mode():
+        nets[0].act(batch, greedy=True)
+    for net in nets:
+        with torch.no_grad():
+            net.value_head.project.bias.fill_(2.0)
+    assert_acts_alike(nets, batch, None)
+
+
+def test_batches_that_would_index_beyond_their_memory_are_refused() -> None:
+    net, batch = crowded_nets()[0], to_batch([frame_of(3)] * 4, CROWDED)
+    actors = batch.action_masks["m"].actors
+    actors.values[1, 0] = 3
+    with pytest.raises(ValueError, match="index 3 in a frame of 3 entities"):
+        net.act(batch, greedy=True)
+    actors.values[1, 0] = 1
+    batch.features["a"] = RaggedTensor(batch.features["a"].values.double(), batch.features["a"].offsets)
+    with pytest.raises(ValueError, match="must be torch.float32"):
+        net.act(batch, greedy=True)
+
+
+def test_steps_that_differ_are_left_to_torch() -> None:
+    model, given = typed_case()
+    optimizer = AdamW([{"params": list(model.policy.parameters())}], lr=0.0)
+    learning = CompiledLearning(model, optimizer)
+    assert learning.can_learn()
+    with learning.update(given) as frames:
+        learning.learn(model, optimizer, frames, OptimConfig(), PPOSettings.at(PPOConfig()), ppo_loss, ALONE)
+    assert learning.can_learn()
+    optimizer.state[next(model.parameters())]["step"].fill_(0)
+    assert not learning.can_learn()
+
+
+def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> None:
+    torch.manual_seed(11)
+    net = RogueNet(RogueNetConfig(d_model=32), TYPED.obs_space, TYPED.action_space)
+    batch = ObsBatch.from_vec_obs(batch_observations(typed_observations(300, 8), TYPED.obs_space, TYPED.action_space))
+    acted = net.act(batch, generator=FrameKeys(keyed(3, torch.arange(300))))
+    log_probs = {name: RaggedTensor(each, acted.actions[name].offsets) for name, each in acted.log_probs.items()}
+    nothing = torch.zeros(300)
+    given = samples_of(batch, acted.actions, log_probs, acted.values, advantages=nothing, returns=nothing)
+    order = torch.randperm(300)
+    _, stats = compiled_step(model_of(net), given.gather(order), PPOSettings.at(PPOConfig()))
+    assert float(stats["approx_kl"]) == 0.0 and float(stats["clip_fraction"]) == 0.0
 
 
 def test_a_frame_larger_than_a_tile() -> None:

@@ -14,6 +14,7 @@ from enn_ppo.rollout import Rollout
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.config import Backend
 from rogue_net.ragged import segment_sum
 from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
@@ -62,14 +63,15 @@ def scripted(*scripts: Sequence[Moment], net: Any = None) -> Collector:
     return collector
 
 
-def perturbed(env: Environment) -> RogueNet:
+def perturbed(env: Environment, backend: Backend = "auto") -> RogueNet:
     """A network whose weights are far from those it starts with, so that its choices are far from equally likely.
 
     Not farther than this: with noise of 0.3 its own amplifies what float32 rounds, and with either backend log-probs come to
     lie 1e-5 from those of float64. With 0.2 it is 3e-6.
     """
     torch.manual_seed(3)
-    net = RogueNet(RogueNetConfig(d_model=16, n_layer=2, n_head=2), env.obs_space(), env.action_space())
+    config = RogueNetConfig(d_model=16, n_layer=2, n_head=2, backend=backend)
+    net = RogueNet(config, env.obs_space(), env.action_space())
     with torch.no_grad():
         for parameter in net.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
@@ -205,7 +207,7 @@ def played() -> tuple[RogueNet, Rollout]:
             width=4, height=4, num_mines=3, num_robots=3, orbital_cannon=True, cooldown_period=1, max_steps=6
         )
 
-    net = perturbed(create())
+    net = perturbed(create(), "reference")  # test_compiled_learning has the same for the compiled step
     collector = Collector(ListEnv(create, 8), net, torch.device("cpu"), 1)
     collector.reset(1)
     net.update_normalization(collector.collect(8).frames.obs)

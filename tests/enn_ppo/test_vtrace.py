@@ -386,7 +386,8 @@ def test_what_was_played_just_now_is_learned_alike_whether_or_not_it_is_called_s
 def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_from(
     ppo: PPOConfig, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = stale_config("MineSweeper", ppo=ppo)
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, backend="reference")  # which learns from `Samples`
+    config = stale_config("MineSweeper", ppo=ppo, net=net)
     learner, rollout = learner_and_rollout(config)
     change(learner)
     now, log_ratios = recompute_log_probs(learner.model, rollout)

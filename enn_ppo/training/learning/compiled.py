@@ -19,6 +19,8 @@ from enn_ppo.training.learning import compiled_loss
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.compiled_loss import STATS
 from enn_ppo.training.ranks import Ranks
+from entity_gym.actions import SelectEntityActionSpace
+from rogue_net import RogueNet
 from rogue_net.fused.calling import entry
 from rogue_net.fused.program import Columns, Moments, Program
 
@@ -46,12 +48,22 @@ class FrameNumbers:
         return self.samples.returns.index_select(0, self.frames)
 
     def gather(self, frames: Tensor, *, all_of_them: bool = False) -> FrameNumbers:
-        """See `Columns.gather`."""
+        """See `enn_ppo.training.frames.Columns.gather`."""
         return replace(self, frames=self.frames.index_select(0, frames))
 
     def split(self, sizes: Sequence[int]) -> list[FrameNumbers]:
-        """See `Columns.split`."""
+        """See `enn_ppo.training.frames.Columns.split`."""
         return [replace(self, frames=part) for part in torch.split(self.frames, list(sizes))]
+
+
+def check_choices(net: RogueNet, samples: Samples) -> None:
+    """Raise a ValueError where an action of the samples is no choice of its space."""
+    for name, space in net.action_space.items():
+        if not isinstance(space, SelectEntityActionSpace) and len(values := samples.actions[name].values):
+            low, high = (int(each) for each in values.aminmax())
+            count = len(space.choices)  # type: ignore[attr-defined]
+            if low < 0 or high >= count:
+                raise ValueError(f"action {name!r} is {low if low < 0 else high}; choices are 0 to {count - 1}")
 
 
 class CompiledLearning:
@@ -63,14 +75,25 @@ class CompiledLearning:
     """
 
     def __init__(self, model: ActorCritic, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer, self._head = optimizer, model.value_head
-        if model.value_net is None:
-            self._programs = [Program(model.policy)]
-        else:
-            self._programs = [Program(model.policy, with_value=False), Program(model.value_net, with_actions=False)]
+        self._model, self._optimizer, self._head = model, optimizer, model.value_head
+        self._programs = self._make_programs()
         self._loss = entry(compiled_loss.ppo)
         self._columns: list[Columns] = []
         self._steps = 0  # of the optimizer, until now
+
+    def _make_programs(self) -> list[Program]:
+        policy, value_net = self._model.policy, self._model.value_net
+        if value_net is None:
+            return [Program(policy)]
+        return [Program(policy, with_value=False), Program(value_net, with_actions=False)]
+
+    def can_learn(self) -> bool:
+        """Whether all parameters have made the same number of steps, as all do but those that a checkpoint did not have."""
+        if not all(program.is_current() for program in self._programs):
+            self._programs = self._make_programs()
+        state = self._optimizer.state
+        parameters = [parameter for program in self._programs for parameter in program.parameters]
+        return len({int(state[each]["step"]) if state[each] else 0 for each in parameters}) == 1
 
     @contextmanager
     def update(self, samples: Samples) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
@@ -78,7 +101,10 @@ class CompiledLearning:
         moments = [self._moments(program) for program in self._programs]
         for program, held in zip(self._programs, moments, strict=True):
             program.load(held)
-        self._columns = [each.columns(samples.obs, samples.actions, samples.log_probs) for each in self._programs]
+        log_probs = {name: ragged.values for name, ragged in samples.log_probs.items()}
+        with torch.no_grad():
+            self._columns = [each.columns(samples.obs, samples.actions, log_probs) for each in self._programs]
+        check_choices(self._model.policy, samples)
         state = self._optimizer.state
         steps = [state[parameter]["step"] for program in self._programs for parameter in program.parameters]
         self._steps = int(steps[0])
@@ -134,10 +160,11 @@ class CompiledLearning:
         for name, program, group in zip(names, self._programs, optimizer.param_groups, strict=False):
             norm = program.norm()
             stats[name] = torch.tensor(norm)
+            scale = (group.get("max_grad_norm") or optim.max_grad_norm) / (norm + 1e-6)
             program.step(
                 self._steps,
                 float(group["lr"]),
-                min(1.0, (group.get("max_grad_norm") or optim.max_grad_norm) / (norm + 1e-6)),
+                1.0 if scale >= 1 else scale,  # a NaN stays one
                 group["betas"],
                 group["eps"],
                 group["weight_decay"],

@@ -105,7 +105,8 @@ def _surrogate(settings, columns, size, position, log_ratio, stats):  # type: ig
     stats[3] += weight * (ratio - np.float32(1) - log_ratio)
     if abs(ratio - np.float32(1)) > clip:
         stats[4] += weight
-    return -weight * plain if plain <= surrogate or clipped == ratio else np.float32(0)
+    # a NaN is neither larger nor smaller, and stays one
+    return np.float32(0) if plain > surrogate and clipped != ratio else -weight * plain
 
 
 @inline

@@ -139,8 +139,9 @@ class Learner:
         self._action_space = action_space
         terms = terms_of(config, obs_space, action_space, device)
         self.loss: Loss = partial(ppo_loss, terms=terms)
+        self._ppo_loss = self.loss  # that of the compiled step
         self._compiled: CompiledLearning | None = None
-        if why_not_compiled(self.model, terms) is None:
+        if not self.uses_graphs and why_not_compiled(self.model, terms) is None:
             from enn_ppo.training.learning.compiled import (
                 CompiledLearning,  # the compiler is needed by those who use it
             )
@@ -171,7 +172,7 @@ class Learner:
         samples = Samples.of(rollout, advantages)
         learning = (self.config.optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
-        if self._compiled:
+        if self._compiled and self.loss is self._ppo_loss and self._compiled.can_learn():
             with self._compiled.update(samples) as frames_of:
                 learn = self._compiled.learn
                 stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
@@ -339,6 +340,8 @@ def why_not_compiled(model: ActorCritic, terms: Sequence[Term]) -> str | None:
     if terms:
         return "further terms of the loss have no kernels"
     nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        return "some parameters are frozen"
     for net in nets:
         reason = why_net_not_compiled(net.config, net.action_space, next(net.parameters()))
         if reason is not None:

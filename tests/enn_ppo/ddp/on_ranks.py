@@ -19,6 +19,7 @@ from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.learning.learner import Learned, Learner
+from rogue_net.fused.program import Program
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
@@ -74,8 +75,19 @@ def first_gradient() -> Iterator[list[torch.Tensor]]:
             seen.append(torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).clone())
         return step(self, *arguments)
 
+    compiled_step = Program.step
+
+    def record_compiled(self: Program, number: int, *arguments: Any) -> None:
+        if number == 1:  # of each network
+            seen[:] = [torch.cat([*seen, self.gradient_flat[: self.count]])]
+        compiled_step(self, number, *arguments)
+
     # what the limit of the norm would hide is part of the claim, so the gradient is not clipped
-    with mock.patch.object(torch.optim.AdamW, "step", record), mock.patch("enn_ppo.ppo.clip_gradient", unclipped):
+    with (
+        mock.patch.object(torch.optim.AdamW, "step", record),
+        mock.patch.object(Program, "step", record_compiled),
+        mock.patch("enn_ppo.ppo.clip_gradient", unclipped),
+    ):
         yield seen
 
 
