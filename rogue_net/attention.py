@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rogue_net.cuda.launching import Precision
 from rogue_net.frames import Frames
+from rogue_net.kernels.cuda.launching import Precision
 from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
 
 AttentionBackend = Literal["packed", "fused", "triton", "varlen"]
@@ -56,15 +56,15 @@ def ragged_attention(
     """
     assert dropout == 0 or backend == "packed"
     if backend == "fused":
-        from rogue_net.fused.ragged import fused_attention  # the compiler is needed by those who use it
+        from rogue_net.kernels.cpu.ragged import fused_attention  # the compiler is needed by those who use it
 
         return fused_attention(q, k, v, frames, relative)
     if backend == "triton":
-        from rogue_net.cuda.attention import triton_attention
+        from rogue_net.kernels.cuda.attention import triton_attention
 
         return triton_attention(q, k, v, frames, relative, precision=precision)
     if backend == "varlen":
-        from rogue_net.cuda.varlen import varlen_attention
+        from rogue_net.kernels.cuda.varlen import varlen_attention
 
         if relative is not None:
             raise ValueError("torch's varlen attention has no relative positions; allowed: packed, triton")
@@ -83,7 +83,7 @@ def attention_of_joined(
 ) -> Tensor:
     """`ragged_attention` of (E, 3, H, K) queries, keys and values in one tensor, as a linear layer makes them."""
     if backend == "triton":
-        from rogue_net.cuda.attention import triton_attention_of_joined
+        from rogue_net.kernels.cuda.attention import triton_attention_of_joined
 
         assert dropout == 0
         return triton_attention_of_joined(qkv, frames, relative, precision=precision)

@@ -21,9 +21,9 @@ from entity_gym.actions import (
 )
 from rogue_net.attention import AttentionBackend
 from rogue_net.config import Backend, Precision, RogueNetConfig
-from rogue_net.cuda.launching import MOST_COLUMNS
-from rogue_net.cuda.relative_attention import refusal
 from rogue_net.frames import Frames
+from rogue_net.kernels.cuda.launching import MOST_COLUMNS
+from rogue_net.kernels.cuda.relative_attention import refusal
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def why_not_fused(config: RogueNetConfig) -> str | None:
 
 
 def why_not_compiled(config: RogueNetConfig, action_space: Mapping[str, ActionSpace], weights: Tensor) -> str | None:
-    """The reason why a network is not trained by the compiled step (`rogue_net.fused.program`); None if it is.
+    """The reason why a network is not trained by the compiled step (`rogue_net.kernels.cpu.program`); None if it is.
 
     Args:
         config: of the network.

@@ -227,7 +227,7 @@ class _Part(NamedTuple):
 
 def _fused(parts: Sequence[_Part], num_tokens: int) -> Tensor:
     """What `Embedding.forward` computes, by kernels."""
-    from rogue_net.fused.embedding import Entities, embed  # the compiler is needed by those who use it
+    from rogue_net.kernels.cpu.embedding import Entities, embed  # the compiler is needed by those who use it
 
     types = []
     for entity, features, places in parts:

@@ -72,7 +72,7 @@ def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs, backend: Backend 
     """
     products: Tensor
     if fuses_rows(backend, queries):
-        from rogue_net.fused.pairs import PairProducts  # the compiler is needed by those who use it
+        from rogue_net.kernels.cpu.pairs import PairProducts  # the compiler is needed by those who use it
 
         products = PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
     else:

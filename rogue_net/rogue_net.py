@@ -31,7 +31,7 @@ from rogue_net.transformer import Transformer
 from rogue_net.translation import Translation
 
 if TYPE_CHECKING:
-    from rogue_net.fused.program import Program
+    from rogue_net.kernels.cpu.program import Program
 
 
 class ActResult(NamedTuple):
@@ -160,7 +160,7 @@ class RogueNet(nn.Module):
         check_float("temperature", temperature, 0, open_low=True)
         is_keyed = greedy or isinstance(generator, FrameKeys)
         if is_keyed and temperature == 1 and not logits and not batch.padded and self._is_compiled(batch):
-            from rogue_net.fused.program import Program  # the compiler is needed by those who use it
+            from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
             if self._program is None or not self._program.is_current():
                 with torch.inference_mode(False):  # its memory could not be written to outside that mode

@@ -18,8 +18,8 @@ from rogue_net.absent import with_absent
 from rogue_net.attention import attention_of_joined
 from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, Precision, RogueNetConfig
-from rogue_net.cuda.relative_attention import with_pairs
 from rogue_net.frames import Frames
+from rogue_net.kernels.cuda.relative_attention import with_pairs
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import segment_mean, segment_sum
 from rogue_net.relative_positions import Relative, RelativePositions
@@ -172,7 +172,7 @@ class Transformer(nn.Module):
         choice = choose(self.config, tokens, frames, drop=drop)
         positions = self.relative_positions
         if choice.trunk:
-            from rogue_net.fused.transform import transform  # the compiler is needed by those who use it
+            from rogue_net.kernels.cpu.transform import transform  # the compiler is needed by those who use it
 
             relative = None if positions is None else positions(batch)
             transformed: Tensor = transform(tokens, frames, self, relative)

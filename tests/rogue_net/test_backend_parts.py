@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rogue_net import ObsBatch
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.frames import Frames
-from rogue_net.fused import parts, transform
-from rogue_net.fused.activations import kept_pool, nothing_kept_pool, work_pool
-from rogue_net.fused.memory import Pool
-from rogue_net.fused.threads import run_parts
+from rogue_net.kernels.cpu import parts, transform
+from rogue_net.kernels.cpu.activations import kept_pool, nothing_kept_pool, work_pool
+from rogue_net.kernels.cpu.memory import Pool
+from rogue_net.kernels.cpu.threads import run_parts
 from tests.rogue_net.backends import (
     EACH,
     EACH_RELPOS,

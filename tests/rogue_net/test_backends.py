@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from rogue_net import RogueNet, RogueNetConfig, backend, transformer
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.frames import Frames
-from rogue_net.fused.products import multiply_bf16
+from rogue_net.kernels.cpu.products import multiply_bf16
 from tests.rogue_net.backends import (
     ACTIONS,
     ALL_OF_RELPOS,

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, torch
-from rogue_net.fused.threads import run_parts
+from rogue_net.kernels.cpu.threads import run_parts
 
 torch.set_num_threads(2)
 done = []

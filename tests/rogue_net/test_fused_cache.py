@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numba.core import caching
 
-from rogue_net.fused import compiling
-from rogue_net.fused.compiling import Count, Floats, address, bind, kernel
+from rogue_net.kernels.cpu import compiling
+from rogue_net.kernels.cpu.compiling import Count, Floats, address, bind, kernel
 
 ADVICE = (
     "each process compiles them again, which takes some seconds; set NUMBA_CACHE_DIR to a folder that can be written"

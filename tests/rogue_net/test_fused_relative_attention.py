@@ -15,12 +15,12 @@ from torch import Tensor
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
-from rogue_net.fused.compiling import address, bind
-from rogue_net.fused.elementwise import Shape
-from rogue_net.fused.gates import KINDS, open_gates
-from rogue_net.fused.relative_attention import OwnScratch
-from rogue_net.fused.relative_terms import Pairs
 from rogue_net.geometry import components_of, seen_from
+from rogue_net.kernels.cpu.compiling import address, bind
+from rogue_net.kernels.cpu.elementwise import Shape
+from rogue_net.kernels.cpu.gates import KINDS, open_gates
+from rogue_net.kernels.cpu.relative_attention import OwnScratch
+from rogue_net.kernels.cpu.relative_terms import Pairs
 from rogue_net.relative_positions import GATES
 from tests.rogue_net.relative_cases import Case, make_case
 

@@ -21,8 +21,8 @@ from enn_ppo.training.learning.compiled_loss import STATS
 from enn_ppo.training.ranks import Ranks
 from entity_gym.actions import SelectEntityActionSpace
 from rogue_net import RogueNet
-from rogue_net.fused.calling import entry
-from rogue_net.fused.program import Columns, Moments, Program
+from rogue_net.kernels.cpu.calling import entry
+from rogue_net.kernels.cpu.program import Columns, Moments, Program
 
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
 

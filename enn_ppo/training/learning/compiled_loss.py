@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.settings.learning import PPOSettings
-from rogue_net.fused.compiling import Count, Floats, Ints, inline, kernel
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, kernel
 
 #: Rows of the columns of a minibatch.
 ADVANTAGE, WEIGHT, VALUE, RETURN, FRAME_WEIGHT = range(5)

@@ -19,7 +19,7 @@ from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.learning.learner import Learned, Learner
-from rogue_net.fused.program import Program
+from rogue_net.kernels.cpu.program import Program
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 

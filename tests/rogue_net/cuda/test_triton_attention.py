@@ -11,14 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rogue_net.cuda.devices import EACH_DEVICE
 from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
-from rogue_net.cuda import launching
-from rogue_net.cuda.attention import triton_attention_of_joined
-from rogue_net.cuda.launching import Precision, Tiles
 from rogue_net.frames import Frames
-from tests.rogue_net.cuda.devices import EACH_DEVICE
+from rogue_net.kernels.cuda import launching
+from rogue_net.kernels.cuda.attention import triton_attention_of_joined
+from rogue_net.kernels.cuda.launching import Precision, Tiles
 
 pytest.importorskip("triton")
 
@@ -221,7 +221,7 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
         launched.append((num_tokens, num_heads))
 
     monkeypatch.setattr(launching, "launch", launch)
-    monkeypatch.setattr("rogue_net.cuda.attention.check_launchable", lambda tensor: None)
+    monkeypatch.setattr("rogue_net.kernels.cuda.attention.check_launchable", lambda tensor: None)
     offsets = torch.zeros(6, dtype=torch.int64, device="meta")
     visible = torch.zeros(90, dtype=torch.bool, device="meta")
     qkv = torch.zeros(100, 3, 2, 16, device="meta", requires_grad=True)
@@ -285,7 +285,9 @@ def test_what_has_no_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_imports_triton_before_it_is_used() -> None:
     # A fresh interpreter, in which importing it fails.
-    names = "rogue_net, rogue_net.attention, rogue_net.cuda.attention, rogue_net.cuda.relative_attention"
-    program = f"import sys; sys.modules['triton'] = None; import {names}, rogue_net.cuda.varlen"
+    names = (
+        "rogue_net, rogue_net.attention, rogue_net.kernels.cuda.attention, rogue_net.kernels.cuda.relative_attention"
+    )
+    program = f"import sys; sys.modules['triton'] = None; import {names}, rogue_net.kernels.cuda.varlen"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,17 +10,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rogue_net.cuda.devices import EACH_DEVICE
 from torch import Tensor
 
 from rogue_net import ObsBatch
 from rogue_net.attention import AttentionBackend, ragged_attention
 from rogue_net.config import RelposConfig
-from rogue_net.cuda import launching
-from rogue_net.cuda.attention import triton_attention, triton_attention_of_joined
-from rogue_net.cuda.relative_attention import refusal, with_pairs
 from rogue_net.frames import Frames
+from rogue_net.kernels.cuda import launching
+from rogue_net.kernels.cuda.attention import triton_attention, triton_attention_of_joined
+from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
 from rogue_net.relative_positions import Relative, RelativePositions
-from tests.rogue_net.cuda.devices import EACH_DEVICE
 from tests.rogue_net.relative_cases import Case, make_case
 
 pytest.importorskip("triton")
@@ -230,7 +230,7 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     """Tensors of the device `meta` hold nothing: what reads one fails. How many pairs there are is told, not counted."""
     launched: list[Any] = []
     monkeypatch.setattr(launching, "launch", lambda kernel, *_, **__: launched.append(kernel))
-    monkeypatch.setattr("rogue_net.cuda.attention.check_launchable", lambda tensor: None)
+    monkeypatch.setattr("rogue_net.kernels.cuda.attention.check_launchable", lambda tensor: None)
     case = make_case(RelposConfig(**ALL), [(3, 4), (2, 0)], hide=False)
     geometry = case.module.geometry(case.batch)
     on_meta = type(geometry)(*(None if each is None else each.to("meta") for each in geometry))

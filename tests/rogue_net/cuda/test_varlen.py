@@ -11,8 +11,8 @@ import torch.nn.attention.varlen
 from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
-from rogue_net.cuda.varlen import varlen_attention, why_not_varlen
 from rogue_net.frames import Frames
+from rogue_net.kernels.cuda.varlen import varlen_attention, why_not_varlen
 
 OFFSETS = torch.tensor([0, 3, 3, 8])
 
@@ -37,7 +37,7 @@ def standing_in(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", standing_in)
-    monkeypatch.setattr("rogue_net.cuda.varlen.why_not_varlen", lambda q, frames: None)
+    monkeypatch.setattr("rogue_net.kernels.cuda.varlen.why_not_varlen", lambda q, frames: None)
 
 
 @pytest.mark.usefixtures("stand_in")

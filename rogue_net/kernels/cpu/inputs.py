@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rogue_net.embedding import EntityEmbedding
-from rogue_net.fused.compiling import Count, Floats, Ints, address, bind, inline, kernel
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, address, bind, inline, kernel
 from rogue_net.normalization import RunningNorm
 
 LIMIT = np.float32(RunningNorm.LIMIT)

@@ -98,7 +98,7 @@ def launch(
     """Launch a program per tile of tokens and head. The numbers of tokens and heads alone decide how many there are.
 
     Args:
-        kernel: see `rogue_net/cuda/attention_kernels.py`.
+        kernel: see `rogue_net/kernels/cuda/attention_kernels.py`.
         tiles: of the kernel.
         num_tokens: E, at least 1.
         num_heads: H.

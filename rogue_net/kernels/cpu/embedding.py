@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rogue_net.fused.compiling import Const, Count, Floats, Ints, Number, address, bind, inline, kernel, value
-from rogue_net.fused.elementwise import EPSILON, Shape
-from rogue_net.fused.simd import fma, load, spread, store, total, where_positive
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, address, bind, inline, kernel, value
+from rogue_net.kernels.cpu.elementwise import EPSILON, Shape
+from rogue_net.kernels.cpu.simd import fma, load, spread, store, total, where_positive
 from rogue_net.normalization import RunningNorm
 
 

@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Frames
-from rogue_net.fused import attention
-from rogue_net.fused.compiling import address
-from rogue_net.fused.parts import Chunk, hidden_from, split
-from rogue_net.fused.threads import run_parts
+from rogue_net.kernels.cpu import attention
+from rogue_net.kernels.cpu.compiling import address
+from rogue_net.kernels.cpu.parts import Chunk, hidden_from, split
+from rogue_net.kernels.cpu.threads import run_parts
 from rogue_net.relative_positions import Relative
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative | None) -> Tensor:
     """`rogue_net.attention.ragged_attention` for float32 on the CPU, without dropout; K is a multiple of 8."""
     if relative is not None:
-        from rogue_net.fused.relative_ragged import fused_relative_attention
+        from rogue_net.kernels.cpu.relative_ragged import fused_relative_attention
 
         related: Tensor = fused_relative_attention(q, k, v, frames, relative)
         return related

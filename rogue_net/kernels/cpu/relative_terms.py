@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rogue_net.fused.compiling import Count, Floats, Ints, Number, address, inline, value
-from rogue_net.fused.simd import (
+from rogue_net.geometry import turns
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, address, inline, value
+from rogue_net.kernels.cpu.simd import (
     LANES,
     absolute,
     floor,
@@ -28,7 +29,6 @@ from rogue_net.fused.simd import (
     store,
     where_positive,
 )
-from rogue_net.geometry import turns
 from rogue_net.normalization import RunningNorm
 from rogue_net.relative_positions import Relative
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.cuda import launching
-from rogue_net.cuda.attention import Heads, constants_of, flags_of, gradients_of
-from rogue_net.cuda.launching import RELATIVE
 from rogue_net.frames import Bounds, Frames
+from rogue_net.kernels.cuda import launching
+from rogue_net.kernels.cuda.attention import Heads, constants_of, flags_of, gradients_of
+from rogue_net.kernels.cuda.launching import RELATIVE
 from rogue_net.relative_positions import Pairs, Relative
 
 # Programs add to copies of a table's gradient: so many at most, of so many numbers together.
@@ -57,7 +57,7 @@ def with_pairs(relative: Relative, frames: Frames, num_tokens: int) -> Relative:
 def triton_relative_attention(
     q: Tensor, k: Tensor | None, v: Tensor | None, frames: Frames, relative: Relative, product: str
 ) -> Tensor:
-    """`rogue_net.cuda.attention.triton_attention` with relative positions.
+    """`rogue_net.kernels.cuda.attention.triton_attention` with relative positions.
 
     Args:
         q: (E, H, K), or all three, (E, 3, H, K); the others are missing then.
@@ -121,7 +121,7 @@ class _RelativeAttention(torch.autograd.Function):
         setting: _Setting,
     ) -> Tensor:
         """See `Heads.of`; to (E, H, K)."""
-        from rogue_net.cuda.relative_kernels import attend
+        from rogue_net.kernels.cuda.relative_kernels import attend
 
         heads = Heads.of(q, k, v)
         num_tokens, num_heads, width = heads.q.shape
@@ -140,7 +140,7 @@ class _RelativeAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        from rogue_net.cuda.relative_backward_kernels import attend_backward
+        from rogue_net.kernels.cuda.relative_backward_kernels import attend_backward
 
         q, k, v, keys, values, gate, out, norms = ctx.saved_tensors
         heads, setting = Heads.of(q, k, v), ctx.setting

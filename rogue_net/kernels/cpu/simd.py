@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import lower_builtin, models, register_model, type_callable
 
-from rogue_net.fused.compiling import FLAGS, intrinsic
+from rogue_net.kernels.cpu.compiling import FLAGS, intrinsic
 
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.cuda import launching
-from rogue_net.cuda.launching import BACKWARD, FORWARD, Precision, check_launchable, columns_of, product_of
 from rogue_net.frames import Bounds, Frames
+from rogue_net.kernels.cuda import launching
+from rogue_net.kernels.cuda.launching import BACKWARD, FORWARD, Precision, check_launchable, columns_of, product_of
 from rogue_net.relative_positions import Relative
 
 
@@ -34,8 +34,8 @@ def triton_attention(
         k: (E, H, K).
         v: (E, H, K).
         frames: which tokens are a frame, and which are hidden; E may be more than they have.
-        relative: relative positions, if any. See `rogue_net.cuda.relative_attention` for what they cost, and when the order
-            of sums changes.
+        relative: relative positions, if any. See `relative_attention` for what they cost, and when the order of sums
+            changes.
         precision: how float32 numbers are multiplied: as they are, or rounded to tf32 or bf16. bfloat16 ones stay what they
             are. Sums and the softmax are in fp32.
 
@@ -62,7 +62,7 @@ def _attend(
     check_launchable(q)
     product, bounds = product_of(q, precision), frames.bounds(len(q))
     if relative is not None:
-        from rogue_net.cuda.relative_attention import triton_relative_attention
+        from rogue_net.kernels.cuda.relative_attention import triton_relative_attention
 
         return triton_relative_attention(q, k, v, frames, relative, product)
     out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
@@ -124,7 +124,7 @@ class _Attention(torch.autograd.Function):
         product: str,
     ) -> Tensor:
         """See `Heads.of`; to (E, H, K)."""
-        from rogue_net.cuda.attention_kernels import attend
+        from rogue_net.kernels.cuda.attention_kernels import attend
 
         heads = Heads.of(q, k, v)
         num_tokens, num_heads, width = heads.q.shape
@@ -141,7 +141,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        from rogue_net.cuda.attention_kernels import attend_backward
+        from rogue_net.kernels.cuda.attention_kernels import attend_backward
 
         q, k, v, out, norms = ctx.saved_tensors
         heads = Heads.of(q, k, v)

@@ -18,7 +18,7 @@ from typing import Any
 
 from numba import types
 
-from rogue_net.fused.compiling import Const, Flags, Floats, Ints, argument_type, intrinsic, signature
+from rogue_net.kernels.cpu.compiling import Const, Flags, Floats, Ints, argument_type, intrinsic, signature
 
 
 def entry(compiled: Any, *consts: Const) -> int:

@@ -6,7 +6,7 @@ in the cache. The steps are those of `rogue_net.transformer.Block`:
     n = normalize(x);  qkv = n Wqkv';  y = attention(qkv);  x += y Wo
     n = normalize(x);  g = gelu(n W1');  x += g W2
 
-where W' and its bias hold the scale and shift of the LayerNorm before (`rogue_net.fused.weights`). Matrix products are
+where W' and its bias hold the scale and shift of the LayerNorm before (`rogue_net.kernels.cpu.weights`). Matrix products are
 torch's; everything between them is a kernel. Biases are added by the kernel that comes next.
 """
 
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rogue_net.fused import elementwise
-from rogue_net.fused.activations import Rows, Work
-from rogue_net.fused.compiling import address, bind
-from rogue_net.fused.mixing import Mixing, Tables
-from rogue_net.fused.parts import Chunk
-from rogue_net.fused.products import Product
-from rogue_net.fused.weights import Weights
+from rogue_net.kernels.cpu import elementwise
+from rogue_net.kernels.cpu.activations import Rows, Work
+from rogue_net.kernels.cpu.compiling import address, bind
+from rogue_net.kernels.cpu.mixing import Mixing, Tables
+from rogue_net.kernels.cpu.parts import Chunk
+from rogue_net.kernels.cpu.products import Product
+from rogue_net.kernels.cpu.weights import Weights
 
 
 class Kernels(NamedTuple):

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Frames
-from rogue_net.fused.compiling import address
-from rogue_net.fused.memory import Pool
-from rogue_net.fused.parts import Chunk, hidden_from, split
-from rogue_net.fused.relative_attention import Gradients, Kernels, OwnScratch
-from rogue_net.fused.relative_terms import Pairs
-from rogue_net.fused.threads import run_parts
+from rogue_net.kernels.cpu.compiling import address
+from rogue_net.kernels.cpu.memory import Pool
+from rogue_net.kernels.cpu.parts import Chunk, hidden_from, split
+from rogue_net.kernels.cpu.relative_attention import Gradients, Kernels, OwnScratch
+from rogue_net.kernels.cpu.relative_terms import Pairs
+from rogue_net.kernels.cpu.threads import run_parts
 from rogue_net.relative_positions import Relative
 
 

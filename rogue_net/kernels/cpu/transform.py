@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Frames
-from rogue_net.fused.activations import kept_pool, nothing_kept_pool, work_pool
-from rogue_net.fused.mixing import Mixing, PlainMixing, RelatedMixing, Tables
-from rogue_net.fused.parts import Chunk, longest, split
-from rogue_net.fused.products import multiply, multiply_bf16
-from rogue_net.fused.relative_terms import Pairs
-from rogue_net.fused.threads import run_parts
-from rogue_net.fused.trunk import Trunk
-from rogue_net.fused.weights import Parameters, fold, unfold
+from rogue_net.kernels.cpu.activations import kept_pool, nothing_kept_pool, work_pool
+from rogue_net.kernels.cpu.mixing import Mixing, PlainMixing, RelatedMixing, Tables
+from rogue_net.kernels.cpu.parts import Chunk, longest, split
+from rogue_net.kernels.cpu.products import multiply, multiply_bf16
+from rogue_net.kernels.cpu.relative_terms import Pairs
+from rogue_net.kernels.cpu.threads import run_parts
+from rogue_net.kernels.cpu.trunk import Trunk
+from rogue_net.kernels.cpu.weights import Parameters, fold, unfold
 from rogue_net.relative_positions import Relative
 
 if TYPE_CHECKING:

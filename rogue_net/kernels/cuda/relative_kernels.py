@@ -2,11 +2,11 @@
 
     s_ij = q_i · (k_j + a_ij) / sqrt(K),   y_i = sum_j p_ij (v_j + gate_j * b_ij)
 
-as `rogue_net/cuda/attention_kernels.py` computes without a and b, which are sums of rows of two tables that all heads share:
+as `attention_kernels.py` computes without a and b, which are sums of rows of two tables that all heads share:
 
     a_ij = sum_m c_ijm keys[r_ijm],   b_ij = sum_m c_ijm values[r_ijm]
 
-They are gathered for a tile of pairs at a time, and never leave the registers. `rogue_net/cuda/relative_backward_kernels.py` has
+They are gathered for a tile of pairs at a time, and never leave the registers. `relative_backward_kernels.py` has
 the gradient.
 
 Pairs are numbered: pair (i, j) of a frame is pairs_i + j - first_i. Of their M terms the first BUCKETS have the row that `places`
@@ -17,7 +17,7 @@ have KEY_BLOCK and VALUE_BLOCK rows from one type of key to the next.
 import triton
 import triton.language as tl
 
-from rogue_net.cuda.attention_kernels import (
+from rogue_net.kernels.cuda.attention_kernels import (
     LOG2_E,
     NOTHING,
     are_visible,
@@ -134,7 +134,7 @@ def attend(
         places: (BUCKETS, P) int32, rows.
         coefficients: (M, P) fp32.
         num_pairs: P.
-        others: see `rogue_net.cuda.attention_kernels.attend`.
+        others: see `rogue_net.kernels.cuda.attention_kernels.attend`.
     """
     tile, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     num_pairs = num_pairs.to(tl.int64)

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from rogue_net.fused.compiling import inline, value
-from rogue_net.fused.simd import exp, first_lanes, load, spread, store, total
+from rogue_net.kernels.cpu.compiling import inline, value
+from rogue_net.kernels.cpu.simd import exp, first_lanes, load, spread, store, total
 
 HIDDEN = np.float32(-1e30)  # the score of a key that must not be seen: its exp is 0
 

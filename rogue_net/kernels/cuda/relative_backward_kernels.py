@@ -1,4 +1,4 @@
-"""The gradient of attention with relative positions, in Triton; `rogue_net/cuda/relative_kernels.py` has the formulas.
+"""The gradient of attention with relative positions, in Triton; `rogue_net/kernels/cuda/relative_kernels.py` has the formulas.
 
 What the pairs take from the tables is gathered anew, and
 
@@ -12,7 +12,7 @@ less for each other, they add to COPIES of the tables, and rows that many pairs 
 import triton
 import triton.language as tl
 
-from rogue_net.cuda.attention_kernels import (
+from rogue_net.kernels.cuda.attention_kernels import (
     LOG2_E,
     NOTHING,
     are_visible,
@@ -23,7 +23,7 @@ from rogue_net.cuda.attention_kernels import (
     put_rows,
     rows,
 )
-from rogue_net.cuda.relative_kernels import gated, pairs_of, related
+from rogue_net.kernels.cuda.relative_kernels import gated, pairs_of, related
 
 
 @triton.jit
@@ -293,13 +293,13 @@ def attend_backward(
     PRECISION: tl.constexpr,
     COPIES: tl.constexpr,
 ):
-    """The gradient of `rogue_net.cuda.relative_kernels.attend`.
+    """The gradient of `rogue_net.kernels.cuda.relative_kernels.attend`.
 
     Args:
         dkeys, dvalues: (COPIES, rows, K) fp32, added to.
         dgate: (E, H, K) fp32, written if GATED: what each head leaves in the gradient of the gate.
         key_numbers, value_numbers: rows * K of the tables.
-        others: see `rogue_net.cuda.relative_kernels.attend` and `rogue_net.cuda.attention_kernels.attend_backward`.
+        others: see `relative_kernels.attend` and `attention_kernels.attend_backward`.
     """
     tile, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     num_pairs = num_pairs.to(tl.int64)

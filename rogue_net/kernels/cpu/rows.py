@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rogue_net.fused.compiling import Const, inline, value
-from rogue_net.fused.simd import fma, load, spread, store, total
+from rogue_net.kernels.cpu.compiling import Const, inline, value
+from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
 
 EIGHT = Const(8)
 

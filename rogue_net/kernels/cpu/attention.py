@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.fused.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
-from rogue_net.fused.rows import add_bias, add_rows, clear, dot
-from rogue_net.fused.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
-from rogue_net.fused.simd import LANES, exp, fma, largest, load, maximum, spread, store
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
+from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
+from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
+from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store
 
 TILE = 16  # queries; even
 SHORT = 8  # tokens of frames that would leave half of more lanes idle

@@ -2,7 +2,7 @@
 
     s_ij = q_i · (k_j + a_ij) / sqrt(K),   y_i = sum_j p_ij (v_j + gate_j * b_ij)
 
-with p = softmax(s) as in `rogue_net.fused.attention`, and sums of rows of two tables that all heads share
+with p = softmax(s) as in `rogue_net.kernels.cpu.attention`, and sums of rows of two tables that all heads share
 (`rogue_net.relative_positions`):
 
     a_ij = sum_m c_ijm keys[r_ijm],   b_ij = sum_m c_ijm values[r_ijm]
@@ -13,7 +13,7 @@ q, k and v have the gradients of attention whose keys are k_j + a_ij and whose v
     da_ij = sum over heads of ds_ij q_i / sqrt(K),   g_ij = sum over heads of p_ij dy_i,
     dgate_j += g_ij * b_ij,   db_ij = g_ij * gate_j,   dkeys[r_ijm] += c_ijm da_ij,   dvalues[r_ijm] += c_ijm db_ij
 
-Layouts are those of `rogue_net.fused.attention`; tables and gates have K columns.
+Layouts are those of `rogue_net.kernels.cpu.attention`; tables and gates have K columns.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rogue_net.fused import elementwise, gates
-from rogue_net.fused.attention import Shape
-from rogue_net.fused.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
-from rogue_net.fused.relative_terms import Pairs, Places, Scheme, relate
-from rogue_net.fused.rows import add_bias, add_rows, clear, dot
-from rogue_net.fused.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
-from rogue_net.fused.simd import LANES, exp, fma, largest, load, maximum, spread, store, total
+from rogue_net.kernels.cpu import elementwise, gates
+from rogue_net.kernels.cpu.attention import Shape
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
+from rogue_net.kernels.cpu.relative_terms import Pairs, Places, Scheme, relate
+from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
+from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
+from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store, total
 
 
 class Kernels(NamedTuple):
@@ -147,7 +147,7 @@ def forward(
         keys, values: tables.
         gate: (E, K) of the frames.
         scratch: see `OwnScratch`.
-        others: see `rogue_net.fused.attention.forward`.
+        others: see `rogue_net.kernels.cpu.attention.forward`.
     """
     size = num_heads * value(width)
     stride = 3 * size

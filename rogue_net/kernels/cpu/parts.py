@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rogue_net.frames import Frames
-from rogue_net.fused.compiling import address
+from rogue_net.kernels.cpu.compiling import address
 
 PART = 512  # tokens that are worth another thread
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.fused.attention import Scratch
-from rogue_net.fused.calling import flags_at, floats_at, ints_at, invoke, shifted
-from rogue_net.fused.compiling import Const, Count, Flags, Floats, Ints, Number, inline, kernel, value
-from rogue_net.fused.dense import ROWS
-from rogue_net.fused.elementwise import EPSILON
-from rogue_net.fused.simd import exp, fma, load, spread, store, total, where_positive
+from rogue_net.kernels.cpu.attention import Scratch
+from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, Number, inline, kernel, value
+from rogue_net.kernels.cpu.dense import ROWS
+from rogue_net.kernels.cpu.elementwise import EPSILON
+from rogue_net.kernels.cpu.simd import exp, fma, load, spread, store, total, where_positive
 from rogue_net.noise import FIRST, GOLDEN, SECOND
 
 TINY = np.float32(np.finfo(np.float32).tiny)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.fused.compiling import Const, Count, Floats, Ints, address, bind, kernel, value
-from rogue_net.fused.elementwise import Shape
-from rogue_net.fused.simd import fma, load, spread, store, total
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, address, bind, kernel, value
+from rogue_net.kernels.cpu.elementwise import Shape
+from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
 
 
 @kernel

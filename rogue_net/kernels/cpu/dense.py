@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rogue_net.fused.compiling import Const, Count, Floats, inline, kernel, value
-from rogue_net.fused.simd import fma, load, spread, store
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel, value
+from rogue_net.kernels.cpu.simd import fma, load, spread, store
 
 ROWS = 6  # of the result at a time
 DEPTH = 4  # inputs whose gradients are summed at a time

@@ -27,16 +27,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.fused import attention, elementwise, tile
-from rogue_net.fused.calling import entry
-from rogue_net.fused.compiling import Const, Count, Floats, Ints, Number, address, bind, kernel
-from rogue_net.fused.dense import DEPTH, ROWS, outer, product
-from rogue_net.fused.inputs import Inputs
-from rogue_net.fused.parts import PART
-from rogue_net.fused.scores import rounded
-from rogue_net.fused.simd import fma, load, spread, square_root, store, total
-from rogue_net.fused.threads import run_parts
-from rogue_net.fused.tile import (
+from rogue_net.heads import CategoricalHead, SelectEntityHead
+from rogue_net.kernels.cpu import attention, elementwise, tile
+from rogue_net.kernels.cpu.calling import entry
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, address, bind, kernel
+from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
+from rogue_net.kernels.cpu.inputs import Inputs
+from rogue_net.kernels.cpu.parts import PART
+from rogue_net.kernels.cpu.scores import rounded
+from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
+from rogue_net.kernels.cpu.threads import run_parts
+from rogue_net.kernels.cpu.tile import (
     ACTION_COLUMNS,
     CATEGORICAL,
     CATEGORY_COLUMNS,
@@ -44,7 +45,6 @@ from rogue_net.fused.tile import (
     SELECT_ENTITY,
     TYPE_COLUMNS,
 )
-from rogue_net.heads import CategoricalHead, SelectEntityHead
 from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor

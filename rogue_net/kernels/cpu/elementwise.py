@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.fused.compiling import Const, Count, Floats, inline, kernel, value
-from rogue_net.fused.simd import exp, fma, load, maximum, minimum, spread, store, total
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel, value
+from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread, store, total
 
 
 class Shape(NamedTuple):

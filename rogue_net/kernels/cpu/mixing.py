@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from rogue_net.frames import Frames
-from rogue_net.fused import attention, relative_attention
-from rogue_net.fused.activations import Rows, Work
-from rogue_net.fused.compiling import address
-from rogue_net.fused.gates import KINDS
-from rogue_net.fused.parts import Chunk, hidden_from
-from rogue_net.fused.products import Product
-from rogue_net.fused.relative_terms import Pairs
-from rogue_net.fused.weights import Weights
+from rogue_net.kernels.cpu import attention, relative_attention
+from rogue_net.kernels.cpu.activations import Rows, Work
+from rogue_net.kernels.cpu.compiling import address
+from rogue_net.kernels.cpu.gates import KINDS
+from rogue_net.kernels.cpu.parts import Chunk, hidden_from
+from rogue_net.kernels.cpu.products import Product
+from rogue_net.kernels.cpu.relative_terms import Pairs
+from rogue_net.kernels.cpu.weights import Weights
 
 
 class Tables(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rogue_net.fused.compiling import address
-from rogue_net.fused.memory import Pool
+from rogue_net.kernels.cpu.compiling import address
+from rogue_net.kernels.cpu.memory import Pool
 
 
 class Kept(NamedTuple):

@@ -1,4 +1,4 @@
-"""The gates of relative values: act(z) and act'(z) for every token. Layouts as in `rogue_net.fused.elementwise`."""
+"""The gates of relative values: act(z) and act'(z) for every token. Layouts as in `rogue_net.kernels.cpu.elementwise`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from rogue_net.fused.compiling import Const, Count, Floats, kernel, value
-from rogue_net.fused.elementwise import normal_cdf
-from rogue_net.fused.simd import absolute, exp, fma, load, spread, store, where_positive
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, kernel, value
+from rogue_net.kernels.cpu.elementwise import normal_cdf
+from rogue_net.kernels.cpu.simd import absolute, exp, fma, load, spread, store, where_positive
 
 _LINEAR, _RELU, _GELU, _SIGMOID = range(4)
 KINDS = {"linear": _LINEAR, "relu": _RELU, "gelu": _GELU, "sigmoid": _SIGMOID}
@@ -18,10 +18,10 @@ KINDS = {"linear": _LINEAR, "relu": _RELU, "gelu": _GELU, "sigmoid": _SIGMOID}
 def open_gates(lanes: Const, width: Const, kind: Count, gate: Floats, bias: Floats, rows: Count, slope: Floats) -> None:
     """Compute act(z) of z = gate + bias.
 
-    `rogue_net.fused.elementwise.gelu_backward` takes the slope back through any of them.
+    `rogue_net.kernels.cpu.elementwise.gelu_backward` takes the slope back through any of them.
 
     Args:
-        lanes, width: see `rogue_net.fused.elementwise.Shape`.
+        lanes, width: see `rogue_net.kernels.cpu.elementwise.Shape`.
         kind: act, one of `KINDS`.
         gate: (rows, width), changed in place to act(z).
         bias: (width).
