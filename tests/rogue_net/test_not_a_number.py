@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.rogue_net.cuda.devices import EACH_DEVICE
 from torch import Tensor
 
 from entity_gym import SelectEntityActionSpace
@@ -16,6 +15,7 @@ from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
 from rogue_net.relative_positions import RelativePositions
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, EACH, PICK, SHIP, SPACE, Scene, make_config, make_net
+from tests.rogue_net.cuda.devices import EACH_DEVICE
 
 COUNTS = [(3, 2, 1), (1, 0, 0), (5, 4, 0), (0, 0, 0), (9, 8, 1), (2, 1, 0)]
 RELPOS = {

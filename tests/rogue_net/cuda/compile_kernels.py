@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from tests.rogue_net.cuda.test_triton_relative_attention import ALL, KINDS, make_case
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -19,6 +18,7 @@ from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import attention, launching
 from rogue_net.kernels.cuda.launching import Precision, Tiles
+from tests.rogue_net.cuda.test_triton_relative_attention import ALL, KINDS, make_case
 
 H100 = GPUTarget("cuda", 90, 32)
 TYPES = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rogue_net.cuda.devices import EACH_DEVICE
 
 from rogue_net import ObsBatch, RogueNet, backend
 from rogue_net.config import RelposConfig
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
+from tests.rogue_net.cuda.devices import EACH_DEVICE
 
 pytest.importorskip("triton")
 CROWD = Scene([(2, 1, 1), (0, 0, 0), (9, 8, 2), (1, 0, 0)], seed=3, hide=True).batch

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rogue_net.cuda.devices import EACH_DEVICE
 from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
@@ -19,6 +18,7 @@ from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.attention import triton_attention_of_joined
 from rogue_net.kernels.cuda.launching import Precision, Tiles
+from tests.rogue_net.cuda.devices import EACH_DEVICE
 
 pytest.importorskip("triton")
 

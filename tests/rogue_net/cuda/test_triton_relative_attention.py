@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rogue_net.cuda.devices import EACH_DEVICE
 from torch import Tensor
 
 from rogue_net import ObsBatch
@@ -21,6 +20,7 @@ from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.attention import triton_attention, triton_attention_of_joined
 from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
 from rogue_net.relative_positions import Relative, RelativePositions
+from tests.rogue_net.cuda.devices import EACH_DEVICE
 from tests.rogue_net.relative_cases import Case, make_case
 
 pytest.importorskip("triton")
