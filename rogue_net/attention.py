@@ -16,7 +16,7 @@ from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.launching import Precision
 from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
 
-AttentionBackend = Literal["packed", "fused", "triton", "varlen"]
+AttentionBackend = Literal["packed", "triton", "varlen"]
 
 
 def ragged_attention(
@@ -44,8 +44,8 @@ def ragged_attention(
         frames: which tokens are a frame, and which are hidden.
         relative: relative positions, if any.
         dropout: share of the p that is set to 0, the rest being scaled up; only `packed` has it.
-        backend: `packed`, the reference, in torch on any device; `fused`, kernels for float32 on the CPU; `triton`, kernels
-            for CUDA; or `varlen`, torch's own for CUDA and 16 bits, without hidden entities and relative positions.
+        backend: `packed`, the reference, in torch on any device; `triton`, kernels for CUDA; or `varlen`, torch's own for CUDA
+            and 16 bits, without hidden entities and relative positions.
         precision: how `triton` multiplies float32 numbers; the others multiply them as they are.
 
     Returns:
@@ -55,10 +55,6 @@ def ragged_attention(
         ValueError: `triton` or `varlen` cannot compute this.
     """
     assert dropout == 0 or backend == "packed"
-    if backend == "fused":
-        from rogue_net.kernels.cpu.ragged import fused_attention  # the compiler is needed by those who use it
-
-        return fused_attention(q, k, v, frames, relative)
     if backend == "triton":
         from rogue_net.kernels.cuda.attention import triton_attention
 

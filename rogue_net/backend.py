@@ -1,11 +1,14 @@
-"""How the transformer is computed: the one place that chooses."""
+"""What computes a network: the one place that chooses.
+
+On CPUs a compiled program acts and learns (`rogue_net.kernels.cpu.program`), and PyTorch's modules are the reference, for
+autograd and for what the program does not have. On CUDA modules compute everything, attention by kernels where they can.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
 import platform
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from entity_gym.actions import (
-    ActionSpace,
-    CategoricalActionSpace,
-    GlobalCategoricalActionSpace,
-    SelectEntityActionSpace,
-)
 from rogue_net.attention import AttentionBackend
-from rogue_net.config import Backend, Precision, RogueNetConfig
+from rogue_net.config import Precision, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.launching import MOST_COLUMNS
 from rogue_net.kernels.cuda.relative_attention import refusal
@@ -31,12 +28,11 @@ log = logging.getLogger(__name__)
 class Choice(NamedTuple):
     """What computes the blocks."""
 
-    trunk: bool  # all blocks as one fused function
-    attention: AttentionBackend  # where the blocks are modules
+    attention: AttentionBackend
     products: Precision = "fp32"  # what modules multiply matrices in
 
 
-REFERENCE = Choice(trunk=False, attention="packed")
+REFERENCE = Choice(attention="packed")
 
 #: Devices that Triton's kernels run on.
 TRITON_DEVICES = {"cuda"}
@@ -47,7 +43,7 @@ VARLEN_FROM = 128
 
 
 def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None, *, drop: bool) -> Choice:
-    """What computes the blocks on these tokens.
+    """What the blocks' modules compute with on these tokens.
 
     Args:
         config: says what is wanted.
@@ -61,23 +57,17 @@ def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None,
     on_cuda = tokens.device.type in TRITON_DEVICES
     if config.precision != "fp32" and (problem := why_not_precision(config, "cuda" if on_cuda else "cpu")) is not None:
         raise ValueError(problem)
-    reference = REFERENCE._replace(products=config.precision) if on_cuda else REFERENCE
-    if config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
+    reference = REFERENCE._replace(products=config.precision)
+    if not on_cuda or config.backend == "reference" or len(tokens) == 0 or config.n_layer == 0:
         return reference
-    reason = (
-        (why_not_triton(config) or _why_not_in(tokens)) if on_cuda else why_not_fused(config) or _why_not_on(tokens)
-    )
+    reason = why_not_triton(config) or _why_not_in(tokens)
     if reason is None and drop and config.attention_dropout:
         reason = f"net.attention_dropout={config.attention_dropout} has no kernels, and is active while learning"
     if reason is None:
-        if on_cuda:
-            return reference._replace(attention=_attention_on_cuda(config, len(tokens), frames))
-        return Choice(trunk=not (drop and config.residual_dropout), attention="fused")
+        return reference._replace(attention=_attention_on_cuda(config, len(tokens), frames))
     if config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
-    if config.precision != "fp32" and not on_cuda:
-        raise ValueError(f"net.precision={config.precision} cannot be: {reason}; allowed: fp32")
-    _say_once(reason)
+    say_once(reason)
     return reference
 
 
@@ -94,16 +84,6 @@ def _attention_on_cuda(config: RogueNetConfig, num_tokens: int, frames: Frames |
     return "varlen"
 
 
-def fuses_rows(backend: Backend, rows: Tensor) -> bool:
-    """Whether kernels compute the embedding, or products of pairs. Where they cannot, nobody is told; see `choose`.
-
-    Args:
-        backend: what is wanted.
-        rows: numbers that take part, of which device, dtype and the last dimension matter.
-    """
-    return backend != "reference" and rows.shape[-1] % 8 == 0 and _why_not_on(rows) is None and not is_jit_off()
-
-
 def is_jit_off() -> bool:
     """Whether Numba was told not to compile."""
     from numba import config as numba_config
@@ -113,41 +93,32 @@ def is_jit_off() -> bool:
 
 @cache
 def why_not_fused(config: RogueNetConfig) -> str | None:
-    """Why a network with these settings cannot be fused; None if it can."""
-    if config.pooling != "none":
-        return f"net.pooling={config.pooling} has no kernels"
+    """Why no program can compute a network with these settings on a CPU; None if one can."""
     if (config.d_model // config.n_head) % 8 != 0:
         return (
             f"the width of a head, net.d_model={config.d_model} / net.n_head={config.n_head} "
             f"= {config.d_model // config.n_head}, is not a multiple of 8"
         )
+    for name in ("embedding_dropout", "attention_dropout", "residual_dropout"):
+        if getattr(config, name):
+            return f"net.{name}={getattr(config, name)} has no kernels on CPUs"
+    if config.precision != "fp32":
+        return f"net.precision={config.precision} has no kernels on CPUs"
     if is_jit_off():
         return "Numba is switched off by NUMBA_DISABLE_JIT"
     return None
 
 
-def why_not_compiled(config: RogueNetConfig, action_space: Mapping[str, ActionSpace], weights: Tensor) -> str | None:
-    """The reason why a network is not trained by the compiled step (`rogue_net.kernels.cpu.program`); None if it is.
+def why_not_compiled(config: RogueNetConfig, weights: Tensor) -> str | None:
+    """Why no program computes a network; None if one does.
 
     Args:
         config: of the network.
-        action_space: of the network.
         weights: of the network, of which the device and dtype matter.
     """
     if config.backend == "reference":
         return "net.backend=reference"
-    if (reason := why_not_fused(config) or _why_not_on(weights)) is not None:
-        return reason
-    if config.relpos.kind != "none":
-        return f"net.relpos.kind={config.relpos.kind} has no kernels in the compiled step"
-    if config.embedding_dropout or config.attention_dropout or config.residual_dropout:
-        return "dropout has no kernels"
-    if config.precision != "fp32":
-        return f"net.precision={config.precision} has no kernels in the compiled step"
-    for name, space in action_space.items():
-        if not isinstance(space, CategoricalActionSpace | GlobalCategoricalActionSpace | SelectEntityActionSpace):
-            return f"the action {name!r} is a {type(space).__name__}, which has no kernels in the compiled step"
-    return None
+    return why_not_fused(config) or _why_not_on(weights)
 
 
 def _why_not_on(tokens: Tensor) -> str | None:
@@ -181,8 +152,10 @@ def _why_not_in(tokens: Tensor) -> str | None:
 
 
 @cache
-def _say_once(reason: str) -> None:
-    log.warning("net.backend=auto takes the reference, as the fused one cannot be: %s", reason)
+def say_once(reason: str) -> None:
+    """Say that PyTorch's modules compute the network, and why, unless they were asked for."""
+    if reason != "net.backend=reference":
+        log.warning("PyTorch's modules take the place of kernels, which is slower: %s", reason)
 
 
 def check_backend(config: RogueNetConfig, device: str) -> None:
@@ -206,19 +179,15 @@ def check_backend(config: RogueNetConfig, device: str) -> None:
 def why_not_precision(config: RogueNetConfig, device: str) -> str | None:
     """Why `net.precision` cannot be on a device, `cpu` or `cuda`, as a sentence; None if it can.
 
-    On CUDA every precision can: modules have it where kernels do not. On the CPU bf16 is the kernels' alone.
+    On CUDA every precision can; on CPUs bf16 can where they have instructions for it.
     """
     if device == "cuda" or config.precision == "fp32":
         return None
     if config.precision == "tf32":
         return "net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"
-    reason = why_not_fused(config) if config.backend != "reference" else "net.backend=reference computes in fp32"
-    for dropout in ("residual_dropout", "attention_dropout"):
-        if reason is None and getattr(config, dropout) > 0:
-            reason = f"net.{dropout}={getattr(config, dropout)} leaves the products to modules, which compute in fp32"
-    if reason is None and not has_bf16():
-        reason = f"this CPU ({platform.machine()}) has no instructions for it"
-    return None if reason is None else f"net.precision=bf16 cannot be: {reason}; allowed: fp32"
+    if has_bf16():
+        return None
+    return f"net.precision=bf16 cannot be: this CPU ({platform.machine()}) has no instructions for it; allowed: fp32"
 
 
 @cache

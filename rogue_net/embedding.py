@@ -16,8 +16,6 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.spaces import GLOBAL_ENTITY, Feature, ObsSpace, with_kinds
 from rogue_net.absent import with_absent
-from rogue_net.backend import fuses_rows
-from rogue_net.config import Backend
 from rogue_net.features import CategoryColumn, FeatureColumns
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
@@ -135,7 +133,6 @@ class Embedding(nn.Module):
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
         d_model: int,
-        backend: Backend = "auto",
     ) -> None:
         super().__init__()
         global_features = with_kinds(obs_space.global_features, obs_space.global_kinds)
@@ -150,7 +147,6 @@ class Embedding(nn.Module):
         self.types = list(features)
         self.entities = nn.ModuleList(EntityEmbedding(name, given, d_model) for name, given in features.items())
         self.d_model = d_model
-        self.backend = backend
 
     def forward(self, batch: ObsBatch) -> Tensor:
         """(E, D) tokens.
@@ -185,11 +181,6 @@ class Embedding(nn.Module):
         """(E, D) from the types that have entities."""
         if not parts:
             return torch.zeros(0, self.d_model, device=batch.device)
-        finish = next((part.entity.layers[1] for part in parts if part.entity.num_features), None)
-        # the kernels have no gradients of features, for which next to nobody asks
-        asked = torch.is_grad_enabled() and any(part.features.requires_grad for part in parts)
-        if finish is not None and not asked and fuses_rows(self.backend, finish.weight):
-            return _fused(parts, batch.num_tokens)
         rows = torch.cat([part.entity(part.features) for part in parts])
         tokens: Tensor = _Permute.apply(  # type: ignore[no-untyped-call]
             rows, batch.layout.inverse, batch.layout.order
@@ -213,7 +204,7 @@ class Embedding(nn.Module):
             assert isinstance(entity, EntityEmbedding)
             if self.num_globals > 0 and name != GLOBAL_ENTITY:
                 features = torch.cat([features, joining[position]], dim=1)
-            parts.append(_Part(entity, features, layout.positions[name]))
+            parts.append(_Part(entity, features))
         return parts
 
 
@@ -222,32 +213,6 @@ class _Part(NamedTuple):
 
     entity: EntityEmbedding
     features: Tensor  # (n, F + G)
-    places: Tensor  # (n,) int64, their tokens
-
-
-def _fused(parts: Sequence[_Part], num_tokens: int) -> Tensor:
-    """What `Embedding.forward` computes, by kernels."""
-    from rogue_net.kernels.cpu.embedding import Entities, embed  # the compiler is needed by those who use it
-
-    types = []
-    for entity, features, places in parts:
-        if entity.num_features:
-            linear, finish = entity.layers
-            types.append(
-                Entities(
-                    inputs=entity.inputs(features).contiguous(),
-                    norm=entity.norm if entity.columns.plain else None,
-                    linear=linear,
-                    more=entity.looked_up(features),
-                    finish=finish,
-                    places=places,
-                )
-            )
-    tokens = embed(types, num_tokens)
-    for entity, features, places in parts:
-        if entity.num_features == 0:
-            tokens.index_copy_(0, places, entity(features))
-    return tokens
 
 
 class _Permute(torch.autograd.Function):

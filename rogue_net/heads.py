@@ -24,7 +24,7 @@ from entity_gym.actions import (
     SelectEntityActionSpace,
 )
 from rogue_net.absent import with_absent
-from rogue_net.config import Backend, RogueNetConfig
+from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import ActionDistribution, Categorical, NoActors, RaggedCategorical
 from rogue_net.gaussian import BoundedGaussian, Bounds
 from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
@@ -84,12 +84,10 @@ class SelectEntityHead(ActionHead):
         d_qk: K.
         nobody: whether selecting nobody is another choice, the last of every actor; its key is a learned vector, and the
             value of the action -1.
-        backend: what computes the products, where it can.
     """
 
-    def __init__(self, d_model: int, d_qk: int, nobody: bool = False, backend: Backend = "auto") -> None:
+    def __init__(self, d_model: int, d_qk: int, nobody: bool = False) -> None:
         super().__init__()
-        self.backend = backend
         self.query = nn.Linear(d_model, d_qk)
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
@@ -102,7 +100,7 @@ class SelectEntityHead(ActionHead):
             keys = torch.cat([keys, self.nobody])
             values = torch.cat([values, values.new_full((1,), -1)])
         pairs = pairs_of(mask, self.nobody is not None)
-        logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs, self.backend)
+        logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs)
         values = values.index_select(0, pairs.actees)
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
@@ -192,9 +190,7 @@ class ValueHead(FrameHead):
 HEADS: dict[type[ActionSpace], Callable[[Any, RogueNetConfig], ActionHead]] = {
     CategoricalActionSpace: lambda space, config: CategoricalHead(config.d_model, len(space.choices)),
     GlobalCategoricalActionSpace: lambda space, config: CategoricalHead(config.d_model, len(space.choices)),
-    SelectEntityActionSpace: lambda space, config: SelectEntityHead(
-        config.d_model, config.d_qk, space.nobody, config.backend
-    ),
+    SelectEntityActionSpace: lambda space, config: SelectEntityHead(config.d_model, config.d_qk, space.nobody),
     ContinuousActionSpace: lambda space, config: ContinuousHead(config.d_model, space),
 }
 

@@ -27,7 +27,7 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64
 SECOND = 0x94D049BB133111EB - 2**64
 
-_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
+BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def exponential(source: Source, like: Tensor, numbers: Tensor | None = None, act
 def normal(source: Source, like: Tensor) -> Tensor:
     """(A, n) standard normal float32; arguments as in `exponential`."""
     if isinstance(source, ActorKeys):
-        return source.uniform(_columns(like), None).mul_(2).sub_(1).clamp_(min=-_BELOW_ONE).erfinv_().mul_(math.sqrt(2))
+        return source.uniform(_columns(like), None).mul_(2).sub_(1).clamp_(min=-BELOW_ONE).erfinv_().mul_(math.sqrt(2))
     return torch.empty_like(like).normal_(generator=source)
 
 

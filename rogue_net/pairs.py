@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.backend import fuses_rows
-from rogue_net.config import Backend
 from rogue_net.masks import SelectEntityMask
 from rogue_net.ragged import offsets_of
 
@@ -61,22 +59,15 @@ def pair_offsets(mask: SelectEntityMask, nobody: bool) -> Tensor:
     return offsets_of(mask.actors.lengths * (mask.actees.lengths + nobody))
 
 
-def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs, backend: Backend = "reference") -> Tensor:
+def pair_products(queries: Tensor, keys: Tensor, pairs: Pairs) -> Tensor:
     """(P,) products query · key, forward and backward in memory proportional to P + A + N, whatever K is.
 
     Args:
         queries: (A, K).
         keys: (N, K), or (N + 1, K) with nobody's at the end.
         pairs: which to multiply.
-        backend: what computes them, where it can.
     """
-    products: Tensor
-    if fuses_rows(backend, queries):
-        from rogue_net.kernels.cpu.pairs import PairProducts  # the compiler is needed by those who use it
-
-        products = PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
-    else:
-        products = _PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
+    products: Tensor = _PairProducts.apply(queries, keys, pairs.actors, pairs.actees)  # type: ignore[no-untyped-call]
     return products
 
 

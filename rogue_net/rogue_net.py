@@ -123,7 +123,7 @@ class RogueNet(nn.Module):
         self.obs_space = obs_space
         self.action_space = dict(action_space)
         self.translation = Translation(config.translation, obs_space)
-        self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model, config.backend)
+        self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
@@ -159,14 +159,9 @@ class RogueNet(nn.Module):
         """
         check_float("temperature", temperature, 0, open_low=True)
         is_keyed = greedy or isinstance(generator, FrameKeys)
-        if is_keyed and temperature == 1 and not logits and not batch.padded and self._is_compiled(batch):
-            from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
-
-            if self._program is None or not self._program.is_current():
-                with torch.inference_mode(False):  # its memory could not be written to outside that mode
-                    self._program = Program(self)
+        if is_keyed and temperature == 1 and not logits and (program := self.program(batch)) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
-            return ActResult(*self._program.act(batch, keys))
+            return ActResult(*program.act(batch, keys))
         batch = self.translation(batch)
         readout = Readout.of(self._tokens(batch, drop=False), batch)
         actions, log_probs, rows = {}, {}, {}
@@ -214,9 +209,17 @@ class RogueNet(nn.Module):
         if self.transformer.relative_positions is not None:
             self.transformer.relative_positions.update_normalization(batch)
 
-    def _is_compiled(self, batch: ObsBatch) -> bool:
+    def program(self, batch: ObsBatch) -> Program | None:
+        """What acts on this batch without PyTorch's operations; None: modules do."""
         weight = self.value_head.project.weight
-        return batch.device.type == "cpu" and why_not_compiled(self.config, self.action_space, weight) is None
+        if batch.device.type != "cpu" or batch.padded or why_not_compiled(self.config, weight) is not None:
+            return None
+        if self._program is None or not self._program.is_current():
+            from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
+
+            with torch.inference_mode(False):  # its memory could not be written to outside that mode
+                self._program = Program(self)
+        return self._program
 
     def _tokens(self, batch: ObsBatch, *, drop: bool) -> Tensor:
         """(E, D) of a translated batch."""

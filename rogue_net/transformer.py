@@ -170,14 +170,7 @@ class Transformer(nn.Module):
             return with_absent(tokens, self.parameters())
         frames = Frames.of(batch)
         choice = choose(self.config, tokens, frames, drop=drop)
-        positions = self.relative_positions
-        if choice.trunk:
-            from rogue_net.kernels.cpu.transform import transform  # the compiler is needed by those who use it
-
-            relative = None if positions is None else positions(batch)
-            transformed: Tensor = transform(tokens, frames, self, relative)
-            return transformed
-        relative = None
+        positions, relative = self.relative_positions, None
         if positions is not None:
             relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
             if choice.attention == "triton":

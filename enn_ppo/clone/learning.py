@@ -9,9 +9,10 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,24 +24,32 @@ from enn_ppo.ppo import unit_weights
 from enn_ppo.settings.learning import Weighting
 from enn_ppo.settings.schedule import parse_schedule
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import Learner
+from enn_ppo.training.learning.learner import Learner, can_be_compiled
 from enn_ppo.training.learning.optimizer import AdamW, clip_gradient, set_learning_rates
 from enn_ppo.training.learning.return_scale import RewardScale
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 
+if TYPE_CHECKING:
+    from enn_ppo.training.learning.compiled import CompiledSteps
+
 #: Largest batch of frames when measuring losses without training.
 FRAMES_AT_ONCE = 8192
 
 
-def frame_weights(examples: Examples, weighting: Weighting) -> tuple[Tensor, Tensor]:
+def frame_weights(value_targets: Tensor, num_actors: Tensor, weighting: Weighting) -> tuple[Tensor, Tensor]:
     """(B,) weight of each actor in a frame, and (B,) weight of the frame's value; both add up to 1, or to 0 without any.
 
     Actors or frames have equal weights, according to `weighting`. Values of frames with a known return have equal weights.
+
+    Args:
+        value_targets: (B,) NaN where the return is not known.
+        num_actors: (B,) int64.
+        weighting: see above.
     """
-    known = (~examples.value_targets.isnan()).float()
-    actors = unit_weights(examples.num_actors, ratio="per_actor", weighting=weighting)
+    known = (~value_targets.isnan()).float()
+    actors = unit_weights(num_actors, ratio="per_actor", weighting=weighting)
     return actors, known / known.sum().clamp(min=1)
 
 
@@ -99,14 +108,16 @@ def learn(
     """
     cloning, weighting = config.clone, config.ppo.weighting
     optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
+    steps = _compiled_steps(model, optimizer)
     generator = torch.Generator().manual_seed(config.seed)
     best: tuple[float, Row, dict[str, Any]] | None = None  # loss, metrics and weights of the best pass
     for epoch in range(1, cloning.epochs + 1):
         started = time.perf_counter()
         row: Row = {"epoch": epoch}
         with dropout_seed(int(torch.randint(2**62, (), generator=generator)), model.value_head.deviation.device):
-            row |= _learn_once(model, optimizer, learned, cloning, weighting, epoch, generator)
-        row |= {f"holdout_{name}": value for name, value in measure(model, held_out, cloning, weighting).items()}
+            row |= _learn_once(model, optimizer, learned, cloning, weighting, epoch, generator, steps)
+        measured = measure(model, held_out, cloning, weighting, steps)
+        row |= {f"holdout_{name}": value for name, value in measured.items()}
         row["seconds"] = time.perf_counter() - started
         log(row)
         if cloning.patience is not None:
@@ -131,40 +142,69 @@ def _learn_once(
     weighting: Weighting,
     epoch: int,
     generator: torch.Generator,
+    steps: CompiledSteps | None = None,
 ) -> Row:
-    """Do one pass over the examples. Returns means over its minibatches."""
+    """Do one pass over the examples, by compiled steps or by torch. Returns means over its minibatches."""
     schedule = parse_schedule("clone.lr", cloning.lr)
     device = model.value_head.deviation.device
     minibatches = torch.randperm(len(examples), generator=generator).tensor_split(
         math.ceil(len(examples) / cloning.batch_size)
     )
     totals = torch.zeros(4, device=device)  # stays on the device until the end
-    for number, rows in enumerate(minibatches):
-        rate = schedule((epoch - 1 + number / len(minibatches)) / cloning.epochs)
-        set_learning_rates(optimizer, repeat(rate))
-        minibatch = examples.gather(rows).to(device)
-        losses = _losses(model, minibatch, *frame_weights(minibatch, weighting), cloning.loss)
-        optimizer.zero_grad(set_to_none=True)
-        (losses[0] + cloning.vf_coef * losses[1]).backward()  # type: ignore[no-untyped-call]
-        norm = clip_gradient(list(model.parameters()), cloning.max_grad_norm)
-        optimizer.step()
-        totals += torch.cat([losses.detach(), norm.reshape(1)])
+    num_actors = examples.num_actors
+    with steps.frames(examples.obs, examples.actions, examples.log_probs, examples.logits) if steps else nullcontext():
+        for number, rows in enumerate(minibatches):
+            rate = schedule((epoch - 1 + number / len(minibatches)) / cloning.epochs)
+            set_learning_rates(optimizer, repeat(rate))
+            if steps:
+                weights = frame_weights(examples.value_targets[rows], num_actors[rows], weighting)
+                losses = _compiled_losses(steps, rows, examples, *weights, cloning, learning=True)
+                norm = torch.tensor(steps.step(cloning.max_grad_norm))
+            else:
+                minibatch = examples.gather(rows).to(device)
+                weights = frame_weights(minibatch.value_targets, minibatch.num_actors, weighting)
+                losses = _losses(model, minibatch, *weights, cloning.loss)
+                optimizer.zero_grad(set_to_none=True)
+                (losses[0] + cloning.vf_coef * losses[1]).backward()  # type: ignore[no-untyped-call]
+                norm = clip_gradient(list(model.parameters()), cloning.max_grad_norm).reshape(1)
+                optimizer.step()
+            totals += torch.cat([losses.detach(), norm])
     names = ("loss", "value_loss", "log_prob", "grad_norm")
     return {**dict(zip(names, (totals / len(minibatches)).tolist(), strict=True)), "learning_rate": rate}
 
 
 @torch.no_grad()
-def measure(model: ActorCritic, examples: Examples, cloning: CloningConfig, weighting: Weighting) -> Row:
-    """`loss`, `value_loss` and `log_prob` of all examples, without dropout; empty if there are no examples."""
+def measure(
+    model: ActorCritic,
+    examples: Examples,
+    cloning: CloningConfig,
+    weighting: Weighting,
+    steps: CompiledSteps | None = None,
+) -> Row:
+    """`loss`, `value_loss` and `log_prob` of all examples, without dropout; empty if there are no examples.
+
+    Args:
+        model: policy and value function.
+        examples: frames to measure on.
+        cloning: settings of cloning.
+        weighting: whether actors or frames have equal weights.
+        steps: of the model; None: torch computes the losses.
+    """
     if not len(examples):
         return {}
     device = model.value_head.deviation.device
-    weights = (torch.split(each, FRAMES_AT_ONCE) for each in frame_weights(examples, weighting))
+    actors, values = frame_weights(examples.value_targets, examples.num_actors, weighting)
     totals = torch.zeros(3, device=device)
-    model.eval()
-    for part, actors, values in zip(_parts(examples), *weights, strict=True):
-        totals += _losses(model, part.to(device), actors.to(device), values.to(device), cloning.loss)
-    model.train()
+    if steps:
+        with steps.frames(examples.obs, examples.actions, examples.log_probs, examples.logits):
+            everything = torch.arange(len(examples))
+            totals = _compiled_losses(steps, everything, examples, actors, values, cloning, learning=False)
+    else:
+        model.eval()
+        weights = (torch.split(each, FRAMES_AT_ONCE) for each in (actors, values))
+        for part, of_actors, of_values in zip(_parts(examples), *weights, strict=True):
+            totals += _losses(model, part.to(device), of_actors.to(device), of_values.to(device), cloning.loss)
+        model.train()
     return dict(zip(("loss", "value_loss", "log_prob"), totals.tolist(), strict=True))
 
 
@@ -187,6 +227,37 @@ def _losses(model: ActorCritic, examples: Examples, actors: Tensor, values: Tens
             policy = policy + divergence(logits, recorded.values, spread(actors, recorded))
     value = value_error(evaluation.values, examples.value_targets, values, model.value_head.deviation)
     return torch.stack([policy, value, log_prob])
+
+
+def _compiled_steps(model: ActorCritic, optimizer: torch.optim.Optimizer) -> CompiledSteps | None:
+    if not can_be_compiled(model):
+        return None
+    from enn_ppo.training.learning.compiled import CompiledSteps  # the compiler is needed by those who use it
+
+    return CompiledSteps(model, optimizer)
+
+
+def _compiled_losses(
+    steps: CompiledSteps,
+    rows: Tensor,
+    examples: Examples,
+    actors: Tensor,
+    values: Tensor,
+    cloning: CloningConfig,
+    *,
+    learning: bool,
+) -> Tensor:
+    """See `_losses`, of the frames `rows`; if `learning`, their gradient is computed, too."""
+    from enn_ppo.training.learning import compiled_loss
+    from rogue_net.kernels.cpu.calling import entry
+
+    def given(deviation: float, has_value: bool) -> Any:
+        return compiled_loss.clone_settings(cloning.loss, cloning.vf_coef, deviation, has_value=has_value)
+
+    columns = [actors, values, examples.value_targets[rows]]
+    names = compiled_loss.CLONE_STATS
+    stats = steps.gradient(rows, entry(compiled_loss.clone), given, columns, names, learning=learning)
+    return torch.stack([stats[name] for name in names])
 
 
 def _parts(examples: Examples) -> list[Examples]:

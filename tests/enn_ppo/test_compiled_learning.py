@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from enn_ppo.ppo import Minibatch, Samples, ppo_loss, update
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.compiled import CompiledLearning
+from enn_ppo.training.learning.compiled import CompiledPPO
 from enn_ppo.training.learning.optimizer import AdamW
 from enn_ppo.training.ranks import ALONE
 from entity_gym import (
@@ -203,8 +203,8 @@ def compiled_step(
     """The same by the compiled step: Adam's first moments after one step are a tenth of the gradient."""
     groups = [{"params": list(net.parameters())} for net in (model.policy, model.value_net) if net is not None]
     optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
-    learning = CompiledLearning(model, optimizer)
-    with learning.update(given) as frames:
+    learning = CompiledPPO(model, optimizer)
+    with learning.update(given, ppo) as frames:
         stats = learning.learn(model, optimizer, frames, OptimConfig(max_grad_norm=1e9), ppo, ppo_loss, ALONE)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {names[id(each)]: state["exp_avg"] * 10 for each, state in optimizer.state.items()}, stats
@@ -287,8 +287,8 @@ def learned(model: ActorCritic, given: Samples, *, compiled: bool, steps: int, t
     torch.set_num_threads(threads)
     try:
         if compiled:
-            learning = CompiledLearning(model, optimizer)
-            with learning.update(given) as frames:
+            learning = CompiledPPO(model, optimizer)
+            with learning.update(given, ppo) as frames:
                 stats = update(model, optimizer, frames, optim, ppo, generator=generator, learn=learning.learn)
         else:
             stats = update(model, optimizer, given, optim, ppo, generator=generator)
@@ -381,14 +381,14 @@ def test_small_frames_after_large_ones_use_a_tile_that_has_grown() -> None:
     for batch in (large, small, large):
         assert_acts_alike(nets, batch, keyed(3, torch.arange(len(batch))))
     model = model_of(nets[1])
-    learning = CompiledLearning(model, AdamW([{"params": list(model.parameters())}], lr=0.0))
+    learning = CompiledPPO(model, AdamW([{"params": list(model.parameters())}], lr=0.0))
     at = PPOSettings.at(PPOConfig())
     for batch in (large, small):
         given = samples(nets[1], batch)
         expected, stats = gradients_of_modules(model, given, at)
-        with learning.update(given) as frames:
-            logged = learning.learn(model, learning._optimizer, frames, OptimConfig(), at, ppo_loss, ALONE)
-            found = learning._programs[0].gradient_flat[: learning._programs[0].count].clone()
+        with learning.update(given, at) as frames:
+            logged = learning.learn(model, learning.steps._optimizer, frames, OptimConfig(), at, ppo_loss, ALONE)
+            found = learning.steps._programs[0].gradient_flat[: learning.steps._programs[0].count].clone()
         torch.testing.assert_close(
             found, torch.cat([each.flatten() for each in expected.values()]), atol=1e-5, rtol=1e-5
         )
@@ -445,13 +445,13 @@ def test_batches_that_would_index_beyond_their_memory_are_refused() -> None:
 def test_steps_that_differ_are_left_to_torch() -> None:
     model, given = typed_case()
     optimizer = AdamW([{"params": list(model.policy.parameters())}], lr=0.0)
-    learning = CompiledLearning(model, optimizer)
-    assert learning.can_learn()
-    with learning.update(given) as frames:
+    learning = CompiledPPO(model, optimizer)
+    assert learning.steps.can_learn()
+    with learning.update(given, PPOSettings.at(PPOConfig())) as frames:
         learning.learn(model, optimizer, frames, OptimConfig(), PPOSettings.at(PPOConfig()), ppo_loss, ALONE)
-    assert learning.can_learn()
+    assert learning.steps.can_learn()
     optimizer.state[next(model.parameters())]["step"].fill_(0)
-    assert not learning.can_learn()
+    assert not learning.steps.can_learn()
 
 
 def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> None:

@@ -255,17 +255,17 @@ def blocks_of(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Results:
     tokens = torch.randn(shape, generator=generator).to(dtype).requires_grad_()
     weights = torch.randn(1, shape[1], generator=generator) + 0.5 * torch.randn(shape, generator=generator)
     net.zero_grad()
-    with _summands(net) as summands:
+    with summands(net) as least:
         out = net.transformer(tokens, batch)
         out.backward(weights.to(dtype))
     named = {"tokens": tokens, **dict(net.transformer.named_parameters())}
-    return Results({"out": out.detach()}, _gradients(named), summands)
+    return Results({"out": out.detach()}, _gradients(named), least)
 
 
 def network(net: RogueNet, batch: ObsBatch, actions: Mapping[str, RaggedTensor], seed: int = 0) -> Results:
     """The whole network: every output, and the gradients of a loss to which all of them add."""
     net.zero_grad()
-    with _summands(net) as summands:
+    with summands(net) as least:
         evaluation = net.evaluate(batch, actions)
         outputs = {
             **{f"log-prob of {name}": each for name, each in evaluation.log_probs.items()},
@@ -275,7 +275,7 @@ def network(net: RogueNet, batch: ObsBatch, actions: Mapping[str, RaggedTensor],
         }
         loss_of(outputs, seed).backward()
     return Results(
-        {name: each.detach() for name, each in outputs.items()}, _gradients(dict(net.named_parameters())), summands
+        {name: each.detach() for name, each in outputs.items()}, _gradients(dict(net.named_parameters())), least
     )
 
 
@@ -291,7 +291,7 @@ def _gradients(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _summands(net: RogueNet) -> Iterator[dict[str, float]]:
+def summands(net: RogueNet) -> Iterator[dict[str, float]]:
     """Measure while a module of the reference computes; what it yields is filled in at the end.
 
     Whatever all keys of a query share shifts its scores alike, which softmax does not see. In a row of relative keys that

@@ -1,30 +1,188 @@
-"""Optimizer steps on a CPU by compiled programs: they learn what `enn_ppo.ppo.learn_minibatch` does, without torch's operations.
+"""Optimizer steps on a CPU by compiled programs, without torch's operations.
 
-`update` is the same: it is given `FrameNumbers` for samples, and `CompiledLearning.learn` for `learn`.
+`CompiledSteps` is what any loss needs that has a kernel; `CompiledPPO` does with it what `enn_ppo.ppo.learn_minibatch` does:
+`update` is the same, but is given `FrameNumbers` for samples, and `CompiledPPO.learn` for `learn`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.ppo import Samples, Stats, weigh
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.training.learning import compiled_loss
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.compiled_loss import STATS
-from enn_ppo.training.ranks import Ranks
+from enn_ppo.training.learning.teacher import TeacherLoss
+from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import SelectEntityActionSpace
-from rogue_net import RogueNet
+from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.program import Columns, Moments, Program
+from rogue_net.kernels.cpu.columns import Columns
+from rogue_net.kernels.cpu.program import Moments, Program
 
-TOKENS_OF_A_THREAD = 256  # that are worth another thread
+
+class CompiledSteps:
+    """A program for each network, and the optimizer's moments.
+
+    Args:
+        model: policy and value function.
+        optimizer: AdamW, with a group of parameters for each network, or one for both, whose gradients are clipped together.
+    """
+
+    def __init__(self, model: ActorCritic, optimizer: torch.optim.Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._programs = self._make_programs()
+        self._columns: list[Columns] = []
+        self._steps = 0  # of the optimizer, until now
+
+    def _make_programs(self) -> list[Program]:
+        policy, value_net = self._model.policy, self._model.value_net
+        if value_net is None:
+            return [Program(policy)]
+        return [Program(policy, with_value=False), Program(value_net, with_actions=False)]
+
+    def can_learn(self) -> bool:
+        """Whether all parameters have made the same number of steps, as all do but those that a checkpoint did not have."""
+        if not all(program.is_current() for program in self._programs):
+            self._programs = self._make_programs()
+        state = self._optimizer.state
+        parameters = [parameter for program in self._programs for parameter in program.parameters]
+        return len({int(state[each]["step"]) if state[each] else 0 for each in parameters}) == 1
+
+    @property
+    def num_actors(self) -> NDArray[np.int64]:
+        """(B,) actors in each of the frames at hand."""
+        return self._columns[0].num_actors
+
+    @contextmanager
+    def frames(
+        self,
+        obs: ObsBatch,
+        actions: Mapping[str, RaggedTensor],
+        log_probs: Mapping[str, RaggedTensor],
+        targets: Mapping[str, RaggedTensor] | None = None,
+    ) -> Iterator[None]:
+        """Hold B frames, parameters and moments in the programs, and bring the last two back to the modules in the end.
+
+        Args:
+            obs: B frames.
+            actions: what was done in them.
+            log_probs: action -> B sequences of (A,), of the policy that did it.
+            targets: action -> logits to stay close to; None: there are none.
+
+        Raises:
+            ValueError: an action is no choice of its space.
+        """
+        moments = [self._moments(program) for program in self._programs]
+        for program, held in zip(self._programs, moments, strict=True):
+            program.load(held)
+        old = {name: ragged.values for name, ragged in log_probs.items()}
+        with torch.no_grad():
+            self._columns = [each.columns(obs, actions, old, targets) for each in self._programs]
+        check_choices(self._model.policy, actions)
+        state = self._optimizer.state
+        steps = [state[parameter]["step"] for program in self._programs for parameter in program.parameters]
+        self._steps = int(steps[0])
+        try:
+            yield
+        finally:
+            for program, held in zip(self._programs, moments, strict=True):
+                program.store(held)
+            for step in steps:
+                step.fill_(self._steps)
+            self._columns = []
+
+    def gradient(
+        self,
+        frames: Tensor,
+        loss: int,
+        settings: Callable[[float, bool], NDArray[np.float32]],
+        columns: Sequence[Tensor],
+        names: Sequence[str],
+        ranks: Ranks = ALONE,
+        *,
+        learning: bool = True,
+    ) -> Stats:
+        """Compute the gradient of the loss of a minibatch; returns what the loss logs.
+
+        Args:
+            frames: (M,) int64, numbers of the frames.
+            loss: address of its kernel.
+            settings: makes those of the loss, from the deviation of the value head and whether a network has the value.
+            columns: each (M,), what the loss reads.
+            names: of the numbers to log.
+            ranks: the processes whose gradients are added.
+            learning: whether there is a gradient; else only what there is to log.
+        """
+        found = torch.zeros(len(names))
+        numbers, read = frames.numpy(), torch.stack(list(columns)).numpy()
+        deviation = float(self._model.value_head.deviation)
+        for program, of_program in zip(self._programs, self._columns, strict=True):
+            given = settings(deviation, program.with_value)
+            found += program.gradient(of_program, numbers, loss, given, read, len(names), learning=learning)
+        if ranks.size > 1:
+            gradients = [program.gradient_flat for program in self._programs]
+            sizes = [len(found), *map(len, gradients)]
+            found, *sums = torch.split(ranks.sum(torch.cat([found, *gradients])), sizes)
+            for gradient, total in zip(gradients, sums, strict=True):
+                gradient.copy_(total)
+        return dict(zip(names, found.unbind(), strict=True))
+
+    def step(self, max_grad_norm: float) -> list[float]:
+        """Make an optimizer step; returns the gradient's norm of each group of parameters."""
+        self._steps += 1
+        groups = self._optimizer.param_groups
+        programs = [[each] for each in self._programs] if len(groups) > 1 else [self._programs]
+        norms = []
+        for group, of_group in zip(groups, programs, strict=True):
+            norms.append(math.hypot(*(program.norm() for program in of_group)))
+            scale = (group.get("max_grad_norm") or max_grad_norm) / (norms[-1] + 1e-6)
+            for program in of_group:
+                program.step(
+                    self._steps,
+                    float(group["lr"]),
+                    1.0 if scale >= 1 else scale,  # a NaN stays one
+                    group["betas"],
+                    group["eps"],
+                    group["weight_decay"],
+                )
+        return norms
+
+    def _moments(self, program: Program) -> Moments:
+        """The optimizer's moments of a program's parameters; zeros before its first step."""
+        state = self._optimizer.state
+        for parameter in program.parameters:
+            if not state[parameter]:
+                state[parameter] = {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                }
+        states = [state[parameter] for parameter in program.parameters]
+        return Moments([each["exp_avg"] for each in states], [each["exp_avg_sq"] for each in states])
+
+
+def check_choices(net: RogueNet, actions: Mapping[str, RaggedTensor]) -> None:
+    """Raise a ValueError where an action is no choice of its space."""
+    for name, space in net.action_space.items():
+        values = actions[name].values
+        if space.discrete and not isinstance(space, SelectEntityActionSpace) and len(values):
+            low, high = (int(each) for each in values.aminmax())
+            count = len(space.choices)  # type: ignore[attr-defined]
+            if low < 0 or high >= count:
+                raise ValueError(f"action {name!r} is {low if low < 0 else high}; choices are 0 to {count - 1}")
+
+
+# --- PPO
 
 
 @dataclass(frozen=True)
@@ -56,66 +214,29 @@ class FrameNumbers:
         return [replace(self, frames=part) for part in torch.split(self.frames, list(sizes))]
 
 
-def check_choices(net: RogueNet, samples: Samples) -> None:
-    """Raise a ValueError where an action of the samples is no choice of its space."""
-    for name, space in net.action_space.items():
-        if not isinstance(space, SelectEntityActionSpace) and len(values := samples.actions[name].values):
-            low, high = (int(each) for each in values.aminmax())
-            count = len(space.choices)  # type: ignore[attr-defined]
-            if low < 0 or high >= count:
-                raise ValueError(f"action {name!r} is {low if low < 0 else high}; choices are 0 to {count - 1}")
-
-
-class CompiledLearning:
-    """A program for each network, and the optimizer's moments.
+class CompiledPPO:
+    """PPO's optimizer steps.
 
     Args:
         model: policy and value function.
-        optimizer: AdamW, with a group of parameters for each network.
+        optimizer: see `CompiledSteps`.
+        teacher: that the policy stays close to; None: there is none.
     """
 
-    def __init__(self, model: ActorCritic, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer, self._head = model, optimizer, model.value_head
-        self._programs = self._make_programs()
+    def __init__(
+        self, model: ActorCritic, optimizer: torch.optim.Optimizer, teacher: TeacherLoss | None = None
+    ) -> None:
+        self.steps, self._teacher = CompiledSteps(model, optimizer), teacher
         self._loss = entry(compiled_loss.ppo)
-        self._columns: list[Columns] = []
-        self._steps = 0  # of the optimizer, until now
-
-    def _make_programs(self) -> list[Program]:
-        policy, value_net = self._model.policy, self._model.value_net
-        if value_net is None:
-            return [Program(policy)]
-        return [Program(policy, with_value=False), Program(value_net, with_actions=False)]
-
-    def can_learn(self) -> bool:
-        """Whether all parameters have made the same number of steps, as all do but those that a checkpoint did not have."""
-        if not all(program.is_current() for program in self._programs):
-            self._programs = self._make_programs()
-        state = self._optimizer.state
-        parameters = [parameter for program in self._programs for parameter in program.parameters]
-        return len({int(state[each]["step"]) if state[each] else 0 for each in parameters}) == 1
 
     @contextmanager
-    def update(self, samples: Samples) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
-        """Hold parameters and moments in the programs, and bring them back to the modules in the end."""
-        moments = [self._moments(program) for program in self._programs]
-        for program, held in zip(self._programs, moments, strict=True):
-            program.load(held)
-        log_probs = {name: ragged.values for name, ragged in samples.log_probs.items()}
-        with torch.no_grad():
-            self._columns = [each.columns(samples.obs, samples.actions, log_probs) for each in self._programs]
-        check_choices(self._model.policy, samples)
-        state = self._optimizer.state
-        steps = [state[parameter]["step"] for program in self._programs for parameter in program.parameters]
-        self._steps = int(steps[0])
-        try:
+    def update(self, samples: Samples, settings: PPOSettings) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
+        """Hold the samples of an update, see `CompiledSteps.frames`."""
+        taught = None
+        if self._teacher is not None and settings.teacher_kl != 0:
+            taught = self._teacher.logits(samples.obs)
+        with self.steps.frames(samples.obs, samples.actions, samples.log_probs, taught):
             yield FrameNumbers(samples, torch.arange(len(samples)))
-        finally:
-            for program, held in zip(self._programs, moments, strict=True):
-                program.store(held)
-            for step in steps:
-                step.fill_(self._steps)
-            self._columns = []
 
     def learn(
         self,
@@ -129,57 +250,22 @@ class CompiledLearning:
     ) -> Stats:
         """See `enn_ppo.ppo.learn_minibatch`; the network and the loss are those of the programs."""
         samples, frames = minibatch.samples, minibatch.frames
-        num_actors = torch.from_numpy(self._columns[0].num_actors).index_select(0, frames)
+        num_actors = torch.from_numpy(self.steps.num_actors).index_select(0, frames)
         weighed = weigh(samples.advantages.index_select(0, frames), num_actors, settings, ranks)
-        columns = torch.stack(
-            [
-                weighed["advantages"],
-                weighed["weights"],
-                samples.values.index_select(0, frames),
-                samples.returns.index_select(0, frames),
-                weighed["frame_weights"],
-            ]
-        )
-        found = torch.zeros(len(STATS))
-        for program, of_program in zip(self._programs, self._columns, strict=True):
-            numbers = frames.numpy()
-            threads = int(min(torch.get_num_threads(), of_program.lengths[numbers].sum() // TOKENS_OF_A_THREAD))
-            given = compiled_loss.settings_of(settings, float(self._head.deviation), has_value=program.with_value)
-            found += program.gradient(
-                of_program, numbers, self._loss, given, columns.numpy(), len(STATS), max(1, threads)
-            )
-        if ranks.size > 1:
-            gradients = [program.gradient_flat for program in self._programs]
-            sizes = [len(found), *map(len, gradients)]
-            found, *sums = torch.split(ranks.sum(torch.cat([found, *gradients])), sizes)
-            for gradient, total in zip(gradients, sums, strict=True):
-                gradient.copy_(total)
-        stats = dict(zip(STATS, found.unbind(), strict=True))
-        self._steps += 1
-        names = ("grad_norm", "value_grad_norm")
-        for name, program, group in zip(names, self._programs, optimizer.param_groups, strict=False):
-            norm = program.norm()
-            stats[name] = torch.tensor(norm)
-            scale = (group.get("max_grad_norm") or optim.max_grad_norm) / (norm + 1e-6)
-            program.step(
-                self._steps,
-                float(group["lr"]),
-                1.0 if scale >= 1 else scale,  # a NaN stays one
-                group["betas"],
-                group["eps"],
-                group["weight_decay"],
-            )
-        return stats
+        columns = [
+            weighed["advantages"],
+            weighed["weights"],
+            samples.values.index_select(0, frames),
+            samples.returns.index_select(0, frames),
+            weighed["frame_weights"],
+        ]
 
-    def _moments(self, program: Program) -> Moments:
-        """The optimizer's moments of a program's parameters; zeros before its first step."""
-        state = self._optimizer.state
-        for parameter in program.parameters:
-            if not state[parameter]:
-                state[parameter] = {
-                    "step": torch.tensor(0.0),
-                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                }
-        states = [state[parameter] for parameter in program.parameters]
-        return Moments([each["exp_avg"] for each in states], [each["exp_avg_sq"] for each in states])
+        def given(deviation: float, has_value: bool) -> NDArray[np.float32]:
+            return compiled_loss.settings_of(settings, deviation, has_value=has_value)
+
+        stats = self.steps.gradient(frames, self._loss, given, columns, compiled_loss.STATS, ranks)
+        if self._teacher is None:
+            del stats["teacher_kl"]
+        norms = self.steps.step(optim.max_grad_norm)
+        named = zip(("grad_norm", "value_grad_norm"), norms, strict=False)
+        return stats | {name: torch.tensor(norm) for name, norm in named}

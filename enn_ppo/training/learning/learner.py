@@ -24,7 +24,7 @@ from enn_ppo.training.learning.graphs.support import uses_graphs
 from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.optimizer import make_optimizer, plain_state, set_learning_rates
 from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
-from enn_ppo.training.learning.teacher import load_teacher
+from enn_ppo.training.learning.teacher import TeacherLoss, load_teacher
 from enn_ppo.training.learning.vtrace import n_step, recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -33,11 +33,10 @@ from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.backend import check_backend
-from rogue_net.backend import why_not_compiled as why_net_not_compiled
+from rogue_net.backend import check_backend, say_once, why_not_compiled
 
 if TYPE_CHECKING:
-    from enn_ppo.training.learning.compiled import CompiledLearning
+    from enn_ppo.training.learning.compiled import CompiledPPO
 
 
 class Settings(NamedTuple):
@@ -140,13 +139,12 @@ class Learner:
         terms = terms_of(config, obs_space, action_space, device)
         self.loss: Loss = partial(ppo_loss, terms=terms)
         self._ppo_loss = self.loss  # that of the compiled step
-        self._compiled: CompiledLearning | None = None
-        if not self.uses_graphs and why_not_compiled(self.model, terms) is None:
-            from enn_ppo.training.learning.compiled import (
-                CompiledLearning,  # the compiler is needed by those who use it
-            )
+        self._compiled: CompiledPPO | None = None
+        if not self.uses_graphs and can_be_compiled(self.model, terms):
+            from enn_ppo.training.learning.compiled import CompiledPPO  # the compiler is needed by those who use it
 
-            self._compiled = CompiledLearning(self.model, self.optimizer)
+            teachers = [term for term in terms if isinstance(term, TeacherLoss)]
+            self._compiled = CompiledPPO(self.model, self.optimizer, *teachers)
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
 
@@ -172,8 +170,8 @@ class Learner:
         samples = Samples.of(rollout, advantages)
         learning = (self.config.optim, settings.ppo)
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "ranks": self.ranks}
-        if self._compiled and self.loss is self._ppo_loss and self._compiled.can_learn():
-            with self._compiled.update(samples) as frames_of:
+        if self._compiled and self.loss is self._ppo_loss and self._compiled.steps.can_learn():
+            with self._compiled.update(samples, settings.ppo) as frames_of:
                 learn = self._compiled.learn
                 stats = update(self.model, self.optimizer, frames_of, *learning, learn=learn, **options)
         else:
@@ -335,18 +333,22 @@ def terms_of(
     return terms
 
 
-def why_not_compiled(model: ActorCritic, terms: Sequence[Term]) -> str | None:
-    """The reason why optimizer steps go through torch; None if compiled programs make them."""
-    if terms:
-        return "further terms of the loss have no kernels"
+def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
+    """Whether compiled programs can make optimizer steps on a CPU. If not, a line says why once, unless PyTorch was asked for.
+
+    Args:
+        model: policy and value function.
+        terms: of the loss, in addition to PPO's; the teacher's has a kernel.
+    """
     nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
+    reasons = [why_not_compiled(net.config, next(net.parameters())) for net in nets]
+    reasons += [f"{type(term).__name__} has no kernel" for term in terms if not isinstance(term, TeacherLoss)]
     if not all(parameter.requires_grad for parameter in model.parameters()):
-        return "some parameters are frozen"
-    for net in nets:
-        reason = why_net_not_compiled(net.config, net.action_space, next(net.parameters()))
-        if reason is not None:
-            return reason
-    return None
+        reasons.append("some parameters are frozen")
+    found = [reason for reason in reasons if reason is not None]
+    if found and model.value_head.deviation.device.type == "cpu":
+        say_once(found[0])
+    return not found
 
 
 def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:

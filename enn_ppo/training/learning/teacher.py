@@ -16,7 +16,7 @@ from enn_ppo.settings.learning import PPOSettings
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
-from rogue_net import Evaluation, RogueNet
+from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet
 
 
 class TeacherLoss:
@@ -34,13 +34,17 @@ class TeacherLoss:
         kl = new.values.new_zeros(())
         if settings.teacher_kl == 0:
             return kl, {"teacher_kl": kl}
-        taught = self._teacher.act(batch.obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
-        assert taught is not None
-        for name, logits in taught.items():
+        for name, logits in self.logits(batch.obs).items():
             divergence = choices_kl if self._teacher.action_space[name].discrete else numbers_kl
             rows = spread(batch.weights, logits)
             kl = kl + divergence(new.logits[name].view_as(logits.values), logits.values, rows)
         return settings.teacher_kl * kl, {"teacher_kl": kl}
+
+    def logits(self, obs: ObsBatch) -> dict[str, RaggedTensor]:
+        """What the teacher would draw from in these frames, see `ActResult.logits`."""
+        logits = self._teacher.act(obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
+        assert logits is not None
+        return logits
 
 
 def load_teacher(

@@ -21,15 +21,14 @@ a multiple of 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, kernel, value
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
-from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
+from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores
 from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store
 
 TILE = 16  # queries; even
@@ -53,20 +52,6 @@ class Shape(NamedTuple):
         return Shape(Const(LANES), Const(head_width), Const(part))
 
 
-class Kernels(NamedTuple):
-    """The kernels for one shape of heads."""
-
-    attend: Callable[..., None]
-    attend_backward: Callable[..., None]
-
-    @staticmethod
-    @cache
-    def of(head_width: int) -> Kernels:
-        """For heads of K features."""
-        _, *shape = Shape.of(head_width)
-        return Kernels(bind(forward, *shape), bind(backward, *shape))
-
-
 class Scratch(NamedTuple):
     """Memory that the kernels need for themselves, for one head of a frame."""
 
@@ -78,20 +63,9 @@ class Scratch(NamedTuple):
     penalty: Floats  # (room,) what is added to the scores of visible queries
 
 
-class OwnScratch:
-    """Scratch of one thread.
-
-    Args:
-        head_width: K.
-        max_length: tokens of the longest frame.
-    """
-
-    def __init__(self, head_width: int, max_length: int) -> None:
-        room = rounded(max_length)
-        sizes = [room * head_width, room * head_width, TILE * room, TILE * room, room]
-        self._held = np.empty(sum(sizes), np.float32)
-        parts: list[Any] = [address(part) for part in np.split(self._held, np.cumsum(sizes[:-1]))]
-        self.addresses = Scratch(room, *parts)
+def scratch_sizes(head_width: int, room: int) -> list[int]:
+    """The sizes of the arrays of `Scratch`."""
+    return [room * head_width, room * head_width, TILE * room, TILE * room, room]
 
 
 class Head(NamedTuple):

@@ -14,6 +14,7 @@ Nothing checks that the arguments are those of the kernel at the address.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from numba import types
@@ -21,6 +22,7 @@ from numba import types
 from rogue_net.kernels.cpu.compiling import Const, Flags, Floats, Ints, argument_type, intrinsic, signature
 
 
+@cache
 def entry(compiled: Any, *consts: Const) -> int:
     """The address of a kernel compiled for these `Const`s. It takes the other arguments, and is valid as long as the process."""
     types_of_arguments = signature(compiled, *consts)

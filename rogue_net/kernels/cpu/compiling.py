@@ -98,6 +98,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+@cache
 def bind(compiled: Any, *consts: Const) -> Callable[..., None]:
     """A kernel compiled for these `Const`s, to be called with the rest of its arguments, addresses for pointers."""
     return partial(compiled.compile(signature(compiled, *consts)), *consts)
@@ -113,7 +114,7 @@ def signature(compiled: Any, *consts: Const) -> tuple[Any, ...]:
 
 def address(tensor: Tensor | NDArray[Any]) -> int:
     """Where the numbers of a contiguous tensor or array begin."""
-    return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.ctypes.data
+    return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.__array_interface__["data"][0]
 
 
 # --- Numbers that the compiler knows

@@ -1,61 +1,104 @@
-"""Memory of the fused transformer, used again and again.
-
-The system hands out fresh memory page by page, which takes longer than much of what is done with it.
-"""
+"""The memory of a thread: room for a tile, which grows with the frames that it meets."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from itertools import pairwise
+from typing import Any
 
-import torch
+import numpy as np
 
-T = TypeVar("T")
-
-
-class Lease(Generic[T]):
-    """Something taken from a pool, given back when nobody holds the lease any more: an autograd graph keeps it alive."""
-
-    def __init__(self, pool: Pool[T], key: object, size: int, memory: T) -> None:
-        self.memory = memory
-        self._pool, self._key, self._size = pool, key, size
-
-    def __del__(self) -> None:
-        self._pool.give_back(self._key, self._size, self.memory)
+from rogue_net.kernels.cpu import attention, relative_attention, tables
+from rogue_net.kernels.cpu.compiling import address
+from rogue_net.kernels.cpu.dense import ROWS
+from rogue_net.kernels.cpu.relative_terms import Places, Scheme
+from rogue_net.kernels.cpu.scores import rounded
+from rogue_net.kernels.cpu.simd import LANES
 
 
-class Pool(Generic[T]):
-    """Memory of different kinds (keys) and sizes. Safe among threads.
+def padded(size: int, multiple: int) -> int:
+    """`size` rounded up to a multiple."""
+    return -(-size // multiple) * multiple
+
+
+def usual_room(width: int) -> int:
+    """Tokens of a tile whose numbers stay in a core's cache."""
+    return 128 if width <= 32 else 96 if width <= 64 else 64
+
+
+class TileMemory:
+    """The memory of one thread.
 
     Args:
-        make: makes memory of a kind and size.
+        net: what the network's `tables.Net` has, but for addresses.
+        inputs: of the widest linear layer of the embedding.
+        keys: width of the widest query of a select-entity action.
     """
 
-    SPARE = 3  # of a kind, kept while nobody uses them
+    def __init__(self, net: dict[str, Any], inputs: int, keys: int) -> None:
+        self._net, self._inputs, self._keys = net, inputs, keys
+        self._shape = (0, 0, 0, 0)
 
-    def __init__(self, make: Callable[..., T]) -> None:
-        self._make = make
-        self._free: dict[object, list[tuple[int, T]]] = {}
-        # Reentrant: the garbage collector may end a lease at any line, those that hold the lock included.
-        self._lock = threading.RLock()
+    def of(self, room: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
+        """A tile for `room` tokens and so many logits of all actions, types and actions."""
+        shape = (room, logits, num_types, num_actions)
+        if any(mine < asked for mine, asked in zip(self._shape, shape, strict=True)):
+            self._shape = tuple(max(pair) for pair in zip(self._shape, shape, strict=True))  # type: ignore[assignment]
+            self._make(*self._shape)
+        # the logits of this batch have places for so many tokens
+        return self._tile if self._tile.room == room else self._tile._replace(room=room)
 
-    def take(self, key: tuple[int, ...], size: int) -> Lease[T]:
-        """Memory of a kind for at least `size` tokens; a larger one is made where none is free."""
-        with self._lock:
-            free = self._free.setdefault(key, [])
-            fitting = [position for position, (room, _) in enumerate(free) if room >= size]
-            if fitting:
-                room, memory = free.pop(fitting[-1])
-                return Lease(self, key, room, memory)
-            free.clear()  # sizes grow: what is too small now stays so
-        room = size + size // 4
-        with torch.inference_mode(False):  # others could not write to what is made in that mode
-            return Lease(self, key, room, self._make(room, *key))
-
-    def give_back(self, key: object, size: int, memory: T) -> None:
-        """Keep memory for the next one who asks."""
-        with self._lock:
-            free = self._free.setdefault(key, [])
-            if len(free) < self.SPARE:
-                free.append((size, memory))
+    def _make(self, room: int, logits: int, num_types: int, num_actions: int) -> None:
+        width, head_width, mixing = (self._net[name] for name in ("width", "head_width", "mixing"))
+        scheme: Scheme = self._net["scheme"]
+        keys, actors = self._keys, room * max(num_actions, 1)
+        more = tables.numbers_of_mixing(mixing, width, head_width)
+        saved = self._net["num_blocks"] * room * tables.saved_floats(width, self._net["num_heads"], more)
+        floats = {
+            "x": room * width, "tokens": room * width, "dqkv": room * 3 * width, "dhidden": room * 4 * width,
+            "dgate": room * head_width, "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * self._inputs,
+            "hidden": (room + ROWS) * width, "normalized": room * width, "inverse_std": room, "log_probs": actors,
+            "old_log_probs": actors, "entropies": actors, "divergences": actors, "dlog_probs": actors,
+            "dentropies": actors, "ddivergences": actors, "logits": logits + room * 8, "rows": room * max(width, keys),
+            "queries": room * keys, "keys": (room + ROWS) * keys, "dkeys": (room + ROWS) * keys, "means": room * width,
+            "values": room, "dvalues": room,
+        }  # fmt: skip
+        ints = {
+            "offsets": room + 2, "next": room + 1, "places": room, "sources": room, "type_rows": num_types + 1,
+            "actor_tokens": actors, "actor_frames": actors, "actor_sources": actors,
+            "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
+        }  # fmt: skip
+        keys_at_once = rounded(room)
+        of_attention = attention.scratch_sizes(head_width, keys_at_once)
+        is_relative = mixing == tables.RELATIVE
+        terms = max(scheme.key_terms, scheme.value_terms)
+        of_relative = relative_attention.scratch_sizes(scheme.dimensions, terms, head_width, keys_at_once)
+        places_room = room + LANES
+        of_places = [scheme.dimensions * places_room, 2 * room, room, places_room]
+        sizes = [*floats.values(), *of_attention, *(of_relative + of_places if is_relative else [])]
+        starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
+        self._floats = np.zeros(starts[-1], np.float32)
+        self._ints = np.zeros(sum(ints.values()) + 2 * room, np.int64)
+        self._visible = np.ones(room, np.bool_)
+        base: int = address(self._floats)
+        places: list[Any] = [base + 4 * start for start in starts[:-1]]
+        named = dict(zip(floats, places, strict=False))
+        rest = places[len(floats) :]
+        own, rest = rest[: len(of_attention)], rest[len(of_attention) :]
+        int_starts = np.cumsum([0, *ints.values(), room, room]).tolist()
+        int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
+        if is_relative:
+            related = relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)])
+            entities = Places(places_room, *rest[len(of_relative) :], *int_places[-2:])
+        else:
+            related = relative_attention.Scratch(*[0] * len(relative_attention.Scratch._fields))  # type: ignore[arg-type]
+            entities = Places(*[0] * len(Places._fields))  # type: ignore[arg-type]
+        visible: Any = address(self._visible)
+        self._tile = tables.Tile(
+            room=room,
+            visible=visible,
+            attention=attention.Scratch(keys_at_once, *own),
+            relative=related,
+            entities=entities,
+            **named,
+            **dict(zip(ints, int_places, strict=False)),
+        )

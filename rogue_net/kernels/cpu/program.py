@@ -1,23 +1,21 @@
-"""A network as a program: tables and flat memory for the kernels of `tile`, and gradients and optimizer steps made with them.
+"""A network as a program: tables and flat memory for the kernels of `tile`, and actions, gradients and optimizer steps by them.
 
-    program = Program(net)
-    program.load()                                            # parameters of the modules
-    columns = program.columns(obs, actions, log_probs)        # all frames of a rollout
-    stats = program.gradient(columns, frames, loss, ...)      # of a minibatch
-    program.step(...)                                         # AdamW
-    program.store()
+program = Program(net)
+acted = program.act(obs, keys)
 
-Linear layers are kept as the products want them: (in, out) and (out, in), padded to multiples of 4 inputs and 8 outputs, with the
-scale g and shift s of a LayerNorm before folded in, W (g n + s) + b = W' n + b' with W' = W diag(g), b' = b + W s; and back
-
-    dW = dW' diag(g) + db' sᵀ,   db = db',   dg = diag(Wᵀ dW'),   ds = Wᵀ db'
+program.load(moments)                                     # parameters of the modules, moments of the optimizer
+columns = program.columns(obs, actions, log_probs)        # all frames of a rollout
+stats = program.gradient(columns, frames, loss, ...)      # of a minibatch
+program.step(...)                                         # AdamW
+program.store(moments)
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -26,186 +24,81 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.heads import CategoricalHead, SelectEntityHead
-from rogue_net.kernels.cpu import attention, elementwise, tile
+from rogue_net.heads import CategoricalHead, ContinuousHead, SelectEntityHead
+from rogue_net.kernels.cpu import (
+    attention,
+    blocks,
+    categorical,
+    continuous,
+    decide,
+    elementwise,
+    embed,
+    flat,
+    gates,
+    relative_attention,
+    select_entity,
+    tables,
+    tile,
+)
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, address, bind, kernel
+from rogue_net.kernels.cpu.columns import ActionPlan, Columns, TypePlan, columns_of
+from rogue_net.kernels.cpu.compiling import Const, address, bind
 from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
 from rogue_net.kernels.cpu.inputs import Inputs
-from rogue_net.kernels.cpu.parts import PART
-from rogue_net.kernels.cpu.scores import rounded
-from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
+from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
+from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, Scheme, scheme_of
+from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, POOLING, RELATIVE
 from rogue_net.kernels.cpu.threads import run_parts
-from rogue_net.kernels.cpu.tile import (
-    ACTION_COLUMNS,
-    CATEGORICAL,
-    CATEGORY_COLUMNS,
-    LINEAR_COLUMNS,
-    SELECT_ENTITY,
-    TYPE_COLUMNS,
-)
-from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
+from rogue_net.transformer import Block
 
 if TYPE_CHECKING:
     from rogue_net.rogue_net import RogueNet
 
-SIXTEEN = Const(16)
-
-# --- Weights
-
-#: For each linear layer: places of weight, bias, scale and shift (-1: none) in `parameters`, inputs and outputs; then places in
-#: `weights`, of the bias there, and in `turned` (-1: not needed), and the padded number of outputs.
-_FOLD_COLUMNS = 10
-
-
-@kernel
-def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, turned: Floats) -> None:
-    """Write the linear layers as the products want them."""
-    for number in range(count):
-        at = number * 10
-        weight, bias, scale, shift = table[at], table[at + 1], table[at + 2], table[at + 3]
-        inputs, outputs, to, to_bias = table[at + 4], table[at + 5], table[at + 6], table[at + 7]
-        to_turned, padded = table[at + 8], table[at + 9]
-        for o in range(outputs):
-            constant = parameters[bias + o]
-            for i in range(inputs):
-                w = parameters[weight + o * inputs + i]
-                if scale >= 0:
-                    constant += w * parameters[shift + i]
-                    w *= parameters[scale + i]
-                weights[to + i * padded + o] = w
-                if to_turned >= 0:
-                    turned[to_turned + o * inputs + i] = w
-            weights[to_bias + o] = constant
-
-
-@kernel
-def unfold(count: Count, table: Ints, parameters: Floats, gradient: Floats, dparameters: Floats) -> None:
-    """Write the gradients of weights and biases, and add those of LayerNorms to `dparameters`."""
-    for number in range(count):
-        at = number * 10
-        weight, bias, scale, shift = table[at], table[at + 1], table[at + 2], table[at + 3]
-        inputs, outputs, to, to_bias, padded = table[at + 4], table[at + 5], table[at + 6], table[at + 7], table[at + 9]
-        for o in range(outputs):
-            dconstant = gradient[to_bias + o]
-            dparameters[bias + o] = dconstant
-            for i in range(inputs):
-                dw = gradient[to + i * padded + o]
-                if scale >= 0:
-                    w = parameters[weight + o * inputs + i]
-                    dparameters[scale + i] += w * dw
-                    dparameters[shift + i] += w * dconstant
-                    dw = dw * parameters[scale + i] + dconstant * parameters[shift + i]
-                dparameters[weight + o * inputs + i] = dw
-
-
-@kernel
-def add_up(others: Count, size: Count, stride: Count, gradients: Floats) -> None:
-    """Add the gradients of the other threads to those of the first, in their order."""
-    for number in range(1, others + 1):
-        for at in range(0, size, 8):
-            total_of_both = load(EIGHT, gradients, at) + load(EIGHT, gradients, number * stride + at)
-            store(gradients, at, total_of_both)
-
-
-EIGHT = Const(8)
-
-
-@kernel
-def squares(count: Count, numbers: Floats, result: Floats) -> None:
-    """Sum of squares of `count` numbers, a multiple of 8."""
-    sums = spread(EIGHT, np.float32(0))
-    for at in range(0, count, 8):
-        sums = fma(load(EIGHT, numbers, at), load(EIGHT, numbers, at), sums)
-    result[0] = total(sums)
-
-
-class Adam(NamedTuple):
-    """An AdamW step."""
-
-    scale: Number  # of the gradient, so that its norm is not too large
-    rate: Number  # learning rate / (1 - beta1^t)
-    keep: Number  # 1 - learning rate * weight decay
-    beta1: Number
-    beta2: Number
-    correction: Number  # 1 / sqrt(1 - beta2^t)
-    epsilon: Number
-
-
-@kernel
-def adam(count: Count, parameters: Floats, gradient: Floats, first: Floats, second: Floats, how: Adam) -> None:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2) of `count` parameters, a multiple of 8."""
-    for at in range(0, count, 8):
-        g = load(EIGHT, gradient, at) * how.scale
-        m = load(EIGHT, first, at) * how.beta1 + g * (np.float32(1) - how.beta1)
-        v = load(EIGHT, second, at) * how.beta2 + g * g * (np.float32(1) - how.beta2)
-        store(first, at, m)
-        store(second, at, v)
-        step = m / (square_root(v) * how.correction + how.epsilon)
-        store(parameters, at, load(EIGHT, parameters, at) * how.keep - step * how.rate)
-
-
-class Kernels(NamedTuple):
-    """What is called from Python."""
-
-    act: Callable[..., None]
-    learn: Callable[..., None]
-    fold: Callable[..., None]
-    unfold: Callable[..., None]
-    add_up: Callable[..., None]
-    squares: Callable[..., None]
-    adam: Callable[..., None]
-
-    @staticmethod
-    @cache
-    def all() -> Kernels:
-        """Compiled, or loaded from the cache on disk."""
-        return Kernels(*(bind(each) for each in (tile.act, tile.learn, fold, unfold, add_up, squares, adam)))
+EIGHT, SIXTEEN = Const(8), Const(16)
+TOKENS_OF_A_THREAD = 256  # that are worth another thread
 
 
 @cache
-def tile_kernels(width: int, head_width: int) -> tile.Kernels:
-    """The kernels of a tile for tokens of `width` features and heads of `head_width`."""
+def tile_kernels(width: int, head_width: int, mixing: int) -> tables.Kernels:
+    """The kernels of a tile for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
     lanes = SIXTEEN if width % 16 == 0 else EIGHT
     token, hidden = elementwise.Shape.of(width), elementwise.Shape.of(4 * width)
-    _, *head = attention.Shape.of(head_width)
-    return tile.Kernels(
+    head, gate = attention.Shape.of(head_width), elementwise.Shape.of(head_width)
+    made = tables.Kernels(*[0] * len(tables.Kernels._fields))._replace(
         product=entry(product, SIXTEEN),
         outer=entry(outer, SIXTEEN),
         normalize=entry(elementwise.normalize, *token),
         normalize_backward=entry(elementwise.normalize_backward, *token),
         gelu=entry(elementwise.gelu, *hidden),
         gelu_backward=entry(elementwise.gelu_backward, *hidden),
-        attend=entry(attention.forward, *head),
-        attend_backward=entry(attention.backward, *head),
-        embed=entry(tile.embed, lanes),
-        embed_backward=entry(tile.embed_backward, lanes),
-        transform=entry(tile.transform, lanes),
-        transform_backward=entry(tile.transform_backward, lanes),
-        decide=entry(tile.decide, lanes),
-        decide_backward=entry(tile.decide_backward, lanes),
+        embed=entry(embed.embed, lanes),
+        embed_backward=entry(embed.embed_backward, lanes),
+        transform=entry(blocks.transform, lanes),
+        transform_backward=entry(blocks.transform_backward, lanes),
+        decide=entry(decide.decide, lanes),
+        decide_backward=entry(decide.decide_backward, lanes),
+    )
+    if mixing == ATTENTION:
+        return made._replace(
+            attend=entry(attention.forward, *head[1:]), attend_backward=entry(attention.backward, *head[1:])
+        )
+    if mixing == POOLING:
+        return made._replace(pool=entry(blocks.pool, lanes), pool_backward=entry(blocks.pool_backward, lanes))
+    return made._replace(
+        relate=entry(relative_attention.forward, *head),
+        relate_backward=entry(relative_attention.backward, *head),
+        open_gates=entry(gates.open_gates, *gate),
+        close_gates=entry(elementwise.gelu_backward, *gate),
     )
 
 
-# --- A network
-
-
-class Columns(NamedTuple):
-    """The frames of a rollout, as the kernels read them."""
-
-    types: NDArray[np.int64]
-    actions: NDArray[np.int64]
-    lengths: NDArray[np.int64]  # (B) tokens of every frame
-    sizes: NDArray[
-        np.int64
-    ]  # (B) what a frame takes of a tile: the largest number of its tokens, actors, actees, and 1
-    num_actors: NDArray[np.int64]  # (B) of all actions
-    hides: bool
-    pairs: int  # most actor-choice pairs of a frame for each unit of its size
-    held: list[Any]  # owners of the memory
+@cache
+def head_kernels(kind: Any, width: int) -> list[int]:
+    """The kernels of a kind of action, a module of this folder: `decide` and `decide_backward`."""
+    lanes = SIXTEEN if width % 16 == 0 else EIGHT
+    return [entry(kind.decide, lanes), entry(kind.decide_backward, lanes)]
 
 
 class Moments(NamedTuple):
@@ -227,116 +120,220 @@ class Program:
     """A network, its flat parameters, and the moments of their optimizer.
 
     Args:
-        net: on the CPU, in float32; see `why_not_compiled`.
+        net: on the CPU, in float32; see `rogue_net.backend.why_not_compiled`.
         with_value: whether its value is used.
         with_actions: whether its heads are.
     """
 
     def __init__(self, net: RogueNet, *, with_value: bool = True, with_actions: bool = True) -> None:
         self.net, self.with_value, self.with_actions = net, with_value, with_actions
-        parts = [
-            net.embedding,
-            net.transformer,
-            *([net.heads] if with_actions else []),
-            *([net.value_head] if with_value else []),
-        ]
+        parts: list[nn.Module] = [net.embedding, net.transformer]
+        parts += [net.heads] if with_actions else []
+        parts += [net.value_head] if with_value else []
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         sizes = [each.numel() for each in self.parameters]
         starts = np.cumsum([0, *sizes]).tolist()
         self._places = {id(each): start for each, start in zip(self.parameters, starts, strict=False)}
         self._sizes, self.count = sizes, starts[-1]
-        room = _padded(self.count, 8)
+        room = padded(self.count, 8)
         self.flat, self.first, self.second, self.gradient_flat = (torch.zeros(room) for _ in range(4))
-        self._linears: list[list[int]] = []
-        self._folds: list[list[int]] = []
-        self._weights_size = self._turned_size = 0
-        self._describe()
-        self.width = net.config.d_model
-        self._kernels = tile_kernels(self.width, self.width // net.config.n_head)
-        self.weights, self.turned = torch.zeros(self._weights_size), torch.zeros(max(self._turned_size, 8))
-        self._gradients = torch.zeros(1, self._gradient_size)
-        self._linear_table = np.array(self._linears, np.int64).reshape(-1, LINEAR_COLUMNS)
-        self._fold_table = np.array(self._folds, np.int64).reshape(-1, _FOLD_COLUMNS)
-        self._category_table = np.array(self._categories, np.int64).reshape(-1, CATEGORY_COLUMNS)
-        self._local = local()  # of each thread that acts its own tiles
-        self._memory: list[int] = []  # addresses of the parameters
-        self._current: list[Tensor] = []  # the parameters, flat
-        self._shares_memory = False  # whether these change with the parameters
         modules = [module for part in parts for module in part.modules()]
         #: Where the modules keep the parameters: a module may get another one in the place of one.
         self._owners = [
             (each._parameters, name, each._parameters[name]) for each in modules for name in each._parameters
         ]
+        self._linears: list[list[int]] = []
+        self._folds: list[list[int]] = []
+        self._weights_size = self._turned_size = 0
+        self._held: list[Any] = []  # owners of memory that tables point to
+        self._net_fields: dict[str, Any] = {}
+        self._describe()
+        self.weights, self.turned = torch.zeros(self._weights_size), torch.zeros(max(self._turned_size, 8))
+        self._gradients = torch.zeros(1, self._gradient_size)
+        self._local = local()  # of each thread that acts its own tiles
+        self._memory: list[int] = []  # addresses of the parameters
+        self._current: list[Tensor] = []  # the parameters, flat
+        self._shares_memory = False  # whether these change with the parameters
         self._compared = torch.zeros(self.count)
-        named = zip(net.embedding.types, net.embedding.entities, strict=True)
-        self._inputs = {name: Inputs(cast(Any, entity)) for name, entity in named if cast(Any, entity).num_features}
 
     # - What is where
 
     def _describe(self) -> None:
-        """Give everything its place."""
+        """Find a place for every layer, and fill the tables of the network."""
         net: Any = self.net  # whose modules a type checker knows as modules only
-        # entity type -> number of its linear layer, of its first category; places of scale, shift, vector
-        self._types: dict[str, list[int]] = {}
-        self._categories: list[list[int]] = []
-        direct: list[nn.Parameter] = []  # parameters whose gradients stand behind those of linear layers, as they are
-        for name, entity in zip(net.embedding.types, net.embedding.entities, strict=True):
-            if entity.num_features == 0:
-                direct.append(entity.vector)
-                self._types[name] = [-1, 0, -1, -1, self._at(entity.vector)]
-                continue
-            linear, finish = entity.layers
-            layer = -1 if linear is None else self._add_linear(linear)
-            self._types[name] = [layer, len(self._categories), self._at(finish.weight), self._at(finish.bias), -1]
-            direct += [finish.weight, finish.bias, *entity.tables]
-            self._categories += [[self._at(table), self._at(table)] for table in entity.tables]
-        self.first_block = len(self._linears)
+        config = net.config
+        width, head_width = config.d_model, config.d_model // config.n_head
+        relative = net.transformer.relative_positions if config.n_layer else None
+        pools = config.pooling != "none"
+        mixing = RELATIVE if relative is not None else POOLING if pools else ATTENTION
+        direct: list[Tensor] = []  # parameters whose gradients stand behind those of linear layers, as they are
+        types = {
+            name: self._describe_type(entity, direct)
+            for name, entity in zip(net.embedding.types, net.embedding.entities, strict=True)
+        }
+        first_block = len(self._linears)
         for block in net.transformer.blocks:
-            norm2, up, _, down = block.mlp
-            self._add_linear(block.query_key_value, block.attention_norm)
-            self._add_linear(block.project)
-            self._add_linear(up, norm2)
-            self._add_linear(down)
-        self._heads: dict[
-            str, list[int]
-        ] = {}  # action -> kind, choices or K, first linear layer, place of nobody's key
-        for name, head in zip(net.action_space, net.heads, strict=True) if self.with_actions else ():
-            layer = len(self._linears)
-            if isinstance(head, CategoricalHead):
-                self._add_linear(head.project)
-                self._heads[name] = [CATEGORICAL, head.project.out_features, layer, -1]
-            else:
-                assert isinstance(head, SelectEntityHead)
-                self._add_linear(head.query)
-                self._add_linear(head.key)
-                nobody = -1 if head.nobody is None else self._at(head.nobody)
-                direct += [] if head.nobody is None else [head.nobody]
-                self._heads[name] = [SELECT_ENTITY, head.query.out_features, layer, nobody]
+            self._describe_block(block)
+        first_gate = len(self._linears)
+        if relative is not None and config.relpos.value_gate != "none":
+            for block in net.transformer.blocks:
+                self._add_linear(relative.gate_projection, block.attention_norm)
+        widest = max([8, *(each[tables.INPUTS] for each in self._linears[:first_block])])
+        named = list(zip(net.action_space, net.heads, strict=True)) if self.with_actions else []
+        self._actions = {name: self._describe_action(head, direct) for name, head in named}
+        selecting = [plan.row[tables.CHOICES] for plan in self._actions.values() if plan.discrete and not plan.choices]
+        key_table = self._weights_size
+        value_table = key_table + (self._describe_relative(relative) if relative is not None else 0)
         value = net.value_head.project
-        if self.with_value:
-            direct += [value.weight, value.bias]
+        direct += [value.weight, value.bias] if self.with_value else []
         # gradients: of linear layers, where `weights` has them, then of the others
-        self._direct: dict[int, int] = {}  # place in `flat` -> place in the gradient
-        at = self._weights_size
+        at, self._direct = self._weights_size, {}
         for parameter in direct:
             self._direct[self._at(parameter)] = at
-            at += _padded(parameter.numel(), 16)
-        self._gradient_size = _padded(at, 16)
+            at += padded(parameter.numel(), 16)
+        self._gradient_size = padded(at, 16)
         self._direct_places = [
             (self._at(parameter), self._direct[self._at(parameter)], parameter.numel()) for parameter in direct
         ]
-        self._categories = [[table, self._direct[table]] for table, _ in self._categories]
+        # now that it is known where gradients are
+        for plan in self._actions.values():
+            plan.row[tables.DOWN] = self._direct.get(plan.row[tables.OWN], -1)
+        for row, _, _ in types.values():
+            for place, of_gradient in ((tables.SCALE, tables.DSCALE), (tables.SHIFT, tables.DSHIFT)):
+                row[of_gradient] = self._direct.get(row[place], -1)
+            row[tables.DVECTOR] = self._direct.get(row[tables.VECTOR], -1)
+        self._types: dict[str, TypePlan] = types
+        tables_of_categories = [
+            self._at(table) for entity in net.embedding.entities if entity.num_features for table in entity.tables
+        ]
+        categories = np.array([[place, self._direct[place]] for place in tables_of_categories], np.int64).reshape(-1, 2)
+        linears = np.array(self._linears, np.int64).reshape(-1, LINEAR_COLUMNS)
+        self._fold_table = np.array(self._folds, np.int64).reshape(-1, flat.FOLD_COLUMNS)
+        self._held += [categories, linears]
+        weight, bias = (self._at(value.weight), self._at(value.bias)) if self.with_value else (0, 0)
+        self._net_fields = {
+            "width": width,
+            "num_heads": config.n_head,
+            "head_width": head_width,
+            "num_blocks": config.n_layer,
+            "has_value": self.with_value,
+            "mixing": mixing,
+            "pools_mean": pools and "mean" in config.pooling,
+            "pools_max": pools and "max" in config.pooling,
+            "gate_kind": gates.KINDS.get(config.relpos.value_gate, -1) if relative is not None else -1,
+            "first_block": first_block,
+            "first_gate": first_gate,
+            "key_table": key_table,
+            "value_table": value_table,
+            "value_weight": weight,
+            "value_bias": bias,
+            "dvalue_weight": self._direct.get(weight, 0),
+            "dvalue_bias": self._direct.get(bias, 0),
+            "linears": address(linears),
+            "categories": address(categories),
+            "scheme": self._scheme(self._held.append) if relative is not None else NO_SCHEME,
+        }
+        self._kernels = tile_kernels(width, head_width, mixing)
+        keys = max([8, *(padded(size, 8) for size in selecting)])
+        self._new_memory = partial(TileMemory, self._net_fields, widest, keys)
 
     def _at(self, parameter: Tensor) -> int:
         return int(self._places[id(parameter)])
 
+    def _describe_type(self, entity: Any, direct: list[Tensor]) -> TypePlan:
+        row = [0] * tables.TYPE_COLUMNS
+        row[tables.LINEAR] = row[tables.VECTOR] = -1
+        if entity.num_features == 0:
+            direct.append(entity.vector)
+            row[tables.VECTOR] = self._at(entity.vector)
+            return TypePlan(row, None, 0)
+        linear, finish = entity.layers
+        if linear is not None:
+            row[tables.LINEAR] = self._add_linear(linear)
+            row[tables.STRIDE] = self._linears[-1][tables.INPUTS]
+        row[tables.SCALE], row[tables.SHIFT] = self._at(finish.weight), self._at(finish.bias)
+        row[tables.CATEGORY], row[tables.NUM_IDS] = self._num_categories, len(entity.tables)
+        self._num_categories += len(entity.tables)
+        direct += [finish.weight, finish.bias, *entity.tables]
+        return TypePlan(row, Inputs(entity), row[tables.STRIDE])
+
+    _num_categories = 0
+
+    def _describe_block(self, block: Block) -> None:
+        norm2, up, _, down = list[Any](block.mlp)
+        mixes = (
+            [block.query_key_value, block.project] if block.pool is None else [block.pool.prepare, block.pool.project]
+        )
+        self._add_linear(mixes[0], block.attention_norm)
+        self._add_linear(mixes[1])
+        self._add_linear(up, norm2)
+        self._add_linear(down)
+
+    def _describe_action(self, head: Any, direct: list[Tensor]) -> ActionPlan:
+        row = [0] * tables.ACTION_COLUMNS
+        row[tables.OWN] = -1
+        row[tables.LAYER] = len(self._linears)
+        own: Tensor | None = None
+        kind: Any
+        if isinstance(head, CategoricalHead):
+            kind, choices = categorical, head.project.out_features
+            self._add_linear(head.project)
+            row[tables.CHOICES] = choices
+        elif isinstance(head, SelectEntityHead):
+            kind, choices, own = select_entity, 0, head.nobody
+            self._add_linear(head.query)
+            self._add_linear(head.key)
+            row[tables.CHOICES] = head.query.out_features
+        else:
+            assert isinstance(head, ContinuousHead)
+            kind, choices, own = continuous, head.project.out_features, head.log_std
+            self._add_linear(head.project)
+            row[tables.CHOICES] = choices
+            bounds = continuous.bounds_table(head.bounds)
+            self._held.append(bounds)
+            row[tables.BOUNDS] = address(bounds)
+        if own is not None:
+            direct.append(own)
+            row[tables.OWN] = self._at(own)
+        row[tables.DECIDE], row[tables.DECIDE_BACKWARD] = head_kernels(kind, self.net.config.d_model)
+        return ActionPlan(row, choices, kind is not continuous)
+
+    def _describe_relative(self, relative: Any) -> int:
+        """Find places for the tables of relative positions; returns the size of that of keys."""
+        numbered = copy.deepcopy(relative).double()  # whose parameters are their own places
+        for own, numbers in zip(relative.parameters(), numbered.parameters(), strict=True):
+            numbers.data = torch.arange(own.numel(), dtype=torch.float64).view(own.shape) + self._at(own)
+        with torch.no_grad():
+            keys, values = numbered.tables()
+        self._relative = keys, values
+        sources = [keys.rows.flatten().long(), values.rows.flatten().long()]
+        room = padded(len(sources[0]), 16)
+        self._table_sources = sources
+        self._table_places = [self._weights_size, self._weights_size + room]
+        self._weights_size += room + padded(len(sources[1]), 16)
+        return room
+
+    _table_sources: list[Tensor] = []
+    _table_places: list[int] = []
+
+    def _scheme(self, hold: Callable[[Any], None]) -> Scheme:
+        def held(tensor: Tensor) -> int:
+            tensor = tensor.contiguous()
+            hold(tensor)
+            return tensor.data_ptr()
+
+        keys, values = self._relative
+        positions = self.net.transformer.relative_positions
+        assert positions is not None
+        return scheme_of(positions, (keys.terms, values.terms), held)
+
     def _add_linear(self, linear: nn.Linear, norm: nn.LayerNorm | None = None) -> int:
-        """Give a linear layer its places; returns its number."""
+        """Find the places of a linear layer; returns its number."""
         inputs, outputs = linear.in_features, linear.out_features
-        padded_in, padded_out = _padded(inputs, DEPTH), _padded(outputs, 8)
+        padded_in, padded_out = padded(inputs, DEPTH), padded(outputs, 8)
         weight = self._weights_size
         bias = weight + padded_in * padded_out
-        self._weights_size = _padded(bias + padded_out, 16)
+        self._weights_size = padded(bias + padded_out, 16)
         turned = -1
         if inputs % 8 == 0:
             turned = self._turned_size
@@ -370,114 +367,59 @@ class Program:
             torch._foreach_copy_(moments.first, self._parts(self.first))
             torch._foreach_copy_(moments.second, self._parts(self.second))
 
-    def _parts(self, flat: Tensor) -> list[Tensor]:
+    def _parts(self, numbers: Tensor) -> list[Tensor]:
         """The part of each parameter in a flat tensor."""
-        parts = flat[: self.count].split(self._sizes)
+        parts = numbers[: self.count].split(self._sizes)
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def fold(self) -> None:
         """Bring `weights` up to date with the flat parameters."""
-        Kernels.all().fold(
+        bind(flat.fold)(
             len(self._fold_table), address(self._fold_table), address(self.flat), address(self.weights),
             address(self.turned),
         )  # fmt: skip
+        for at, sources in zip(self._table_places, self._table_sources, strict=True):
+            self.weights[at : at + len(sources)] = self.flat[sources]
 
     # - Frames
 
-    def columns(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor], log_probs: Mapping[str, Tensor]) -> Columns:
-        """Frames as the kernels read them, with inputs as the linear layers want them.
-
-        Args:
-            obs: B frames.
-            actions: action -> what actors did, or memory for what they will do.
-            log_probs: action -> (A,) of what they did, or memory.
+    def columns(
+        self,
+        obs: ObsBatch,
+        actions: Mapping[str, RaggedTensor],
+        log_probs: Mapping[str, Tensor],
+        targets: Mapping[str, RaggedTensor] | None = None,
+    ) -> Columns:
+        """Frames as the kernels read them; see `columns_of`.
 
         Raises:
             ValueError: the batch does not fit the network.
         """
-        held: list[Any] = []
-
-        def at(array: Tensor | NDArray[Any]) -> int:
-            array = array.contiguous() if isinstance(array, Tensor) else array
-            held.append(array)
-            return address(array) if len(array) else 0
-
-        batch = self.net.translation(obs)
-        _check_batch(batch)
-        types = self._type_rows(batch, at)
-        lengths = np.zeros(len(batch), np.int64)
-        for ragged in batch.features.values():
-            lengths += np.diff(ragged.offsets.numpy())
-        sizes, num_actors, pairs = np.maximum(lengths, 1), np.zeros_like(lengths), 0
-        rows = []
-        for name, (kind, choices, layer, nobody) in self._heads.items():
-            row, mask = [0] * ACTION_COLUMNS, batch.action_masks[name]
-            acting = np.diff(mask.actors.offsets.numpy())
-            sizes, num_actors = np.maximum(sizes, acting), num_actors + acting
-            row[tile.KIND], row[tile.CHOICES], row[tile.LAYER] = kind, choices, layer
-            row[tile.ACTORS], row[tile.ACTOR_OFFSETS] = at(mask.actors.values), at(mask.actors.offsets)
-            row[tile.ACTIONS], row[tile.OLD_LOG_PROBS] = at(actions[name].values), at(log_probs[name])
-            row[tile.NOBODY] = row[tile.DNOBODY] = -1
-            _check_actors(name, mask.actors, lengths)
-            _check_rows(name, len(mask.actors.values), actions[name].values, log_probs[name])
-            if kind == CATEGORICAL:
-                assert isinstance(mask, CategoricalMask), name
-                if mask.mask is not None:
-                    _check_type(name, mask.mask, torch.bool)
-                    row[tile.MASK] = at(mask.mask.expand(len(mask.actors.values), choices))
-            else:
-                assert isinstance(mask, SelectEntityMask), name
-                _check_actors(name, mask.actees, lengths)
-                selectable = np.diff(mask.actees.offsets.numpy())
-                sizes = np.maximum(sizes, selectable)
-                of_frames = acting * (selectable + 1)
-                row[tile.ACTEES], row[tile.ACTEE_OFFSETS] = at(mask.actees.values), at(mask.actees.offsets)
-                pairs = max(pairs, math.ceil((of_frames / sizes).max(initial=0)))
-                if mask.pairs is not None:
-                    _check_ragged(name, mask.pairs, torch.bool)
-                    if not np.array_equal(np.diff(mask.pairs.offsets.numpy()), acting * selectable):
-                        raise ValueError(f"{name!r}: the mask has other pairs than there are actors and actees")
-                    row[tile.MASK], row[tile.PAIR_OFFSETS] = at(mask.pairs.values), at(mask.pairs.offsets)
-                if nobody >= 0:
-                    row[tile.NOBODY], row[tile.DNOBODY] = nobody, self._direct[nobody]
-            rows.append(row)
-        return Columns(
-            np.array(types, np.int64).reshape(-1, TYPE_COLUMNS),
-            np.array(rows, np.int64).reshape(-1, ACTION_COLUMNS),
-            lengths,
-            sizes,
-            num_actors,
-            bool(batch.visible),
-            pairs,
-            held,
+        batch, embedding = self.net.translation(obs), self.net.embedding
+        embedding.check(batch)
+        plans = (self._types, self._actions)
+        columns = columns_of(batch, embedding.num_globals, *plans, actions, log_probs, targets)
+        return (
+            columns
+            if self._net_fields["mixing"] != RELATIVE
+            else columns._replace(geometry=self._geometry(batch, columns))
         )
 
-    def _type_rows(self, batch: ObsBatch, at: Callable[[Any], int]) -> list[list[int]]:
-        """A row of the table of types for each type of the batch, in its order."""
-        embedding = self.net.embedding
-        embedding.check(batch)
-        joining = batch.features[GLOBAL_ENTITY].values.contiguous() if embedding.num_globals else None
-        if joining is not None and len(joining) != len(batch):
-            raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
-        rows = []
-        for name, (features, offsets) in batch.features.items():
-            layer, category, scale, shift, vector = self._types[name]
-            row = [0] * TYPE_COLUMNS
-            row[tile.OFFSETS], row[tile.LINEAR], row[tile.CATEGORY] = at(offsets), layer, category
-            row[tile.VECTOR] = vector
-            if name in batch.visible:
-                row[tile.VISIBLE] = at(batch.visible[name].values)
-            if vector >= 0:
-                row[tile.DVECTOR] = self._direct[vector]
-            else:
-                row[tile.SCALE], row[tile.SHIFT] = scale, shift
-                row[tile.DSCALE], row[tile.DSHIFT] = self._direct[scale], self._direct[shift]
-                row[tile.STRIDE] = stride = self._linears[layer][tile.INPUTS] if layer >= 0 else 0
-                joins = joining if name != GLOBAL_ENTITY else None
-                inputs, ids = self._inputs[name](features, offsets.contiguous(), joins, stride)
-                row[tile.VALUES], row[tile.IDS], row[tile.NUM_IDS] = at(inputs), at(ids), ids.shape[1]
-            rows.append(row)
-        return rows
+    def _geometry(self, batch: ObsBatch, columns: Columns) -> tables.Geometry:
+        positions = self.net.transformer.relative_positions
+        assert positions is not None
+        keys, values = self._relative
+        first = np.zeros(len(columns.lengths), np.int64)
+        np.cumsum(columns.lengths[:-1], out=first[1:])
+        found = positions.geometry(batch)
+        nothing = torch.zeros(1)
+        of_tokens = [found.positions, nothing if found.facing is None else found.facing, found.at_zero, found.types]
+        tensors = [each.contiguous() for each in of_tokens]
+        columns.held.extend([first, *tensors])
+        fields: Any = tables.Geometry
+        width = keys.rows.shape[1]
+        made: tables.Geometry = fields(address(first), *map(address, tensors), keys.block * width, values.block * width)
+        return made
 
     # - Acting
 
@@ -492,33 +434,54 @@ class Program:
         Raises:
             ValueError: the batch does not fit the network.
         """
-        self._refresh()
-        actors = {name: obs.action_masks[name].actors for name in self._heads}
-        actions = {
-            name: RaggedTensor(torch.empty(len(each.values), 1, dtype=torch.int64), each.offsets)
-            for name, each in actors.items()
-        }
-        log_probs = {name: torch.empty(len(each.values)) for name, each in actors.items()}
-        columns = self.columns(obs, actions, log_probs)
-        values = torch.empty(len(obs))
-        frames = np.arange(len(obs))
-        parts = _shares(columns.sizes, max(1, min(torch.get_num_threads(), int(columns.lengths.sum()) // PART)))
-        tiles = self._tiles_for(columns, len(parts))
-        net, batch = self._net(columns), _minibatch(columns, frames, frames)
+        actions, log_probs = {}, {}
+        for name, plan in self._actions.items():
+            actors = obs.action_masks[name].actors
+            size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
+            actions[name] = RaggedTensor(torch.empty(len(actors.values), size, dtype=dtype), actors.offsets)
+            log_probs[name] = torch.empty(len(actors.values))
         if keys is None:
-            choice: Any = (tile.GREEDY, 0)
+            choice: Any = (tables.GREEDY, 0)
         else:
             keys = keys.to(torch.int64).contiguous()
             if keys.shape != (len(obs),):
                 raise ValueError(f"keys must have shape ({len(obs)},), one for each frame, got {tuple(keys.shape)}")
-            choice = (tile.SAMPLED, address(keys))
-        run = Kernels.all().act
+            choice = (tables.SAMPLED, address(keys))
+        return Acted(actions, log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice)))
+
+    @torch.no_grad()
+    def evaluate(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Log-probs of given actions, and values (B,); no gradients.
+
+        Raises:
+            ValueError: the batch does not fit the network.
+        """
+        log_probs = {name: torch.zeros(len(actions[name].values)) for name in self._actions}
+        choice: Any = (tables.GIVEN, 0)
+        return log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
+
+    def _run(
+        self,
+        obs: ObsBatch,
+        actions: Mapping[str, RaggedTensor],
+        log_probs: Mapping[str, Tensor],
+        choice: tables.Choice,
+    ) -> Tensor:
+        """Write log-probs, and actions where they are not given; returns values."""
+        self._refresh()
+        columns = self.columns(obs, actions, log_probs)
+        values, frames = torch.empty(len(obs)), np.arange(len(obs))
+        threads = max(1, min(torch.get_num_threads(), int(columns.lengths.sum()) // TOKENS_OF_A_THREAD))
+        parts = _shares(columns.sizes, threads)
+        tiles = self._tiles_for(columns, len(parts))
+        net, batch = self._net(columns), _minibatch(columns, frames, frames)
+        run = bind(tile.act)
 
         def work_on(number: int) -> None:
-            run(self._kernels, net, batch, tiles[number], *parts[number], tile.Choice(*choice), address(values))
+            run(self._kernels, net, batch, tiles[number], *parts[number], choice, address(values))
 
         run_parts(work_on, range(len(parts)))
-        return Acted(actions, log_probs, values)
+        return values
 
     def _refresh(self) -> None:
         """Fold the modules' parameters, if they have changed since the last time.
@@ -530,9 +493,9 @@ class Program:
             self._memory, self._current = memory, [each.detach().reshape(-1) for each in self.parameters]
             self._shares_memory = all(each.is_contiguous() for each in self.parameters)
         torch.cat(self._current, out=self._compared)
-        flat = self.flat[: self.count]
-        if not torch.equal(self._compared, flat):
-            flat.copy_(self._compared)
+        own = self.flat[: self.count]
+        if not torch.equal(self._compared, own):
+            own.copy_(self._compared)
             self.fold()
 
     # - Learning
@@ -545,9 +508,10 @@ class Program:
         settings: NDArray[np.float32],
         loss_columns: NDArray[np.float32],
         num_stats: int,
-        threads: int,
+        *,
+        learning: bool = True,
     ) -> Tensor:
-        """Compute the gradient of the loss of a minibatch, into `gradient_flat`.
+        """Compute the gradient of the loss of a minibatch, into `gradient_flat`. The same number of threads gives the same bits.
 
         Args:
             columns: of the rollout.
@@ -556,47 +520,50 @@ class Program:
             settings: of the loss.
             loss_columns: (columns, M) that the loss reads.
             num_stats: numbers that the loss logs.
-            threads: that share the frames. The same number gives the same bits.
+            learning: whether there is a gradient; else only what the loss logs.
 
         Returns:
             (num_stats,) what the loss logs.
         """
+        threads = max(1, min(torch.get_num_threads(), int(columns.lengths[frames].sum()) // TOKENS_OF_A_THREAD))
         parts = _shares(columns.sizes[frames], threads)
         if len(self._gradients) < len(parts):
             self._gradients = torch.zeros(len(parts), self._gradient_size)
         stats = torch.zeros(len(parts), num_stats)
         net, batch = self._net(columns), _minibatch(columns, frames, loss_columns)
         tiles = self._tiles_for(columns, len(parts))
-        run = Kernels.all().learn
+        run = bind(tile.learn)
 
         def work_on(number: int) -> None:
             own = self._gradients[number]
             own.zero_()
             run(
-                self._kernels, loss, address(settings), net, batch, tiles[number], *parts[number], address(own),
+                self._kernels, loss, address(settings), net, batch, tiles[number], *parts[number], learning, address(own),
                 address(stats[number]),
             )  # fmt: skip
 
         run_parts(work_on, range(len(parts)))
-        gradients = address(self._gradients)
-        Kernels.all().add_up(len(parts) - 1, self._gradient_size, self._gradient_size, gradients)
-        self._to_flat(gradients)
+        if learning:
+            bind(flat.add_up)(len(parts) - 1, self._gradient_size, address(self._gradients))
+            self._to_flat()
         return stats.sum(dim=0)
 
-    def _to_flat(self, gradients: int) -> None:
+    def _to_flat(self) -> None:
         """From the gradients as the kernels add them up to those of the parameters."""
-        flat, own = self.gradient_flat, self._gradients[0]
-        flat.zero_()
-        Kernels.all().unfold(
-            len(self._fold_table), address(self._fold_table), address(self.flat), gradients, address(flat)
+        numbers, own = self.gradient_flat, self._gradients[0]
+        numbers.zero_()
+        bind(flat.unfold)(
+            len(self._fold_table), address(self._fold_table), address(self.flat), address(own), address(numbers)
         )
         for place, at, size in self._direct_places:
-            flat[place : place + size] = own[at : at + size]
+            numbers[place : place + size] += own[at : at + size]
+        for at, sources in zip(self._table_places, self._table_sources, strict=True):
+            numbers.index_add_(0, sources, own[at : at + len(sources)])
 
     def norm(self) -> float:
         """Of the gradient."""
         result = np.zeros(1, np.float32)
-        Kernels.all().squares(len(self.gradient_flat), address(self.gradient_flat), address(result))
+        bind(flat.squares)(len(self.gradient_flat), address(self.gradient_flat), address(result))
         return math.sqrt(float(result[0]))
 
     def step(
@@ -604,190 +571,77 @@ class Program:
     ) -> None:
         """AdamW step `number`, from 1, with the gradient times `scale`."""
         beta1, beta2 = betas
-        how: Any = Adam(
+        how: Any = flat.Adam(
             scale=scale,
             rate=rate / (1 - beta1**number),
             keep=1 - rate * weight_decay,
             beta1=beta1,
             beta2=beta2,
+            rest1=1 - beta1,
+            rest2=1 - beta2,
             correction=1 / math.sqrt(1 - beta2**number),
             epsilon=epsilon,
         )
-        Kernels.all().adam(
-            len(self.flat), address(self.flat), address(self.gradient_flat), address(self.first), address(self.second),
-            how,
-        )  # fmt: skip
+        numbers = (self.flat, self.gradient_flat, self.first, self.second)
+        bind(flat.adam)(len(self.flat), *map(address, numbers), how)
         self.fold()
 
-    def _net(self, columns: Columns) -> tile.Net:
-        head = self.net.value_head
-        value = [head.project.weight, head.project.bias] if self.with_value else []
-        weight, bias = [self._at(each) for each in value] or (0, 0)
-        net: Any = tile.Net
-        made: tile.Net = net(
-            width=self.width,
-            num_heads=self.net.config.n_head,
-            num_blocks=self.net.config.n_layer,
+    # - What kernels are given
+
+    def _net(self, columns: Columns) -> tables.Net:
+        fields = dict(self._net_fields)
+        if fields["mixing"] == RELATIVE:  # statistics of the differences may be others by now
+            fields["scheme"] = self._scheme(columns.held.append)
+        head, made = self.net.value_head, cast(Any, tables.Net)
+        net: tables.Net = made(
+            **fields,
             num_types=len(columns.types),
             num_actions=len(columns.actions),
-            has_value=self.with_value,
-            first_block=self.first_block,
-            value_weight=weight,
-            value_bias=bias,
-            dvalue_weight=self._direct.get(weight, 0),
-            dvalue_bias=self._direct.get(bias, 0),
             value_mean=float(head.mean),
             value_deviation=float(head.deviation),
-            linears=address(self._linear_table),
             types=address(columns.types),
-            categories=address(self._category_table),
             actions=address(columns.actions),
             parameters=address(self.flat),
             weights=address(self.weights),
             turned=address(self.turned),
         )
-        return made
+        return net
 
-    def _tiles_for(self, columns: Columns, threads: int) -> list[tile.Tile]:
+    def _tiles_for(self, columns: Columns, threads: int) -> list[tables.Tile]:
         """The memory of each thread, and places for the logits of all actions in it."""
         largest = int(columns.sizes.max(initial=1))
-        room = _padded(max(_room(self.width), largest) + ROWS, ROWS)
-        pairs = room * columns.pairs
+        room = padded(max(usual_room(self.net.config.d_model), largest) + ROWS, ROWS)
         logits = 0
-        for row in columns.actions:
-            row[tile.LOGITS] = logits
-            padded = _padded(int(row[tile.CHOICES]), 8)
-            logits += room * padded if row[tile.KIND] == CATEGORICAL else pairs
-        tiles: list[_Tile] = self._local.__dict__.setdefault("tiles", [])
-        tiles += [_Tile() for _ in range(threads - len(tiles))]
-        shape = (room, logits, len(columns.types), len(columns.actions))
-        return [each.of(self, *shape) for each in tiles[:threads]]
+        for row, plan in zip(columns.actions, self._actions.values(), strict=True):
+            row[tables.LOGITS] = logits
+            logits += room * (padded(plan.choices, 8) if plan.choices else columns.pairs)
+        tiles: list[TileMemory] = self._local.__dict__.setdefault("tiles", [])
+        tiles += [self._new_memory() for _ in range(threads - len(tiles))]
+        return [each.of(room, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
 
 
-# Kernels check nothing, so all that they index with is checked here.
-
-
-def _check_batch(batch: ObsBatch) -> None:
-    """Raise a ValueError where numbers and offsets of a batch do not go together."""
-    for name, ragged in batch.features.items():
-        _check_ragged(name, ragged, torch.float32, len(batch))
-    for name, ragged in batch.visible.items():
-        _check_ragged(name, ragged, torch.bool, len(batch))
-        if len(ragged.values) != len(batch.features[name].values):
-            raise ValueError(f"{name!r}: `visible` has other entities than `features`")
-
-
-def _check_ragged(name: str, ragged: RaggedTensor, dtype: torch.dtype, num_frames: int | None = None) -> None:
-    _check_type(name, ragged.values, dtype)
-    _check_type(name, ragged.offsets, torch.int64)
-    frames = len(ragged.offsets) - 1 if num_frames is None else num_frames
-    if len(ragged.offsets) != frames + 1 or int(ragged.offsets[-1]) != len(ragged.values):
-        raise ValueError(
-            f"{name!r}: offsets {tuple(ragged.offsets.shape)} that end at {int(ragged.offsets[-1])} do not fit {frames} frames "
-            f"with {len(ragged.values)} rows"
-        )
-
-
-def _check_type(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    if tensor.dtype != dtype or tensor.device.type != "cpu":
-        raise ValueError(f"{name!r} must be {dtype} on the CPU, got {tensor.dtype} on {tensor.device}")
-
-
-def _check_actors(name: str, actors: RaggedTensor, lengths: NDArray[np.int64]) -> None:
-    """Raise a ValueError where actors or actees are no entities of their frame."""
-    _check_ragged(name, actors, torch.int64, len(lengths))
-    indices, limits = actors.values[:, 0].numpy(), np.repeat(lengths, np.diff(actors.offsets.numpy()))
-    if len(indices) and (indices.min() < 0 or (indices >= limits).any()):
-        wrong = int(np.flatnonzero((indices < 0) | (indices >= limits))[0])
-        raise ValueError(f"{name!r}: index {indices[wrong]} in a frame of {limits[wrong]} entities")
-
-
-def _check_rows(name: str, count: int, actions: Tensor, log_probs: Tensor) -> None:
-    _check_type(name, actions, torch.int64)
-    _check_type(name, log_probs, torch.float32)
-    if len(actions) != count or len(log_probs) != count:
-        raise ValueError(f"{name!r}: {len(actions)} actions and {len(log_probs)} log-probs of {count} actors")
-
-
-def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tile.Minibatch:
-    fields: Any = tile.Minibatch  # from outside, an address where a kernel has numbers
-    made: tile.Minibatch = fields(
+def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tables.Minibatch:
+    fields: Any = tables.Minibatch  # from outside, an address where a kernel has numbers
+    made: tables.Minibatch = fields(
         frames=address(frames),
         lengths=address(columns.lengths),
         sizes=address(columns.sizes),
         hides=columns.hides,
         columns=address(loss_columns),
         size=len(frames),
+        geometry=columns.geometry,
     )
     return made
-
-
-def _room(width: int) -> int:
-    """Tokens of a tile."""
-    return 128 if width <= 32 else 96 if width <= 64 else 64
-
-
-class _Tile:
-    """The memory of one thread, which grows."""
-
-    def __init__(self) -> None:
-        self._shape: tuple[int, ...] = ()
-
-    def of(self, program: Program, room: int, logits: int, num_types: int, num_actions: int) -> tile.Tile:
-        shape = (room, logits, num_types, num_actions)
-        if any(mine < asked for mine, asked in zip(self._shape or (0,) * 4, shape, strict=True)):
-            self._shape = tuple(max(pair) for pair in zip(self._shape or (0,) * 4, shape, strict=True))
-            self._make(program, *self._shape)
-        return self.tile._replace(room=room)  # the logits of this batch have places for so many tokens
-
-    def _make(self, program: Program, room: int, logits: int, num_types: int, num_actions: int) -> None:
-        width, config = program.width, program.net.config
-        strides = [linear[tile.INPUTS] for linear in program._linears]
-        widest = max([8, *(each for each in strides[: program.first_block])])
-        keys = max(
-            [8, *(_padded(choices, 8) for kind, choices, *_ in program._heads.values() if kind == SELECT_ENTITY)]
-        )
-        saved = config.n_layer * room * tile.saved_floats(width, config.n_head)
-        actors = room * max(num_actions, 1)
-        floats = {
-            "x": room * width, "tokens": room * width, "dqkv": room * 3 * width, "dhidden": room * 4 * width,
-            "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * widest, "hidden": (room + ROWS) * width,
-            "normalized": room * width, "inverse_std": room, "log_probs": actors, "old_log_probs": actors,
-            "entropies": actors, "dlog_probs": actors, "dentropies": actors, "logits": logits + room * 8,
-            "rows": room * max(width, keys), "queries": room * keys, "keys": (room + ROWS) * keys,
-            "dkeys": (room + ROWS) * keys, "means": room * width, "values": room, "dvalues": room,
-        }  # fmt: skip
-        ints = {
-            "offsets": room + 2, "next": room + 1, "places": room, "sources": room, "type_rows": num_types + 1,
-            "actor_tokens": actors, "actor_frames": actors, "actor_sources": actors,
-            "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
-        }  # fmt: skip
-        self._floats = np.zeros(sum(_padded(size, 16) for size in floats.values()), np.float32)
-        self._ints = np.zeros(sum(ints.values()), np.int64)
-        self._visible = np.ones(room, np.bool_)
-        self._scratch = attention.OwnScratch(width // config.n_head, rounded(room))
-        addresses: dict[str, Any] = {"room": room, "visible": address(self._visible)}
-        at = address(self._floats)
-        for name, size in floats.items():
-            addresses[name] = at
-            at += 4 * _padded(size, 16)
-        at = address(self._ints)
-        for name, size in ints.items():
-            addresses[name] = at
-            at += 8 * size
-        self.tile = tile.Tile(**addresses, attention=self._scratch.addresses)
 
 
 def _shares(sizes: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:
     """The positions `low:high` of each thread, about as many tokens each."""
     if not len(sizes):
         return []
+    if threads == 1:
+        return [(0, len(sizes))]
     ends = np.cumsum(sizes)
     count = max(1, min(threads, len(sizes)))
     cuts = np.searchsorted(ends, np.linspace(0, ends[-1], count + 1)[1:-1], "right").tolist()
     limits = [0, *cuts, len(sizes)]
     return [(low, high) for low, high in zip(limits[:-1], limits[1:], strict=True) if low < high]
-
-
-def _padded(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple

@@ -19,41 +19,15 @@ Layouts are those of `rogue_net.kernels.cpu.attention`; tables and gates have K 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from rogue_net.kernels.cpu import elementwise, gates
-from rogue_net.kernels.cpu.attention import Shape
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, address, bind, inline, kernel, value
-from rogue_net.kernels.cpu.relative_terms import Pairs, Places, Scheme, relate
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, kernel, value
+from rogue_net.kernels.cpu.relative_terms import Places, Scheme, relate
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
-from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores, rounded
+from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores
 from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store, total
-
-
-class Kernels(NamedTuple):
-    """The kernels for one shape of heads."""
-
-    attend: Callable[..., None]
-    attend_backward: Callable[..., None]
-    open_gates: Callable[..., None]
-    close_gates: Callable[..., None]
-
-    @staticmethod
-    @cache
-    def of(head_width: int) -> Kernels:
-        """For heads of K features."""
-        shape, row = Shape.of(head_width), elementwise.Shape.of(head_width)
-        return Kernels(
-            bind(forward, *shape),
-            bind(backward, *shape),
-            bind(gates.open_gates, *row),
-            bind(elementwise.gelu_backward, *row),
-        )
 
 
 class Scratch(NamedTuple):
@@ -73,26 +47,9 @@ class Scratch(NamedTuple):
     penalty: Floats  # (room,) what is added to the scores of visible queries
 
 
-class OwnScratch:
-    """Scratch of one thread.
-
-    Args:
-        head_width: K.
-        pairs: of the batch.
-        max_length: tokens of the longest frame.
-    """
-
-    def __init__(self, head_width: int, pairs: Pairs, max_length: int) -> None:
-        room = rounded(max_length)
-        sizes = [
-            (pairs.scheme.dimensions + 1) * LANES,
-            *2 * [pairs.terms * room],
-            *5 * [room * head_width],
-            *3 * [room],
-        ]
-        self._held = torch.zeros(sum(sizes))
-        parts: list[Any] = [address(part) for part in self._held.split(sizes)]
-        self.addresses = Scratch(room, *parts)
+def scratch_sizes(dimensions: int, terms: int, head_width: int, room: int) -> list[int]:
+    """The sizes of the arrays of `Scratch`, for n dimensions and M terms."""
+    return [(dimensions + 1) * LANES, *2 * [terms * room], *5 * [room * head_width], *3 * [room]]
 
 
 class Gradients(NamedTuple):
@@ -143,10 +100,10 @@ def forward(
     """Attend in the frames `low:high`; adds `bias` (3 D) to `qkv` on the way.
 
     Args:
-        scheme, places: of the whole batch, see `Pairs`.
+        scheme, places: of the whole batch, see there.
         keys, values: tables.
         gate: (E, K) of the frames.
-        scratch: see `OwnScratch`.
+        scratch: see there.
         others: see `rogue_net.kernels.cpu.attention.forward`.
     """
     size = num_heads * value(width)

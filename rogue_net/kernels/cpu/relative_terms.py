@@ -7,17 +7,16 @@ which holds every number up to 2^24.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rogue_net.geometry import turns
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, address, inline, value
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, value
 from rogue_net.kernels.cpu.simd import (
-    LANES,
     absolute,
     floor,
     fma,
@@ -30,7 +29,7 @@ from rogue_net.kernels.cpu.simd import (
     where_positive,
 )
 from rogue_net.normalization import RunningNorm
-from rogue_net.relative_positions import Relative
+from rogue_net.relative_positions import RelativePositions
 
 GRID, RADIAL, DISTANCE, POLAR = range(4)
 _KINDS = {"grid": GRID, "radial": RADIAL, "distance": DISTANCE, "polar": POLAR}
@@ -77,62 +76,42 @@ class Places(NamedTuple):
     value_blocks: Ints  # the same of the values
 
 
-class Pairs:
-    """All that kernels need to know of the pairs of a batch, as they take it.
+def scheme_of(positions: RelativePositions, terms: tuple[int, int], hold: Callable[[Tensor], int]) -> Scheme:
+    """The terms of the pairs, as kernels take them.
 
-    Attributes:
-        scheme, places: addresses; what they point to lives as long as this object.
-        terms: M.
+    Args:
+        positions: of the network.
+        terms: of relative keys and of relative values, see `rogue_net.relative_positions.Table`.
+        hold: keeps a tensor alive, and returns its address.
     """
+    config = positions.config
+    nothing = torch.zeros(1)
+    offset, scale = (positions.norm.offset, positions.norm.scale) if positions.projects else (nothing, nothing)
+    fields: Any = Scheme  # from outside, addresses in the place of numbers
+    made: Scheme = fields(
+        kind=_KINDS[config.kind],
+        interpolate=config.interpolate,
+        turns=turns(config),
+        dimensions=len(config.position_features),
+        axes=len(positions.axes),
+        sizes=hold(torch.tensor([axis.size for axis in positions.axes])),
+        extents=hold(torch.tensor(config.extent, dtype=torch.float32)),
+        per_scale=1 / config.scale,
+        rounding=positions.rounding,
+        num_buckets=positions.num_buckets,
+        components=positions.num_components if positions.projects else 0,
+        offset=hold(offset),
+        scale=hold(scale),
+        limit=RunningNorm.LIMIT,
+        bucket_terms=positions.num_bucket_terms,
+        key_terms=terms[0],
+        value_terms=terms[1],
+    )
+    return made
 
-    def __init__(self, relative: Relative) -> None:
-        self._held: list[Tensor] = []
-        self.scheme = self._make_scheme(relative)
-        self.places = self._make_places(relative)
-        self.terms = max(relative.keys.terms, relative.values.terms)
 
-    def _hold(self, tensor: Tensor) -> Any:
-        self._held.append(tensor.contiguous())
-        return address(self._held[-1])
-
-    def _make_scheme(self, relative: Relative) -> Scheme:
-        positions = relative.positions
-        config = positions.config
-        nothing = torch.empty(0)
-        return Scheme(
-            kind=_KINDS[config.kind],
-            interpolate=config.interpolate,
-            turns=turns(config),
-            dimensions=len(config.position_features),
-            axes=len(positions.axes),
-            sizes=self._hold(torch.tensor([axis.size for axis in positions.axes])),
-            extents=self._hold(torch.tensor(config.extent, dtype=torch.float32)),
-            per_scale=1 / config.scale,
-            rounding=positions.rounding,
-            num_buckets=positions.num_buckets,
-            components=positions.num_components if positions.projects else 0,
-            # copied: the backward pass is that of the statistics that the forward pass saw
-            offset=self._hold(positions.norm.offset.clone() if positions.projects else nothing),
-            scale=self._hold(positions.norm.scale.clone() if positions.projects else nothing),
-            limit=RunningNorm.LIMIT,
-            bucket_terms=positions.num_bucket_terms,
-            key_terms=relative.keys.terms,
-            value_terms=relative.values.terms,
-        )
-
-    def _make_places(self, relative: Relative) -> Places:
-        positions, facing, at_zero, types = relative.geometry
-        num_tokens = len(positions)
-        starts = types.clamp(min=0)
-        return Places(
-            room=num_tokens + LANES,
-            positions=self._hold(functional.pad(positions.t(), (0, LANES))),
-            facing=self._hold(torch.empty(0) if facing is None else facing),
-            at_zero=self._hold(at_zero),
-            counts=self._hold(functional.pad((types >= 0).float(), (0, LANES))),
-            key_blocks=self._hold(starts * (relative.keys.block * relative.keys.rows.shape[1])),
-            value_blocks=self._hold(starts * (relative.values.block * relative.values.rows.shape[1])),
-        )
+#: Of a network without relative positions.
+NO_SCHEME = Scheme(*(0 for _ in Scheme._fields))  # type: ignore[arg-type]
 
 
 @inline
@@ -140,7 +119,7 @@ def relate(lanes, scheme, places, first, length, i, scratch):  # type: ignore[no
     """Write the terms of token `first + i` and the tokens `first:first + length` of its frame.
 
     Args:
-        scheme, places: see `Pairs`.
+        scheme, places: see there.
         scratch: its `rows`, in the block of a type, and `coefficients` are the result.
     """
     rows, coefficients, room = scratch.rows, scratch.coefficients, scratch.room

@@ -40,3 +40,19 @@ def dot(part, width, x, y, at):  # type: ignore[no-untyped-def]
     for d in range(0, value(width), value(part)):
         products = fma(load(part, x, at + d), load(part, y, at + d), products)
     return total(products)
+
+
+@inline
+def add_row(lanes, sums, to, rows, at, width):  # type: ignore[no-untyped-def]
+    """Add the row of `rows` that begins at `at` to the sums that begin at `to`."""
+    for d in range(0, width, value(lanes)):
+        store(sums, to + d, load(lanes, sums, to + d) + load(lanes, rows, at + d))
+
+
+@inline
+def gather(lanes, rows, places, start, end, chosen, width):  # type: ignore[no-untyped-def]
+    """Copy the rows at `places[start:end]` to `chosen`."""
+    for number in range(start, end):
+        at, to = places[number] * width, (number - start) * width
+        for d in range(0, width, value(lanes)):
+            store(chosen, to + d, load(lanes, rows, at + d))

@@ -1,0 +1,115 @@
+"""Choices that are the same for every actor, on a tile: `rogue_net.heads.CategoricalHead`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, kernel
+from rogue_net.kernels.cpu.heads import (
+    MASKED,
+    divergence_of,
+    linear_backward,
+    log_softmax,
+    noise_key,
+    score,
+    slope_of,
+    slope_to,
+)  # fmt: skip
+from rogue_net.kernels.cpu.rows import gather
+from rogue_net.kernels.cpu.tables import (
+    ACTION_COLUMNS,
+    ACTIONS,
+    BOUND,
+    CHOICES,
+    GIVEN,
+    LAYER,
+    LOGITS,
+    MASK,
+    OUTPUTS,
+    TARGETS,
+    Choice,
+    Kernels,
+    Minibatch,
+    Net,
+    Tile,
+    bias_of,
+    linear,
+    weight_of,
+)  # fmt: skip
+
+
+@kernel
+def decide(
+    lanes: Const,
+    kernels: Kernels,
+    net: Net,
+    batch: Minibatch,
+    tile: Tile,
+    low: Count,
+    high: Count,
+    number: Count,
+    choice: Choice,
+) -> None:
+    """Write log-probs of all choices, of that which was made, and entropies."""
+    action = shifted(net.actions, number * ACTION_COLUMNS)
+    start, end = tile.action_actors[number], tile.action_actors[number + 1]
+    layer, choices = action[LAYER], action[CHOICES]
+    padded = linear(net, layer, OUTPUTS)
+    logits = shifted(tile.logits, action[LOGITS])
+    bias, made = bias_of(net, layer), ints_at(action[ACTIONS])
+    mask, targets = flags_at(action[MASK]), floats_at(action[TARGETS])
+    gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
+    invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), logits, end - start, net.width, padded, 0)
+    for actor in range(start, end):
+        at, source = (actor - start) * padded, tile.actor_sources[actor]
+        num_open = 0
+        for c in range(padded):
+            is_open = c < choices and (action[MASK] == 0 or mask[source * choices + c] != 0)
+            num_open += is_open
+            logits[at + c] = logits[at + c] + bias[c] if is_open else MASKED
+        if num_open == 0:  # there is no distribution
+            logits[at] = np.float32(np.nan)
+        tile.entropies[actor] = log_softmax(logits, at, padded)
+        if choice.mode != GIVEN:
+            key = noise_key(action, batch, tile, choice, low, actor, number)
+            best, highest = 0, np.float32(-np.inf)
+            for c in range(choices):
+                found = score(choice, key, logits[at + c], c)
+                if found > highest:
+                    best, highest = c, found
+            made[source] = best
+        tile.log_probs[actor] = logits[at + made[source]]
+        for c in range(choices if action[TARGETS] != 0 else 0):
+            tile.divergences[actor] += divergence_of(targets[source * choices + c], logits[at + c])
+
+
+@kernel
+def decide_backward(
+    lanes: Const,
+    kernels: Kernels,
+    net: Net,
+    batch: Minibatch,
+    tile: Tile,
+    low: Count,
+    high: Count,
+    number: Count,
+    gradient: Floats,
+) -> None:
+    """The gradient of `decide`."""
+    action = shifted(net.actions, number * ACTION_COLUMNS)
+    start, end = tile.action_actors[number], tile.action_actors[number + 1]
+    layer, choices, made = action[LAYER], action[CHOICES], ints_at(action[ACTIONS])
+    padded = linear(net, layer, OUTPUTS)
+    logits, targets = shifted(tile.logits, action[LOGITS]), floats_at(action[TARGETS])
+    for actor in range(start, end):
+        at, source = (actor - start) * padded, tile.actor_sources[actor]
+        for c in range(padded):
+            log_prob = logits[at + c]
+            slope = slope_of(
+                log_prob, c == made[source], tile.dlog_probs[actor], tile.dentropies[actor], tile.entropies[actor]
+            )
+            if action[TARGETS] != 0 and c < choices:
+                slope += tile.ddivergences[actor] * slope_to(targets[source * choices + c], log_prob)
+            logits[at + c] = slope
+    linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, logits, layer, gradient)

@@ -1,0 +1,303 @@
+"""Frames as the kernels of the compiled step read them: tables of their types and actions, checked, and inputs of linear layers.
+
+Kernels check nothing, so everything that they index with is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from entity_gym.spaces import GLOBAL_ENTITY
+from rogue_net.kernels.cpu import tables
+from rogue_net.kernels.cpu.calling import ints_at
+from rogue_net.kernels.cpu.compiling import Count, Ints, address, bind, inline, kernel
+from rogue_net.kernels.cpu.inputs import Inputs
+from rogue_net.kernels.cpu.tables import (
+    ACTEE_OFFSETS,
+    ACTEES,
+    ACTION_COLUMNS,
+    ACTOR_OFFSETS,
+    ACTORS,
+    MASK,
+    OFFSETS,
+    PAIR_OFFSETS,
+    TYPE_COLUMNS,
+)  # fmt: skip
+from rogue_net.masks import CategoricalMask, SelectEntityMask
+from rogue_net.obs_batch import ObsBatch
+from rogue_net.ragged import RaggedTensor
+
+_TYPE, _ACTORS, _ACTOR, _ACTEES, _ACTEE, _PAIRS = range(1, 7)  # what is wrong
+
+
+@kernel
+def survey(
+    num_frames: Count,
+    num_types: Count,
+    types: Ints,
+    num_actions: Count,
+    actions: Ints,
+    counts: Ints,
+    lengths: Ints,
+    sizes: Ints,
+    num_actors: Ints,
+    found: Ints,
+) -> None:
+    """Measure frames, and check offsets and indices.
+
+    Args:
+        num_frames: B.
+        num_types, types: see `tables`.
+        num_actions, actions: likewise.
+        counts: of rows: (num_types) entities, then for each action actors, actees and pairs of the mask.
+        lengths: result, (B) tokens.
+        sizes: result, (B) the largest number of tokens, actors and actees, at least 1.
+        num_actors: result, (B) of all actions.
+        found: result: the largest number of actor-choice pairs for each unit of a frame's size; if something is wrong, what, of
+            which type or action, and the row.
+    """
+    for frame in range(num_frames):
+        lengths[frame], num_actors[frame] = 0, 0
+    found[0], found[1] = 0, 0
+    for number in range(num_types):
+        offsets = ints_at(types[number * TYPE_COLUMNS + OFFSETS])
+        if not _are_offsets(offsets, num_frames, counts[number]):
+            found[1], found[2] = _TYPE, number
+            return
+        for frame in range(num_frames):
+            lengths[frame] += offsets[frame + 1] - offsets[frame]
+    for frame in range(num_frames):
+        sizes[frame] = max(lengths[frame], 1)
+    for number in range(num_actions):
+        at, of_action = number * ACTION_COLUMNS, num_types + 3 * number
+        offsets, rows = ints_at(actions[at + ACTOR_OFFSETS]), ints_at(actions[at + ACTORS])
+        if not _are_offsets(offsets, num_frames, counts[of_action]):
+            found[1], found[2] = _ACTORS, number
+            return
+        wrong = _beyond(offsets, rows, num_frames, lengths)
+        if wrong >= 0:
+            found[1], found[2], found[3] = _ACTOR, number, wrong
+            return
+        for frame in range(num_frames):
+            acting = offsets[frame + 1] - offsets[frame]
+            num_actors[frame] += acting
+            sizes[frame] = max(sizes[frame], acting)
+        if actions[at + ACTEE_OFFSETS] != 0:
+            actee_offsets, actees = ints_at(actions[at + ACTEE_OFFSETS]), ints_at(actions[at + ACTEES])
+            if not _are_offsets(actee_offsets, num_frames, counts[of_action + 1]):
+                found[1], found[2] = _ACTEES, number
+                return
+            wrong = _beyond(actee_offsets, actees, num_frames, lengths)
+            if wrong >= 0:
+                found[1], found[2], found[3] = _ACTEE, number, wrong
+                return
+            pairs = ints_at(actions[at + PAIR_OFFSETS])
+            for frame in range(num_frames):
+                selectable = actee_offsets[frame + 1] - actee_offsets[frame]
+                sizes[frame] = max(sizes[frame], selectable)
+                open_pairs = (offsets[frame + 1] - offsets[frame]) * selectable
+                if actions[at + MASK] != 0 and pairs[frame + 1] - pairs[frame] != open_pairs:
+                    found[1], found[2] = _PAIRS, number
+                    return
+            if actions[at + MASK] != 0 and not _are_offsets(pairs, num_frames, counts[of_action + 2]):
+                found[1], found[2] = _PAIRS, number
+                return
+    for number in range(num_actions):
+        at = number * ACTION_COLUMNS
+        if actions[at + ACTEE_OFFSETS] != 0:
+            offsets, actees = ints_at(actions[at + ACTOR_OFFSETS]), ints_at(actions[at + ACTEE_OFFSETS])
+            for frame in range(num_frames):
+                pairs = (offsets[frame + 1] - offsets[frame]) * (actees[frame + 1] - actees[frame] + 1)
+                found[0] = max(found[0], (pairs + sizes[frame] - 1) // sizes[frame])
+
+
+@inline
+def _are_offsets(offsets, num_frames, count):  # type: ignore[no-untyped-def]
+    if offsets[0] != 0 or offsets[num_frames] != count:
+        return False
+    for frame in range(num_frames):
+        if offsets[frame + 1] < offsets[frame]:
+            return False
+    return True
+
+
+@inline
+def _beyond(offsets, rows, num_frames, lengths):  # type: ignore[no-untyped-def]
+    """The first row that is no entity of its frame, or -1."""
+    for frame in range(num_frames):
+        for row in range(offsets[frame], offsets[frame + 1]):
+            if rows[row] < 0 or rows[row] >= lengths[frame]:
+                return row
+    return -1
+
+
+class TypePlan(NamedTuple):
+    """An entity type of a network."""
+
+    row: list[int]  # of the table of types, without addresses of frames
+    inputs: Inputs | None  # None: it has no features
+    stride: int
+
+
+class ActionPlan(NamedTuple):
+    """An action of a network."""
+
+    row: list[int]  # of the table of actions, without addresses of frames
+    choices: int  # choices of a categorical action, numbers of a continuous one; 0: it selects entities
+    discrete: bool
+
+
+NOWHERE = tables.Geometry(*[0] * len(tables.Geometry._fields))  # type: ignore[arg-type]
+
+
+class Columns(NamedTuple):
+    """The frames of a rollout, as the kernels read them."""
+
+    types: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    lengths: NDArray[np.int64]  # (B) tokens of every frame
+    sizes: NDArray[
+        np.int64
+    ]  # (B) what a frame takes of a tile: the largest number of its tokens, actors, actees, and 1
+    num_actors: NDArray[np.int64]  # (B) of all actions
+    hides: bool
+    pairs: int  # most actor-choice pairs of a frame for each unit of its size
+    held: list[Any]  # owners of the memory
+    geometry: tables.Geometry = NOWHERE
+
+
+def columns_of(
+    batch: ObsBatch,
+    num_globals: int,
+    type_plans: Mapping[str, TypePlan],
+    action_plans: Mapping[str, ActionPlan],
+    actions: Mapping[str, RaggedTensor],
+    log_probs: Mapping[str, Tensor],
+    targets: Mapping[str, RaggedTensor] | None = None,
+) -> Columns:
+    """Frames as the kernels read them, with inputs as the linear layers want them.
+
+    Args:
+        batch: B frames, translated, of the network's types and features.
+        num_globals: global features that join every entity's.
+        type_plans: of the network.
+        action_plans: likewise.
+        actions: action -> what actors did, or memory for what they will do.
+        log_probs: action -> (A,) of what they did, or memory.
+        targets: action -> logits to stay close to, as `ActResult.logits`; None: there are none.
+
+    Raises:
+        ValueError: numbers, offsets or indices of the batch do not go together.
+    """
+    held: list[Any] = []
+    counts: list[int] = []
+
+    def at(tensor: Tensor) -> int:
+        tensor = tensor.contiguous()
+        held.append(tensor)
+        return tensor.data_ptr()
+
+    num_frames = len(batch)
+    type_rows = _type_rows(batch, num_globals, type_plans, at, held, counts)
+    action_rows = []
+    for name, plan in action_plans.items():
+        row, mask = plan.row.copy(), batch.action_masks[name]
+        num_actors = _check(name, mask.actors, torch.int64, num_frames)
+        row[ACTORS], row[ACTOR_OFFSETS] = at(mask.actors.values), at(mask.actors.offsets)
+        made, old = actions[name].values, log_probs[name]
+        _check_type(name, made, torch.int64 if plan.discrete else torch.float32)
+        _check_type(name, old, torch.float32)
+        if len(made) != num_actors or len(old) != num_actors:
+            raise ValueError(f"{name!r}: {len(made)} actions and {len(old)} log-probs of {num_actors} actors")
+        row[tables.ACTIONS], row[tables.OLD_LOG_PROBS] = at(made), at(old)
+        num_actees = num_pairs = 0
+        if isinstance(mask, SelectEntityMask):
+            num_actees = _check(name, mask.actees, torch.int64, num_frames)
+            row[ACTEES], row[ACTEE_OFFSETS] = at(mask.actees.values), at(mask.actees.offsets)
+            if mask.pairs is not None:
+                num_pairs = _check(name, mask.pairs, torch.bool, num_frames)
+                row[MASK], row[PAIR_OFFSETS] = at(mask.pairs.values), at(mask.pairs.offsets)
+        elif isinstance(mask, CategoricalMask) and mask.mask is not None:
+            _check_type(name, mask.mask, torch.bool)
+            row[MASK] = at(mask.mask.expand(num_actors, plan.choices))
+        if targets is not None:
+            _check_type(name, targets[name].values, torch.float32)
+            row[tables.TARGETS], row[tables.TARGET_OFFSETS] = at(targets[name].values), at(targets[name].offsets)
+        counts += [num_actors, num_actees, num_pairs]
+        action_rows.append(row)
+    type_table = np.array(type_rows, np.int64).reshape(-1, TYPE_COLUMNS)
+    action_table = np.array(action_rows, np.int64).reshape(-1, ACTION_COLUMNS)
+    of_frames = np.empty((3, max(num_frames, 1)), np.int64)
+    found, all_counts = np.zeros(4, np.int64), np.array(counts, np.int64)
+    first, step = address(of_frames), of_frames.strides[0]
+    bind(survey)(
+        num_frames, len(type_rows), address(type_table), len(action_rows), address(action_table), address(all_counts), first,
+        first + step, first + 2 * step, address(found),
+    )  # fmt: skip
+    lengths, sizes, acting = of_frames[:, :num_frames]
+    pairs, wrong, number, index = found.tolist()
+    if wrong:
+        _refuse(batch, wrong, number, index, list(action_plans), lengths)
+    held += [type_table, action_table]
+    return Columns(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
+
+
+def _type_rows(
+    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], at: Any, held: list[Any], counts: list[int]
+) -> list[list[int]]:
+    """A row of the table of types for each type of the batch, in its order."""
+    joining = batch.features[GLOBAL_ENTITY].values.contiguous() if num_globals else None
+    if joining is not None and len(joining) != len(batch):
+        raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
+    rows = []
+    for name, ragged in batch.features.items():
+        counts.append(_check(name, ragged, torch.float32, len(batch)))
+        plan = plans[name]
+        row = plan.row.copy()
+        row[tables.OFFSETS] = at(ragged.offsets)
+        if name in batch.visible:
+            visible = batch.visible[name]
+            if _check(name, visible, torch.bool, len(batch)) != counts[-1]:
+                raise ValueError(f"{name!r}: `visible` has other entities than `features`")
+            row[tables.VISIBLE] = at(visible.values)
+        if plan.inputs is not None:
+            own = joining if name != GLOBAL_ENTITY else None
+            inputs, ids = plan.inputs(ragged.values, ragged.offsets.contiguous(), own, plan.stride)
+            held += [inputs, ids]
+            row[tables.VALUES], row[tables.IDS] = address(inputs), address(ids)
+        rows.append(row)
+    return rows
+
+
+def _check(name: str, ragged: RaggedTensor, dtype: torch.dtype, num_frames: int) -> int:
+    """The number of rows."""
+    _check_type(name, ragged.values, dtype)
+    _check_type(name, ragged.offsets, torch.int64)
+    if len(ragged.offsets) != num_frames + 1:
+        raise ValueError(f"{name!r}: {len(ragged.offsets)} offsets do not fit {num_frames} frames")
+    return len(ragged.values)
+
+
+def _check_type(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    if tensor.dtype != dtype or not tensor.is_cpu:
+        raise ValueError(f"{name!r} must be {dtype} on the CPU, got {tensor.dtype} on {tensor.device}")
+
+
+def _refuse(batch: ObsBatch, wrong: int, number: int, index: int, names: list[str], lengths: NDArray[np.int64]) -> None:
+    if wrong == _TYPE:
+        name = list(batch.features)[number]
+        raise ValueError(f"{name!r}: its offsets do not fit {len(batch.features[name].values)} rows")
+    name = names[number]
+    mask = batch.action_masks[name]
+    if wrong in (_ACTORS, _ACTEES, _PAIRS):
+        what = {_ACTORS: "actors", _ACTEES: "actees", _PAIRS: "pairs of its mask"}[wrong]
+        raise ValueError(f"{name!r}: the offsets of the {what} do not fit the actors and actees that there are")
+    listed = mask.actors if wrong == _ACTOR else mask.actees  # type: ignore[union-attr]
+    frame = int(np.searchsorted(listed.offsets.numpy(), index, "right")) - 1
+    raise ValueError(f"{name!r}: index {int(listed.values[index, 0])} in a frame of {lengths[frame]} entities")

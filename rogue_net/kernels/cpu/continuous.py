@@ -1,0 +1,247 @@
+"""Numbers that may be bounded, on a tile: `rogue_net.heads.ContinuousHead`, with the equations of `rogue_net.gaussian`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rogue_net.gaussian import Bounds
+from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel
+from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
+from rogue_net.kernels.cpu.rows import gather
+from rogue_net.kernels.cpu.tables import (
+    ACTION_COLUMNS,
+    ACTIONS,
+    BOUND,
+    BOUNDS,
+    CHOICES,
+    DOWN,
+    GIVEN,
+    LAYER,
+    LOGITS,
+    OUTPUTS,
+    OWN,
+    SAMPLED,
+    TARGETS,
+    Choice,
+    Kernels,
+    Minibatch,
+    Net,
+    Tile,
+    bias_of,
+    linear,
+    weight_of,
+)  # fmt: skip
+from rogue_net.noise import BELOW_ONE
+
+#: Rows of the table of bounds, (11, n); behind it the nodes and weights of the quadrature.
+BOTH, ONE, LOW, HIGH, CENTER, RADIUS, LIMIT, LOG_RADIUS, EDGE, SIGN, STEP = range(11)
+_ROWS = 11
+_NAMES = ("both", "one", "low", "high", "center", "radius", "limit", "log_radius", "edge", "sign", "step")
+NODES = 45
+
+LOG_STD_LIMIT = np.float32(20)
+LOG_SQRT_2PI = np.float32(0.5 * math.log(2 * math.pi))
+LOG_2 = np.float32(math.log(2))
+ZERO, ONE_, TWO = np.float32(0), np.float32(1), np.float32(2)
+
+
+def bounds_table(bounds: Bounds) -> NDArray[np.float32]:
+    """The table of bounds of an action of n numbers."""
+    assert len(bounds.weights) == NODES
+    columns = [getattr(bounds, name) for name in (*_NAMES, "nodes", "weights")]
+    return np.concatenate([column.numpy().reshape(-1).astype(np.float32) for column in columns])
+
+
+@kernel
+def decide(
+    lanes: Const,
+    kernels: Kernels,
+    net: Net,
+    batch: Minibatch,
+    tile: Tile,
+    low: Count,
+    high: Count,
+    number: Count,
+    choice: Choice,
+) -> None:
+    """Write the means of u, log-probs, and entropies where actions are given; else actions."""
+    action = shifted(net.actions, number * ACTION_COLUMNS)
+    start, end = tile.action_actors[number], tile.action_actors[number + 1]
+    layer, size, bounds = action[LAYER], action[CHOICES], floats_at(action[BOUNDS])
+    padded = linear(net, layer, OUTPUTS)
+    means, bias, made = shifted(tile.logits, action[LOGITS]), bias_of(net, layer), floats_at(action[ACTIONS])
+    log_stds, targets = shifted(net.parameters, action[OWN]), floats_at(action[TARGETS])
+    gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
+    invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), means, end - start, net.width, padded, 0)
+    for actor in range(start, end):
+        source = tile.actor_sources[actor]
+        key = noise_key(action, batch, tile, choice, low, actor, number)
+        log_prob, entropy, divergence = ZERO, ZERO, ZERO
+        for k in range(size):
+            at = (actor - start) * padded + k
+            means[at] += bias[k]
+            mean, log_std = means[at], _clamp(log_stds[k], -LOG_STD_LIMIT, LOG_STD_LIMIT)
+            std = np.float32(math.exp(log_std))
+            if choice.mode != GIVEN:
+                u = mean + std * _normal(key, k) if choice.mode == SAMPLED else mean
+                made[source * size + k] = _bound(bounds, size, k, u)
+            u, log_slope = _unbound(bounds, size, k, made[source * size + k])
+            z = (u - mean) / std
+            log_prob += np.float32(-0.5) * z * z - log_std - LOG_SQRT_2PI - log_slope
+            if choice.mode == GIVEN:
+                entropy += log_std + LOG_SQRT_2PI + np.float32(0.5) + _mean_log_slope(bounds, size, k, mean, std)[0]
+                if action[TARGETS] != 0:
+                    of_target = targets[2 * source * size + k], targets[(2 * source + 1) * size + k]
+                    spread = np.float32(math.exp(TWO * of_target[1])) + (of_target[0] - mean) * (of_target[0] - mean)
+                    divergence += log_std - of_target[1] + spread / (TWO * std * std) - np.float32(0.5)
+        tile.log_probs[actor], tile.entropies[actor], tile.divergences[actor] = log_prob, entropy, divergence
+
+
+@kernel
+def decide_backward(
+    lanes: Const,
+    kernels: Kernels,
+    net: Net,
+    batch: Minibatch,
+    tile: Tile,
+    low: Count,
+    high: Count,
+    number: Count,
+    gradient: Floats,
+) -> None:
+    """The gradient of `decide`: d log p / d mean = z / std, d log p / d log std = z² - 1, and so on."""
+    action = shifted(net.actions, number * ACTION_COLUMNS)
+    start, end = tile.action_actors[number], tile.action_actors[number + 1]
+    layer, size, bounds = action[LAYER], action[CHOICES], floats_at(action[BOUNDS])
+    padded = linear(net, layer, OUTPUTS)
+    means, made = shifted(tile.logits, action[LOGITS]), floats_at(action[ACTIONS])
+    log_stds, targets = shifted(net.parameters, action[OWN]), floats_at(action[TARGETS])
+    for actor in range(start, end):
+        source = tile.actor_sources[actor]
+        dlog_prob, dentropy, ddivergence = (
+            tile.dlog_probs[actor],
+            tile.dentropies[actor],
+            tile.ddivergences[actor],
+        )
+        for k in range(size):
+            at = (actor - start) * padded + k
+            mean, log_std = means[at], _clamp(log_stds[k], -LOG_STD_LIMIT, LOG_STD_LIMIT)
+            std = np.float32(math.exp(log_std))
+            u, _ = _unbound(bounds, size, k, made[source * size + k])
+            z = (u - mean) / std
+            _, by_mean, by_log_std = _mean_log_slope(bounds, size, k, mean, std)
+            dmean = dlog_prob * z / std + dentropy * by_mean
+            dlog_std = dlog_prob * (z * z - ONE_) + dentropy * (ONE_ + by_log_std)
+            if action[TARGETS] != 0:
+                of_target = targets[2 * source * size + k], targets[(2 * source + 1) * size + k]
+                spread = np.float32(math.exp(TWO * of_target[1])) + (of_target[0] - mean) * (of_target[0] - mean)
+                dmean += ddivergence * (mean - of_target[0]) / (std * std)
+                dlog_std += ddivergence * (ONE_ - spread / (std * std))
+            means[at] = dmean
+            if log_stds[k] >= -LOG_STD_LIMIT and log_stds[k] <= LOG_STD_LIMIT:
+                gradient[action[DOWN] + k] += dlog_std
+        for k in range(size, padded):
+            means[(actor - start) * padded + k] = ZERO
+    linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, means, layer, gradient)
+
+
+@inline
+def _clamp(x, low, high):  # type: ignore[no-untyped-def]
+    """A NaN stays one."""
+    return low if x < low else high if x > high else x
+
+
+@inline
+def _softplus(x):  # type: ignore[no-untyped-def]
+    return max(x, ZERO) + np.float32(math.log1p(np.float32(math.exp(-abs(x)))))
+
+
+@inline
+def _bound(bounds, size, k, u):  # type: ignore[no-untyped-def]
+    """f(u), see `rogue_net.gaussian.Bounds.forward`."""
+    number = u
+    if bounds[BOTH * size + k] != 0:
+        number = bounds[CENTER * size + k] + bounds[RADIUS * size + k] * np.float32(math.tanh(u))
+    elif bounds[ONE * size + k] != 0:
+        sign = bounds[SIGN * size + k]
+        number = bounds[EDGE * size + k] + sign * _softplus(sign * u)
+    return _clamp(number, bounds[LOW * size + k], bounds[HIGH * size + k])
+
+
+@inline
+def _unbound(bounds, size, k, number):  # type: ignore[no-untyped-def]
+    """u and log f'(u), see `rogue_net.gaussian.Bounds.invert`."""
+    if bounds[BOTH * size + k] != 0:
+        limit = bounds[LIMIT * size + k]
+        y = _clamp((number - bounds[CENTER * size + k]) / bounds[RADIUS * size + k], -limit, limit)
+        above, below = np.float32(math.log1p(y)), np.float32(math.log1p(-y))
+        return (above - below) / TWO, bounds[LOG_RADIUS * size + k] + above + below
+    if bounds[ONE * size + k] != 0:
+        sign, step = bounds[SIGN * size + k], bounds[STEP * size + k]
+        y = sign * (number - bounds[EDGE * size + k])
+        y = step if y < step else y
+        log_sigmoid = np.float32(math.log(-np.float32(math.expm1(-y))))
+        return sign * (y + log_sigmoid), log_sigmoid
+    return number, ZERO
+
+
+@inline
+def _mean_log_slope(bounds, size, k, mean, std):  # type: ignore[no-untyped-def]
+    """E[log f'(u)] and its gradients by the mean and the log std, see `rogue_net.gaussian.Bounds.mean_log_slope`."""
+    nodes, weights = shifted(bounds, _ROWS * size), shifted(bounds, _ROWS * size + NODES)
+    found, by_mean, by_log_std = ZERO, ZERO, ZERO
+    both, one, sign = bounds[BOTH * size + k] != 0, bounds[ONE * size + k] != 0, bounds[SIGN * size + k]
+    for q in range(NODES if both or one else 0):
+        u = mean + std * nodes[q]
+        if both:  # log f' = log radius + log(1 - tanh²(u))
+            small = np.float32(math.exp(-TWO * abs(u)))
+            log_slope = bounds[LOG_RADIUS * size + k] + TWO * (LOG_2 - abs(u) - np.float32(math.log1p(small)))
+            tanh = (ONE_ - small) / (ONE_ + small)
+            slope = -TWO * (tanh if u >= 0 else -tanh)
+        else:  # log f' = log sigmoid(sign u)
+            log_slope = -_softplus(-sign * u)
+            slope = sign * (ONE_ - np.float32(math.exp(log_slope)))
+        found += weights[q] * log_slope
+        by_mean += weights[q] * slope
+        by_log_std += weights[q] * slope * nodes[q] * std
+    return found, by_mean, by_log_std
+
+
+@inline
+def _normal(key, number):  # type: ignore[no-untyped-def]
+    """A standard normal number, see `rogue_net.noise.normal`: the inverse of erf, by a first guess and a step of Newton's method.
+
+    The guess: Giles 2010, "Approximating the erfinv function", table 5.
+    """
+    x = max(TWO * uniform(key, number) - ONE_, np.float32(-BELOW_ONE))
+    exact = np.float64(x)
+    w = -math.log((1 - exact) * (1 + exact))
+    if w < 5:
+        w -= 2.5
+        p = 2.81022636e-08
+        p = 3.43273939e-07 + p * w
+        p = -3.5233877e-06 + p * w
+        p = -4.39150654e-06 + p * w
+        p = 0.00021858087 + p * w
+        p = -0.00125372503 + p * w
+        p = -0.00417768164 + p * w
+        p = 0.246640727 + p * w
+        p = 1.50140941 + p * w
+    else:
+        w = math.sqrt(w) - 3
+        p = -0.000200214257
+        p = 0.000100950558 + p * w
+        p = 0.00134934322 + p * w
+        p = -0.00367342844 + p * w
+        p = 0.00573950773 + p * w
+        p = -0.0076224613 + p * w
+        p = 0.00943887047 + p * w
+        p = 1.00167406 + p * w
+        p = 2.83297682 + p * w
+    guess = p * exact
+    guess -= (math.erf(guess) - exact) * (0.5 * math.sqrt(math.pi)) * math.exp(guess * guess)
+    return np.float32(guess * math.sqrt(2))

@@ -1,0 +1,110 @@
+"""A network's parameters as flat numbers: linear layers as the products want them, gradients, and AdamW.
+
+Linear layers are kept as (in, out) and (out, in), padded to multiples of 4 inputs and 8 outputs, with the scale g and shift s of
+a LayerNorm before folded in, W (g n + s) + b = W' n + b' with W' = W diag(g), b' = b + W s; and back
+
+    dW = dW' diag(g) + db' sᵀ,   db = db',   dg = diag(Wᵀ dW'),   ds = Wᵀ db'
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, kernel
+from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
+
+EIGHT = Const(8)
+
+#: A linear layer: places of weight, bias, scale and shift (-1: none) in the parameters, inputs and outputs; places in `weights`,
+#: of the bias there, and in `turned` (-1: not needed); the padded number of outputs.
+_WEIGHT, _BIAS, _SCALE, _SHIFT, _INPUTS, _OUTPUTS, _TO, _TO_BIAS, _TO_TURNED, _PADDED = range(10)
+FOLD_COLUMNS = 10
+
+
+@kernel
+def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, turned: Floats) -> None:
+    """Write `count` linear layers as the products want them."""
+    for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
+        weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
+        inputs, padded, to, to_turned = (
+            table[at + _INPUTS],
+            table[at + _PADDED],
+            table[at + _TO],
+            table[at + _TO_TURNED],
+        )
+        for o in range(table[at + _OUTPUTS]):
+            constant = parameters[bias + o]
+            for i in range(inputs):
+                w = parameters[weight + o * inputs + i]
+                if scale >= 0:
+                    constant += w * parameters[shift + i]
+                    w *= parameters[scale + i]
+                weights[to + i * padded + o] = w
+                if to_turned >= 0:
+                    turned[to_turned + o * inputs + i] = w
+            weights[table[at + _TO_BIAS] + o] = constant
+
+
+@kernel
+def unfold(count: Count, table: Ints, parameters: Floats, gradient: Floats, dparameters: Floats) -> None:
+    """Add the gradients of weights, biases and LayerNorms to `dparameters`."""
+    for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
+        weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
+        inputs, padded, to = table[at + _INPUTS], table[at + _PADDED], table[at + _TO]
+        for o in range(table[at + _OUTPUTS]):
+            dconstant = gradient[table[at + _TO_BIAS] + o]
+            dparameters[bias + o] += dconstant
+            for i in range(inputs):
+                dw = gradient[to + i * padded + o]
+                if scale >= 0:
+                    w = parameters[weight + o * inputs + i]
+                    dparameters[scale + i] += w * dw
+                    dparameters[shift + i] += w * dconstant
+                    dw = dw * parameters[scale + i] + dconstant * parameters[shift + i]
+                dparameters[weight + o * inputs + i] += dw
+
+
+@kernel
+def add_up(others: Count, size: Count, gradients: Floats) -> None:
+    """Add the gradients of the other threads to those of the first, in their order; each has `size` numbers, a multiple of 8."""
+    for other in range(size, (others + 1) * size, size):
+        for at in range(0, size, 8):
+            store(gradients, at, load(EIGHT, gradients, at) + load(EIGHT, gradients, other + at))
+
+
+@kernel
+def squares(count: Count, numbers: Floats, result: Floats) -> None:
+    """Sum of squares of `count` numbers, a multiple of 8."""
+    sums = spread(EIGHT, np.float32(0))
+    for at in range(0, count, 8):
+        sums = fma(load(EIGHT, numbers, at), load(EIGHT, numbers, at), sums)
+    result[0] = total(sums)
+
+
+class Adam(NamedTuple):
+    """An AdamW step."""
+
+    scale: Number  # of the gradient, so that its norm is not too large
+    rate: Number  # learning rate / (1 - beta1^t)
+    keep: Number  # 1 - learning rate * weight decay
+    beta1: Number
+    beta2: Number
+    rest1: Number  # 1 - beta1
+    rest2: Number  # 1 - beta2
+    correction: Number  # 1 / sqrt(1 - beta2^t)
+    epsilon: Number
+
+
+@kernel
+def adam(count: Count, parameters: Floats, gradient: Floats, first: Floats, second: Floats, how: Adam) -> None:
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2) of `count` parameters, a multiple of 8."""
+    for at in range(0, count, 8):
+        g = load(EIGHT, gradient, at) * how.scale
+        m = load(EIGHT, first, at) * how.beta1 + g * how.rest1
+        v = load(EIGHT, second, at) * how.beta2 + g * g * how.rest2
+        store(first, at, m)
+        store(second, at, v)
+        step = m / (square_root(v) * how.correction + how.epsilon)
+        store(parameters, at, load(EIGHT, parameters, at) * how.keep - step * how.rate)

@@ -1,0 +1,122 @@
+"""What the kernels of several kinds of action need: linear layers on tokens, log-probabilities of choices, keyed noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rogue_net.kernels.cpu.calling import ints_at, invoke, shifted
+from rogue_net.kernels.cpu.compiling import Const, inline
+from rogue_net.kernels.cpu.rows import add_row, add_rows, gather
+from rogue_net.kernels.cpu.simd import exp, spread, total
+from rogue_net.kernels.cpu.tables import (
+    ACTORS,
+    BIAS,
+    BOUND,
+    INPUTS,
+    OUTPUTS,
+    SAMPLED,
+    WEIGHT,
+    linear,
+    turned,
+)  # fmt: skip
+from rogue_net.noise import FIRST, GOLDEN, SECOND
+
+TINY = np.float32(np.finfo(np.float32).tiny)
+EIGHT = Const(8)
+MASKED = np.float32(-1e30)  # logit of a choice that is not open: its probability is 0
+CLOSED = np.float32(-1e29)  # above the log-probability of such a choice, below all others
+
+
+@inline
+def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, gradient):  # type: ignore[no-untyped-def]
+    """Of a linear layer on the tokens at `places[start:end]`: from the gradient of what comes out to those of weight, bias, x."""
+    width, padded = net.width, linear(net, layer, OUTPUTS)
+    gather(lanes, tile.tokens, places, start, end, tile.rows, width)
+    dweight = shifted(gradient, linear(net, layer, WEIGHT))
+    invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, linear(net, layer, INPUTS), padded)
+    add_rows(shifted(gradient, linear(net, layer, BIAS)), dout, 0, end - start, padded)
+    invoke(kernels.product, BOUND, dout, turned(net, layer), tile.rows, end - start, padded, width, 0)
+    for number in range(start, end):
+        add_row(lanes, tile.x, places[number] * width, tile.rows, (number - start) * width, width)
+
+
+# --- Choices
+
+
+@inline
+def log_softmax(logits, at, count):  # type: ignore[no-untyped-def]
+    """Replace `count` logits from `at` on by log-probabilities; returns their entropy. What is masked stays about -1e30."""
+    highest = logits[at]
+    for c in range(1, count):
+        highest = max(highest, logits[at + c])
+    mass, mean = np.float32(0), np.float32(0)  # Σ exp(z), Σ exp(z) z
+    for c in range(count):
+        z = logits[at + c] - highest
+        weight = _exp(z)
+        mass += weight
+        mean += weight * z
+        logits[at + c] = z
+    log_mass = np.float32(math.log(mass))
+    for c in range(count):
+        logits[at + c] -= log_mass
+    return log_mass - mean / mass
+
+
+@inline
+def _exp(x):  # type: ignore[no-untyped-def]
+    return total(exp(spread(EIGHT, x))) * np.float32(0.125)
+
+
+@inline
+def slope_of(log_prob, chosen, dlog_prob, dentropy, entropy):  # type: ignore[no-untyped-def]
+    """The gradient of a logit: d log p(a) / dz_c = [c = a] - p_c,  dH / dz_c = -p_c (log p_c + H)."""
+    p = _exp(log_prob)
+    gradient = -p * dlog_prob - p * (max(log_prob, np.float32(-200)) + entropy) * dentropy
+    return gradient + dlog_prob if chosen else gradient
+
+
+@inline
+def divergence_of(target, log_prob):  # type: ignore[no-untyped-def]
+    """The part of a choice in KL(t || p): t_c (log t_c - log p_c), 0 where t_c is 0."""
+    t = _exp(max(target, np.float32(-100)))
+    return t * (target - log_prob) if t > 0 else np.float32(0)
+
+
+@inline
+def slope_to(target, log_prob):  # type: ignore[no-untyped-def]
+    """The gradient of a logit in KL(t || p): p_c - t_c."""
+    return _exp(log_prob) - _exp(max(target, np.float32(-100)))
+
+
+# --- Noise
+
+
+@inline
+def noise_key(action, batch, tile, choice, low, actor, number):  # type: ignore[no-untyped-def]
+    """What an actor's noise is keyed by, see `rogue_net.noise.FrameKeys.of_actors`."""
+    if choice.mode != SAMPLED:
+        return 0
+    index = ints_at(action[ACTORS])[tile.actor_sources[actor]]
+    return choice.keys[batch.frames[low + tile.actor_frames[actor]]] + (number << 48) + index * SECOND
+
+
+@inline
+def uniform(key, number):  # type: ignore[no-untyped-def]
+    """See `rogue_net.noise.ActorKeys.uniform`."""
+    bits = key + number * GOLDEN
+    bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * FIRST
+    bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * SECOND
+    bits ^= (bits >> 31) & (2**33 - 1)
+    bits = ((bits >> 24) & (2**40 - 1 - 2**15)) | 1
+    return np.float32(bits) * np.float32(2.0**-40)
+
+
+@inline
+def score(choice, key, log_prob, number):  # type: ignore[no-untyped-def]
+    """A log-probability, and where actions are sampled, plus Gumbel noise; see `with_gumbel_noise`."""
+    if choice.mode != SAMPLED:
+        return log_prob
+    exponential = np.float32(-math.log1p(-uniform(key, number)))
+    return log_prob - np.float32(math.log(max(exponential, TINY)))
