@@ -31,6 +31,7 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend, RelposConfig
+from rogue_net.heads import SelectEntityHead
 
 SHIP, ROCK, FLAG = "Ship", "Rock", "Flag"
 SPACE = ObsSpace(
@@ -229,7 +230,10 @@ def make_net(config: RogueNetConfig, batch: ObsBatch | None = None, seed: int = 
 
 def twin(net: RogueNet, backend: Backend, dtype: torch.dtype = torch.float32) -> RogueNet:
     """Another network, of this backend, with the same weights."""
-    other = RogueNet(replace(net.config, backend=backend), SPACE, ACTIONS, {"fuel": 2})
+    sizes = {
+        name: head.project.out_features for name, head in zip(net.regression_names, net.regression_heads, strict=True)
+    }
+    other = RogueNet(replace(net.config, backend=backend), net.obs_space, net.action_space, sizes)
     other.load_state_dict(net.state_dict())
     return other if dtype == torch.float32 else other.to(dtype)  # statistics stay in float64
 
@@ -309,7 +313,8 @@ def summands(net: RogueNet) -> Iterator[dict[str, float]]:
 
         return hook
 
-    handles = [net.heads[list(ACTIONS).index(PICK)].key.register_forward_hook(keep(picked))]
+    selecting = [head for head in net.heads if isinstance(head, SelectEntityHead)]
+    handles = [head.key.register_forward_hook(keep(picked)) for head in selecting]
     for block in net.transformer.blocks if net.config.pooling == "none" else []:
         handles.append(block.query_key_value.register_forward_hook(keep(queries)))
         handles.append(block.project.register_forward_hook(keep(attended)))

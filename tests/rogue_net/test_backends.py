@@ -1,4 +1,5 @@
-"""The backends compute what the reference computes in float64, whatever the settings; what one cannot, it refuses by name."""
+"""The reference computes what it computes in float64, whatever the settings; a program takes its place where it can, and else a
+line says why not."""
 
 from __future__ import annotations
 
@@ -13,15 +14,18 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
-from rogue_net import RogueNet, RogueNetConfig, backend, transformer
-from rogue_net.config import Backend, RelposConfig
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.learner import can_be_compiled
+from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, backend, keyed, transformer
+from rogue_net.config import RelposConfig
+from rogue_net.embedding import Embedding
 from rogue_net.frames import Frames
-from rogue_net.kernels.cpu.products import multiply_bf16
 from tests.rogue_net.backends import (
     ACTIONS,
     ALL_OF_RELPOS,
-    EACH,
     SPACE,
     Scene,
     as_double,
@@ -39,69 +43,36 @@ from tests.rogue_net.backends import (
     twin,
 )
 
+# --- The reference; `test_program.py` has the programs
 
-def assert_blocks_exact(name: Backend, config: RogueNetConfig, scene: Scene) -> None:
+
+@settings(max_examples=60)
+@given(config=st.one_of(plain_configs(), relative_configs()), scene=scenes())
+def test_blocks_of_the_reference_and_their_gradients_are_those_of_float64(config: RogueNetConfig, scene: Scene) -> None:
     batch = scene.batch
+    assume(away_from_edges(batch, config.relpos))
     net = make_net(config, batch, scene.seed)
     exact = blocks_of(twin(net, "reference", torch.float64), as_double(batch), scene.seed)
-    assert_near(blocks_of(twin(net, name), batch, scene.seed), exact)
+    assert_near(blocks_of(twin(net, "reference"), batch, scene.seed), exact)
 
 
-def assert_network_exact(name: Backend, config: RogueNetConfig, scene: Scene) -> None:
+@settings(max_examples=40)
+@given(config=st.one_of(plain_configs(), relative_configs()), scene=scenes(many=True))
+def test_a_network_of_the_reference_and_all_its_gradients_are_those_of_float64(
+    config: RogueNetConfig, scene: Scene
+) -> None:
     batch = scene.batch
+    assume(away_from_edges(batch, config.relpos))
     net = make_net(config, batch, scene.seed)
     actions = net.act(batch, generator=torch.Generator().manual_seed(scene.seed)).actions
     exact = network(twin(net, "reference", torch.float64), as_double(batch), actions)
-    assert_near(network(twin(net, name), batch, actions), exact)
+    assert_near(network(twin(net, "reference"), batch, actions), exact)
 
 
-@EACH
-@settings(max_examples=40)
-@given(config=plain_configs(), scene=scenes())
-def test_blocks_and_their_gradients_are_those_of_float64(name: Backend, config: RogueNetConfig, scene: Scene) -> None:
-    assert_blocks_exact(name, config, scene)
-
-
-@EACH
-@settings(max_examples=60)
-@given(config=relative_configs(), scene=scenes())
-def test_blocks_with_relative_positions_and_their_gradients_are_those_of_float64(
-    name: Backend, config: RogueNetConfig, scene: Scene
-) -> None:
-    assume(away_from_edges(scene.batch, config.relpos))
-    assert_blocks_exact(name, config, scene)
-
-
-@pytest.mark.parametrize("shape", [(32, 2), (64, 2), (80, 2)])
-def test_relative_positions_in_heads_of_other_widths(shape: tuple[int, int]) -> None:
-    config = make_config(shape, relpos=RelposConfig(**ALL_OF_RELPOS))
-    assert_blocks_exact("fused", config, Scene([(5, 6, 1), (0, 0, 0), (1, 0, 0), (17, 20, 0)], seed=1, hide=True))
-
-
-@EACH
-@settings(max_examples=25)
-@given(config=plain_configs(), scene=scenes(many=True))
-def test_a_network_and_all_its_gradients_are_those_of_float64(
-    name: Backend, config: RogueNetConfig, scene: Scene
-) -> None:
-    assert_network_exact(name, config, scene)
-
-
-@EACH
-@settings(max_examples=25)
-@given(config=relative_configs(), scene=scenes(many=True))
-def test_a_network_with_relative_positions_and_all_its_gradients_are_those_of_float64(
-    name: Backend, config: RogueNetConfig, scene: Scene
-) -> None:
-    assume(away_from_edges(scene.batch, config.relpos))
-    assert_network_exact(name, config, scene)
-
-
-@EACH
 @pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])
-def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(name: Backend, relpos: RelposConfig) -> None:
+def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: RelposConfig) -> None:
     batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
-    net = make_net(make_config((16, 2), relpos=relpos, backend=name), batch)
+    net = make_net(make_config((16, 2), relpos=relpos, backend="reference"), batch)
     tokens = net.transformer(net.embedding(batch), batch).detach()
     offsets = batch.layout.offsets.tolist()
     for frame in (0, 20, 40):
@@ -110,132 +81,199 @@ def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(name: Backend,
         assert_tensor_near(tokens[offsets[frame] : offsets[frame + 1]], alone, f"frame {frame}", bound=1e-6)
 
 
-# --- What a backend cannot do
+# --- What no program can compute
 
 BATCH = even_scene(3, 4).batch
-NO_KERNELS = {
-    "net.pooling=meanmax has no kernels": {"pooling": "meanmax"},
-    "net.d_model=24 / net.n_head=2 = 12, is not a multiple of 8": {"d_model": 24},
+KEYS = FrameKeys(keyed(3, torch.arange(3)))
+NO_PROGRAM = {
+    "the width of a head, net.d_model=24 / net.n_head=2 = 12, is not a multiple of 8": {"d_model": 24},
+    "net.embedding_dropout=0.25 has no kernels on CPUs": {"embedding_dropout": 0.25},
+    "net.attention_dropout=0.25 has no kernels on CPUs": {"attention_dropout": 0.25},
+    "net.residual_dropout=0.25 has no kernels on CPUs": {"residual_dropout": 0.25},
+    "net.precision=bf16 has no kernels on CPUs": {"precision": "bf16"},
 }
+EACH_OF_NO_PROGRAM = pytest.mark.parametrize(("reason", "options"), NO_PROGRAM.items(), ids=str)
 
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     """What was said of backends, as if nothing had been said before."""
     caplog.set_level(logging.INFO, logger="rogue_net")
-    backend._say_once.cache_clear()
+    backend.say_once.cache_clear()
     yield lambda: [record.getMessage() for record in caplog.records]
-    backend._say_once.cache_clear()
+    backend.say_once.cache_clear()
 
 
-def outcomes(net: RogueNet) -> dict[str, torch.Tensor]:
-    actions = make_net(make_config()).act(BATCH, generator=torch.Generator().manual_seed(0)).actions
-    return network(net, BATCH, actions).outputs
+@pytest.fixture
+def has_bf16(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Make this CPU one that has instructions for bf16, or has none."""
+
+    def say(there: bool) -> None:
+        monkeypatch.setattr(backend, "has_bf16", lambda: there)
+        backend.why_not_precision.cache_clear()
+
+    yield say
+    backend.why_not_precision.cache_clear()
 
 
-@pytest.mark.parametrize(("message", "options"), NO_KERNELS.items(), ids=str)
-def test_fused_refuses_by_name_what_has_no_kernels(message: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"net.backend=fused cannot be: .*{message}; allowed: reference, auto"):
-        net = make_net(make_config(**options))  # where the settings tell
-        net.act(BATCH)
-
-
-@pytest.mark.parametrize(("message", "options"), NO_KERNELS.items(), ids=str)
-def test_auto_falls_back_where_there_are_no_kernels_and_says_so_once(
-    message: str, options: dict[str, Any], said: Callable[[], list[str]]
-) -> None:
-    net = make_net(make_config(**options, backend="auto"))
-    given_outcomes = outcomes(net)
-    for _ in range(3):
-        net.act(BATCH)
-    [line] = said()
-    assert message in line and "net.backend=auto takes the reference" in line
-    torch.testing.assert_close(given_outcomes, outcomes(twin(net, "reference")))
-
-
-def test_auto_takes_the_kernels_where_it_can_and_says_nothing(
-    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = make_net(make_config(backend="auto"))
-    forbid_modules(net, monkeypatch)
-    outcomes(net)
-    assert said() == []
+def acted(net: RogueNet, batch: ObsBatch = BATCH) -> dict[str, Tensor]:
+    """What a network does where a program acts if it can."""
+    result = net.act(batch, generator=KEYS)
+    actions = {f"actions of {name}": ragged.values for name, ragged in result.actions.items()}
+    return {"values": result.values, **actions, **result.log_probs}
 
 
 def forbid_modules(net: RogueNet, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a block was computed by its modules")
+        raise AssertionError("modules computed it")
 
+    monkeypatch.setattr(Embedding, "forward", refuse)
     for block in net.transformer.blocks:
         monkeypatch.setattr(block, "forward", refuse)
 
 
-def test_fused_refuses_other_numbers_than_float32_and_auto_falls_back(said: Callable[[], list[str]]) -> None:
+@EACH_OF_NO_PROGRAM
+def test_fused_refuses_by_name_what_has_no_kernels(
+    reason: str, options: dict[str, Any], has_bf16: Callable[[bool], None]
+) -> None:
+    has_bf16(True)
+    with pytest.raises(ValueError) as error:
+        backend.check_backend(make_config(**options), "cpu")
+    assert str(error.value) == f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
+    for name in ("auto", "reference"):
+        backend.check_backend(make_config(**options, backend=name), "cpu")
+    backend.check_backend(make_config(), "cpu")
+
+
+@EACH_OF_NO_PROGRAM
+def test_modules_act_where_there_are_no_kernels_and_whoever_learns_says_so_once(
+    reason: str, options: dict[str, Any], said: Callable[[], list[str]], has_bf16: Callable[[bool], None]
+) -> None:
+    has_bf16(True)
+    net = make_net(make_config(**options, backend="auto"))
+    assert backend.why_not_compiled(net.config, net.value_head.project.weight) == reason
+    for _ in range(3):
+        torch.testing.assert_close(acted(net), acted(twin(net, "reference")), rtol=0, atol=0)
+        assert not can_be_compiled(ActorCritic(net, None))
+    assert said() == [f"PyTorch's modules take the place of kernels, which is slower: {reason}"]
+
+
+@pytest.mark.parametrize("name", ["auto", "fused"])
+@pytest.mark.parametrize(
+    "options", [{}, {"pooling": "meanmax"}, {"relpos": RelposConfig(**ALL_OF_RELPOS)}, {"n_layer": 0}]
+)
+def test_a_program_acts_where_it_can_and_nothing_is_said(
+    name: Any, options: dict[str, Any], said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = make_net(make_config(**options, backend=name))
+    expected = twin(net, "reference").act(BATCH, greedy=True).values
+    forbid_modules(net, monkeypatch)
+    torch.testing.assert_close(net.act(BATCH, greedy=True).values, expected, atol=1e-5, rtol=1e-5)
+    acted(net)
+    assert can_be_compiled(ActorCritic(net, None))
+    assert said() == []
+
+
+def test_the_reference_is_modules_and_says_nothing(said: Callable[[], list[str]]) -> None:
+    net = make_net(make_config(backend="reference"))
+    assert net.program(BATCH) is None
+    assert not can_be_compiled(ActorCritic(net, None))
+    assert said() == []
+
+
+def test_modules_draw_what_a_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At other temperatures, from a generator, with logits, and of padded batches."""
     net = make_net(make_config())
-    with pytest.raises(ValueError, match="it computes in float32, and the network in float64"):
-        outcomes(twin(net, "fused", torch.float64))
-    exact = outcomes(twin(net, "reference", torch.float64))
-    torch.testing.assert_close(outcomes(twin(net, "auto", torch.float64)), exact)
+    generator = torch.Generator().manual_seed(0)
+    ways: list[dict[str, Any]] = [
+        {"generator": generator},
+        {"generator": KEYS, "temperature": 2.0},
+        {"greedy": True, "logits": True},
+        {"generator": KEYS, "logits": True},
+    ]
+    for way in ways:
+        net.act(BATCH, **way)
+    assert net._program is None
+    assert net.program(BATCH) is not None
+    padded = replace(BATCH, padded=True)
+    assert net.program(padded) is None
+    forbid_modules(net, monkeypatch)
+    for way in ways:
+        with pytest.raises(AssertionError, match="modules computed it"):
+            net.act(BATCH, **way)
+
+
+def test_other_numbers_than_float32_are_left_to_modules(said: Callable[[], list[str]]) -> None:
+    net = make_net(make_config())
+    batch = as_double(BATCH)
+    exact = twin(net, "reference", torch.float64)
+    for name in ("fused", "auto"):
+        other = twin(net, name, torch.float64)  # type: ignore[arg-type]
+        torch.testing.assert_close(acted(other, batch), acted(exact, batch), rtol=0, atol=0)
+        assert not can_be_compiled(ActorCritic(other, None))
     [line] = said()
-    assert "float64" in line
+    assert line.endswith("it computes in float32, and the network in float64")
 
 
-def test_fused_refuses_other_devices_and_auto_falls_back(said: Callable[[], list[str]]) -> None:
+def test_other_devices_are_left_to_modules() -> None:
     elsewhere = torch.empty(3, 16, device="meta")
-    with pytest.raises(ValueError, match="it computes on the CPU, and the network is on meta"):
-        backend.choose(make_config(), elsewhere, drop=False)
-    assert backend.choose(make_config(backend="auto"), elsewhere, drop=False) == backend.REFERENCE
-    assert len(said()) == 1
+    for name in ("fused", "auto"):
+        config = make_config(backend=name)
+        reason = backend.why_not_compiled(config, elsewhere)
+        assert reason == "it computes on the CPU, and the network is on meta"
+        assert backend.choose(config, elsewhere, drop=False) == backend.REFERENCE
 
 
-def test_where_torch_makes_other_tensors_by_default_auto_falls_back(said: Callable[[], list[str]]) -> None:
+def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[], list[str]]) -> None:
     net = make_net(make_config(backend="auto"))
-    expected = twin(net, "reference").value(BATCH)
+    expected = acted(twin(net, "reference"))["values"]
+    lines = []
+
+    def check() -> None:
+        assert net.program(BATCH) is None
+        torch.testing.assert_close(net.act(BATCH, greedy=True).values, expected)
+        assert not can_be_compiled(ActorCritic(net, None))
+        lines.append(said()[-1].rpartition(" they are ")[2])
+
     torch.set_default_dtype(torch.float64)
     try:
-        torch.testing.assert_close(net.value(BATCH), expected)
+        check()
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
+        assert backend.why_not_compiled(net.config, net.value_head.project.weight) is not None
+        assert not can_be_compiled(ActorCritic(net, None))
         torch.testing.assert_close(net.value(BATCH), expected)
-    assert [line.rpartition(" they are ")[2] for line in said()] == ["torch.float64 on cpu", "torch.float32 on meta"]
+    assert lines == ["torch.float64 on cpu"] and len(said()) == 2
+    assert said()[1].endswith("they are torch.float32 on meta")
 
 
-def test_attention_dropout_has_no_kernels_while_learning_only(said: Callable[[], list[str]]) -> None:
-    options = {"attention_dropout": 0.25}
-    net = make_net(make_config(**options))
-    net.act(BATCH)
-    actions = net.act(BATCH).actions
-    with pytest.raises(ValueError, match="net.attention_dropout=0.25 has no kernels, and is active while learning"):
-        net.evaluate(BATCH, actions)
-    net.eval().evaluate(BATCH, actions)
-    twin(net, "auto").eval().evaluate(BATCH, actions)
-    assert said() == []
-    twin(net, "auto").train().evaluate(BATCH, actions)
-    assert len(said()) == 1
-
-
-def test_other_dropout_is_computed_by_both_backends_and_the_same() -> None:
-    net = make_net(make_config(embedding_dropout=0.3, residual_dropout=0.3))
-    actions = net.act(BATCH).actions
-    results = {}
-    for name in ("fused", "reference"):
+@pytest.mark.parametrize("name", ["embedding_dropout", "attention_dropout", "residual_dropout"])
+def test_dropout_is_active_while_learning_only(name: str) -> None:
+    net = make_net(make_config(backend="auto", **{name: 0.3}))
+    plain = make_net(make_config(backend="reference"))
+    plain.load_state_dict(net.state_dict())
+    expected, actions = plain.value(BATCH), plain.act(BATCH, generator=KEYS).actions
+    torch.testing.assert_close(acted(net.train())["values"], expected)
+    torch.testing.assert_close(net.eval().evaluate(BATCH, actions).values, expected)
+    dropped = []
+    for _ in range(2):
         torch.manual_seed(5)
-        results[name] = network(twin(net, name).train(), BATCH, actions)  # type: ignore[arg-type]
-    torch.testing.assert_close(results["fused"].outputs, results["reference"].outputs)
-    undropped = network(net.eval(), BATCH, actions)
-    assert not torch.allclose(results["fused"].outputs["value"], undropped.outputs["value"], atol=1e-3)
+        dropped.append(network(net.train(), BATCH, actions).outputs)
+    torch.testing.assert_close(dropped[0], dropped[1], rtol=0, atol=0)
+    assert not torch.allclose(dropped[0]["value"], expected, atol=1e-3)
 
 
 def test_without_a_compiler_fused_refuses_and_auto_works() -> None:
     program = """
 import torch
+from rogue_net.backend import check_backend
 from tests.rogue_net.backends import even_scene, make_config, make_net
 batch = even_scene(2, 3).batch
 net = make_net(make_config(backend="auto"))
-net.evaluate(batch, net.act(batch).actions).values.sum().backward()
+net.evaluate(batch, net.act(batch, greedy=True).actions).values.sum().backward()
 try:
-    make_net(make_config()).act(batch)
+    check_backend(make_config(), "cpu")
 except ValueError as error:
     print(error)
 """
@@ -258,7 +296,7 @@ def like_cuda(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
 def test_on_cuda_attention_is_tritons_and_of_long_frames_in_bf16_torchs(like_cuda: torch.Tensor) -> None:
     for name in ("auto", "fused"):
         choice = backend.choose(make_config(backend=name), like_cuda, drop=True)
-        assert choice == backend.Choice(trunk=False, attention="triton", products="fp32")
+        assert choice == backend.Choice(attention="triton", products="fp32")
     assert backend.choose(make_config(backend="reference"), like_cuda, drop=False) == backend.REFERENCE
     rough = make_config(precision="bf16", backend="auto")
     offsets = torch.tensor([0, 3], device="meta")
@@ -306,66 +344,36 @@ def test_modules_round_products_to_bf16_and_nothing_else(monkeypatch: pytest.Mon
 # --- bfloat16
 
 
-def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "has_bf16", lambda: False)
-    backend.why_not_precision.cache_clear()
-    with pytest.raises(ValueError, match=r"net.precision=bf16 cannot be: this CPU \(.+\) has no instructions for it"):
-        make_net(make_config(precision="bf16")).act(BATCH)
-
-
-@pytest.mark.parametrize(
-    ("message", "options"),
-    [
-        ("net.backend=reference computes in fp32", {"backend": "reference"}),
-        ("net.pooling=mean has no kernels", {"pooling": "mean"}),
-        ("net.residual_dropout=0.1 leaves the products to modules", {"residual_dropout": 0.1}),
-        ("net.attention_dropout=0.1 leaves the products to modules", {"attention_dropout": 0.1}),
-    ],
-)
-def test_bf16_is_refused_where_nothing_would_compute_in_it(
-    message: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend, "has_bf16", lambda: True)
-    backend.why_not_precision.cache_clear()
-    with pytest.raises(ValueError, match=f"net.precision=bf16 cannot be: {message}.*; allowed: fp32"):
-        make_net(make_config(precision="bf16", **options)).act(BATCH)
-
-
-def test_bf16_is_refused_on_tokens_that_nothing_would_compute_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "has_bf16", lambda: True)
-    backend.why_not_precision.cache_clear()
-    config, elsewhere = make_config(precision="bf16", backend="auto"), torch.empty(3, 16, device="meta")
-    with pytest.raises(ValueError, match="net.precision=bf16 cannot be: .* the network is on meta; allowed: fp32"):
-        backend.choose(config, elsewhere, drop=False)
+def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(has_bf16: Callable[[bool], None]) -> None:
+    has_bf16(False)
+    config = make_config(precision="bf16", backend="auto")
+    message = r"net.precision=bf16 cannot be: this CPU \(.+\) has no instructions for it; allowed: fp32"
+    with pytest.raises(ValueError, match=message):
+        make_net(config).act(BATCH)
+    with pytest.raises(ValueError, match=message):
+        backend.check_backend(config, "cpu")
 
 
 def test_tf32_is_for_cuda() -> None:
-    with pytest.raises(ValueError, match="net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"):
-        make_net(make_config(precision="tf32")).act(BATCH)
+    message = "net.precision=tf32 cannot be: it is for device=cuda; allowed: fp32"
+    for config in (make_config(precision="tf32"), make_config(precision="tf32", backend="reference")):
+        with pytest.raises(ValueError, match=message):
+            make_net(config).act(BATCH, greedy=True)
+        with pytest.raises(ValueError, match=message):
+            backend.check_backend(config, "cpu")
     for precision in ("tf32", "bf16"):
         backend.check_backend(make_config(precision=precision, backend="reference"), "cuda")
 
 
-def test_each_bf16_product_is_rounded_once_and_added_up_in_float32() -> None:
-    x, weight = torch.randn(64, 300), torch.randn(300, 32)
-    exact = x.bfloat16().double() @ weight.bfloat16().double()
-    out = torch.empty(64, 32)
-    multiply_bf16(x, weight, out)
-    assert torch.equal(out.bfloat16().float(), out)  # the result has 8 bits
-    assert (
-        float(((out - exact).abs() / exact.abs().clamp(min=1)).max()) < 2**-8
-    )  # and one rounding, not one for each summand
-    total = torch.full((64, 32), 1000.0)
-    multiply_bf16(x, weight, total, add=True)
-    assert torch.equal(total, 1000.0 + out)  # in bfloat16 it would be a multiple of 4
-
-
-@pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])
-def test_bf16_rounds_products_and_nothing_else(relpos: RelposConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "has_bf16", lambda: True)
-    backend.why_not_precision.cache_clear()
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"relpos": RelposConfig(**ALL_OF_RELPOS)}, {"pooling": "meanmax"}],
+    ids=["plain", "relative", "pooling"],
+)
+def test_bf16_rounds_products_and_nothing_else(options: dict[str, Any], has_bf16: Callable[[bool], None]) -> None:
+    has_bf16(True)
     batch = even_scene(10, 8).batch
-    net = make_net(make_config((32, 2), relpos=relpos), batch)
+    net = make_net(make_config((32, 2), backend="auto", **options), batch)
     rough = RogueNet(replace(net.config, precision="bf16"), SPACE, ACTIONS, {"fuel": 2})
     rough.load_state_dict(net.state_dict())
     actions = net.act(batch).actions
