@@ -1,10 +1,9 @@
-"""Every backend of ragged attention against attention written out frame by frame."""
+"""Ragged attention of the reference against attention written out frame by frame."""
 
 from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from torch import Tensor
 from entity_gym import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch
-from rogue_net.attention import AttentionBackend, ragged_attention
+from rogue_net.attention import ragged_attention
 from rogue_net.frames import Frames, PackedRows
 
 SPACE = ObsSpace({"Unit": Entity(["x"])})
@@ -50,23 +49,19 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, flags: list[list[bool]]) ->
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("backend", ["packed", "fused"])
 @given(flags=frames_of_flags)
-def test_attention_is_a_softmax_over_what_each_entity_sees(backend: AttentionBackend, flags: list[list[bool]]) -> None:
+def test_attention_is_a_softmax_over_what_each_entity_sees(flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     q, k, v = random_heads(batch.num_tokens)
-    attended = ragged_attention(q, k, v, Frames.of(batch), backend=backend)
+    attended = ragged_attention(q, k, v, Frames.of(batch))
     torch.testing.assert_close(attended, naive_attention(q, k, v, flags))
 
 
-@pytest.mark.parametrize("backend", ["packed", "fused"])
 @given(flags=frames_of_flags)
-def test_gradients_of_attention_are_finite_and_those_of_the_softmax(
-    backend: AttentionBackend, flags: list[list[bool]]
-) -> None:
+def test_gradients_of_attention_are_finite_and_those_of_the_softmax(flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     inputs, naive_inputs = ([x.clone().requires_grad_() for x in random_heads(batch.num_tokens)] for _ in range(2))
-    ragged_attention(*inputs, Frames.of(batch), backend=backend).square().sum().backward()
+    ragged_attention(*inputs, Frames.of(batch)).square().sum().backward()
     naive_attention(*naive_inputs, flags).square().sum().backward()
     for given_input, expected in zip(inputs, naive_inputs, strict=True):
         torch.testing.assert_close(given_input.grad, expected.grad, atol=1e-5, rtol=1e-4)
@@ -103,18 +98,16 @@ def test_pairs_are_counted(flags: list[list[bool]]) -> None:
     assert Frames.of(batch_of(flags)).num_pairs == sum(len(frame) ** 2 for frame in flags)
 
 
-@pytest.mark.parametrize("backend", ["packed", "fused"])
-def test_without_frames_nothing_attends(backend: AttentionBackend) -> None:
+def test_without_frames_nothing_attends() -> None:
     nothing = torch.zeros(0, 2, 8)
     frames = Frames(torch.zeros(1, dtype=torch.int64))
-    assert ragged_attention(nothing, nothing, nothing, frames, backend=backend).shape == (0, 2, 8)
+    assert ragged_attention(nothing, nothing, nothing, frames).shape == (0, 2, 8)
 
 
-@pytest.mark.parametrize("backend", ["packed", "fused"])
-def test_frames_may_be_described_by_parts_of_other_tensors(backend: AttentionBackend) -> None:
+def test_frames_may_be_described_by_parts_of_other_tensors() -> None:
     flags = [[True, False, True], [True, True]]
     table = torch.tensor([[0, 9], [3, 9], [5, 9]])
     visible = torch.tensor([[flag, not flag] for frame in flags for flag in frame])
     q, k, v = random_heads(5)
-    attended = ragged_attention(q, k, v, Frames(table[:, 0], visible[:, 0]), backend=backend)
+    attended = ragged_attention(q, k, v, Frames(table[:, 0], visible[:, 0]))
     torch.testing.assert_close(attended, naive_attention(q, k, v, flags))

@@ -25,8 +25,9 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from rogue_net import RogueNet, RogueNetConfig
+from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig, TranslationConfig
+from rogue_net.masks import SelectEntityMask
 from tests.rogue_net.worlds import World, to_batch
 
 MOVE, STEER, PICK = "move", "steer", "pick"
@@ -56,10 +57,10 @@ CONFIGS: dict[str, dict[str, object]] = {
     "translation": {
         "translation": TranslationConfig(reference_entity="Base", position_features=["x", "y"], add_distance=True)
     },
-    "fused": {"backend": "fused"},
-    "fused polar": {"backend": "fused"} | relpos("polar", [4, 3], interpolate=True, key_projection=True),
 }
-EACH = pytest.mark.parametrize("name", CONFIGS)
+#: The same by programs.
+PROGRAMS = {f"{name}, compiled": {"backend": "fused"} | options for name, options in CONFIGS.items()}
+EACH = pytest.mark.parametrize("name", [*CONFIGS, *PROGRAMS])
 _NETS: dict[str, RogueNet] = {}
 
 
@@ -67,7 +68,7 @@ def net_of(name: str) -> RogueNet:
     """Networks in which everything matters, made once."""
     if name not in _NETS:
         torch.manual_seed(1)
-        options = {"backend": "reference", "n_layer": 2} | CONFIGS[name]
+        options = {"backend": "reference", "n_layer": 2} | (CONFIGS | PROGRAMS)[name]
         net = RogueNet(RogueNetConfig(d_model=16, d_qk=8, **options), WORLD.obs_space, ACTIONS)  # type: ignore[arg-type]
         with torch.no_grad():
             for parameter in net.parameters():
@@ -128,13 +129,33 @@ def without_hidden(observation: Observation) -> Observation:
 
 class Said(NamedTuple):
     value: float
-    logits: dict[str, Tensor]
+    logits: dict[str, Tensor]  # of a program: the log-probs of every choice, and the means of numbers
 
 
 def says(net: RogueNet, observation: Observation) -> Said:
-    result = net.act(to_batch([observation], WORLD), greedy=True, logits=True)
+    batch = to_batch([observation], WORLD)
+    if net.config.backend == "fused":
+        return says_by_program(net, batch)
+    result = net.act(batch, greedy=True, logits=True)
     assert result.logits is not None
     return Said(float(result.values), {name: ragged.values for name, ragged in result.logits.items()})
+
+
+def says_by_program(net: RogueNet, batch: ObsBatch) -> Said:
+    program, best = net.program(batch), net.act(batch, greedy=True)
+    assert program is not None
+    found = {STEER: best.actions[STEER].values}
+    mask = batch.action_masks[PICK]
+    assert isinstance(mask, SelectEntityMask)
+    for name, choices in ((MOVE, [0, 1, 2]), (PICK, [*mask.actees.values[:, 0].tolist(), -1])):
+        columns = []
+        for choice in choices:
+            actions = best.actions | {name: best.actions[name]._replace(values=best.actions[name].values * 0 + choice)}
+            log_probs, values = program.evaluate(batch, actions)
+            assert torch.equal(values, best.values)
+            columns.append(log_probs[name])
+        found[name] = torch.stack(columns, dim=1)
+    return Said(float(best.values), found)
 
 
 def hides(observation: Observation) -> bool:
@@ -172,7 +193,7 @@ def test_what_visible_entities_are_like_changes_decisions_and_the_value(name: st
         assert not torch.allclose(before.logits[action], after.logits[action], atol=1e-4)
 
 
-@EACH
+@pytest.mark.parametrize("name", CONFIGS)  # features have gradients by modules alone
 def test_no_gradient_of_a_decision_reaches_what_is_hidden(name: str) -> None:
     net, batch = net_of(name), to_batch([scene(seed) for seed in range(30)], WORLD)
     actions = net.act(batch, generator=torch.Generator().manual_seed(0)).actions

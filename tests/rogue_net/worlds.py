@@ -27,6 +27,8 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
+from rogue_net.noise import FrameKeys, keyed
+from rogue_net.rogue_net import Evaluation
 
 # names that a module's or a buffer's name may not have
 ENTITIES = {"unit.scout": Entity(["x", "y"]), "forward": Entity(["hp"]), "flag": Entity([])}
@@ -146,8 +148,13 @@ class FrameResult(NamedTuple):
 
 @torch.no_grad()
 def evaluate_frames(net: RogueNet, batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> list[FrameResult]:
-    """`net.evaluate`, frame by frame."""
+    """`net.evaluate`, frame by frame; log-probs and values by the program if the network asks for one."""
     evaluation = net.evaluate(batch, actions)
+    if net.config.backend == "fused":
+        program = net.program(batch)
+        assert program is not None
+        log_probs, values = program.evaluate(batch, actions)
+        evaluation = Evaluation(log_probs, {}, values, {}, {})
     results = []
     bounds = {name: action.offsets.tolist() for name, action in actions.items()}
     pair_bounds = {}
@@ -168,6 +175,11 @@ def evaluate_frames(net: RogueNet, batch: ObsBatch, actions: Mapping[str, Ragged
             )
         )
     return results
+
+
+def frame_keys(batch: ObsBatch) -> FrameKeys:
+    """What programs draw with."""
+    return FrameKeys(keyed(3, torch.arange(len(batch))))
 
 
 def gather(actions: Mapping[str, RaggedTensor], chosen: Tensor) -> dict[str, RaggedTensor]:
