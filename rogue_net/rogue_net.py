@@ -198,6 +198,8 @@ class RogueNet(nn.Module):
 
     def value(self, batch: ObsBatch, *, drop: bool = False) -> Tensor:
         """(B,) values alone; `drop`: whether dropout is active."""
+        if not torch.is_grad_enabled() and (program := self.program(batch)) is not None:
+            return program.values(batch)
         batch = self.translation(batch)
         values: Tensor = self.value_head(mean_tokens(self._tokens(batch, drop=drop), batch.layout))
         return values

@@ -254,7 +254,7 @@ def _compiled_losses(
     def given(deviation: float, has_value: bool) -> Any:
         return compiled_loss.clone_settings(cloning.loss, cloning.vf_coef, deviation, has_value=has_value)
 
-    columns = [actors, values, examples.value_targets[rows]]
+    columns = torch.stack([actors, values, examples.value_targets[rows]]).numpy()
     names = compiled_loss.CLONE_STATS
     stats = steps.gradient(rows, entry(compiled_loss.clone), given, columns, names, learning=learning)
     return torch.stack([stats[name] for name in names])

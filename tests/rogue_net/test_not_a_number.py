@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,9 +15,12 @@ from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
+from rogue_net.kernels.cpu.calling import entry
+from rogue_net.kernels.cpu.program import Program
 from rogue_net.relative_positions import RelativePositions
-from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, EACH, PICK, SHIP, SPACE, Scene, make_config, make_net
+from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, EACH, PICK, SHIP, SPACE, Scene, make_config, make_net, twin
 from tests.rogue_net.cuda.devices import EACH_DEVICE
+from tests.rogue_net.programs import given_for, weighted
 
 COUNTS = [(3, 2, 1), (1, 0, 0), (5, 4, 0), (0, 0, 0), (9, 8, 1), (2, 1, 0)]
 RELPOS = {
@@ -28,6 +33,11 @@ RELPOS = {
     ),
 }
 EACH_RELPOS = pytest.mark.parametrize("relpos", RELPOS.values(), ids=RELPOS)
+EACH_OPTIONS = pytest.mark.parametrize(
+    "options",
+    [*({"relpos": each} for each in RELPOS.values()), {"pooling": "meanmax"}],
+    ids=[*RELPOS, "pooling"],
+)
 FRAMES = [0, 2, 5]
 
 
@@ -40,20 +50,31 @@ def with_nan(batch: ObsBatch, frame: int) -> ObsBatch:
 
 
 def results(net: RogueNet, batch: ObsBatch) -> dict[str, list[Tensor]]:
-    """Name -> a tensor for each frame."""
+    """Name -> a tensor for each frame: what a program says if the network asks for one, or else what modules say."""
     keys = FrameKeys(keyed(3, torch.arange(len(batch))))
-    acted = net.act(batch, generator=keys, logits=True)
-    with torch.no_grad():
-        judged = net.evaluate(batch, net.act(batch, generator=keys).actions)
-    assert acted.logits is not None
-    found = {"value": list(acted.values), "fuel": list(judged.regressions["fuel"])}
-    for name, ragged in [*acted.actions.items(), *acted.logits.items()]:
-        sizes = ragged.lengths.tolist()
-        found[f"{name} {ragged.values.dtype} {ragged.values.shape[1]}"] = list(ragged.values.split(sizes))
-    for name, mask in batch.action_masks.items():
-        sizes = mask.actors.lengths.tolist()
-        found[f"log-prob of {name}"] = list(judged.log_probs[name].split(sizes))
-        found[f"entropy of {name}"] = list(judged.entropies[name].split(sizes))
+    acted = net.act(batch, generator=keys)
+    of_frames = {f"{name} done": ragged for name, ragged in acted.actions.items()}
+    per_actor = {f"log-prob of {name}": each for name, each in acted.log_probs.items()}
+    found = {"value": list(acted.values)}
+    if net.config.backend == "fused":
+        assert net._program is not None
+        log_probs, values = net._program.evaluate(batch, acted.actions)
+        found["value judged"] = list(values)
+    else:
+        again = net.act(batch, generator=keys, logits=True)
+        assert again.logits is not None
+        of_frames |= {f"logits of {name}": ragged for name, ragged in again.logits.items()}
+        with torch.no_grad():
+            judged = net.evaluate(batch, acted.actions)
+        log_probs = judged.log_probs
+        found |= {"value judged": list(judged.values), "fuel": list(judged.regressions["fuel"])}
+        per_actor |= {f"entropy of {name}": each for name, each in judged.entropies.items()}
+    per_actor |= {f"log-prob judged of {name}": each for name, each in log_probs.items()}
+    for name, ragged in of_frames.items():
+        found[name] = list(ragged.values.split(ragged.lengths.tolist()))
+    for name, each in per_actor.items():
+        sizes = batch.action_masks[name.rpartition(" of ")[2]].actors.lengths.tolist()
+        found[name] = list(each.split(sizes))
     return found
 
 
@@ -63,7 +84,7 @@ def check(net: RogueNet, batch: ObsBatch, frame: int) -> None:
         for number, each in enumerate(frames):
             if number != frame:
                 assert torch.equal(given[name][number], each), (name, number)
-    assert given["value"][frame].isnan()
+    assert given["value"][frame].isnan() and given["value judged"][frame].isnan()
     after = results(net, batch)  # nothing stays behind in memory that is used again
     assert all(torch.equal(a, b) for name in expected for a, b in zip(after[name], expected[name], strict=True))
 
@@ -81,15 +102,17 @@ def test_nan_in_one_frame_changes_no_bit_of_the_others(name: str, relpos: Relpos
 def test_frames_are_the_same_as_without_the_frame_that_holds_nan(name: str) -> None:
     batch = Scene(COUNTS, seed=1).batch
     net = make_net(make_config(backend=name), batch)
-    values = net.value(with_nan(batch, 0))
+    values = net.act(with_nan(batch, 0), greedy=True).values
     assert values[0].isnan()
-    torch.testing.assert_close(values[1:], net.value(batch[torch.arange(1, len(batch))]), atol=1e-5, rtol=1e-5)
+    others = net.act(batch[torch.arange(1, len(batch))], greedy=True).values
+    torch.testing.assert_close(values[1:], others, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "meanmax"])
-def test_pooling_keeps_nan_in_its_frame(pooling: str) -> None:
+@EACH
+@pytest.mark.parametrize("pooling", ["mean", "max", "meanmax"])
+def test_pooling_keeps_nan_in_its_frame(name: str, pooling: str) -> None:
     batch = Scene(COUNTS, seed=1, hide=True).batch
-    check(make_net(make_config(pooling=pooling, backend="reference"), batch), batch, 2)
+    check(make_net(make_config(pooling=pooling, backend=name), batch), batch, 2)
 
 
 @EACH
@@ -100,11 +123,10 @@ def test_selecting_nobody_keeps_nan_in_its_frame(name: str) -> None:
     check(RogueNet(make_config(backend=name), SPACE, actions, {"fuel": 2}), batch, 0)
 
 
-@EACH
 @EACH_RELPOS
-def test_gradients_of_other_frames_tokens_stay_what_they_were(name: str, relpos: RelposConfig) -> None:
+def test_gradients_of_other_frames_tokens_stay_what_they_were(relpos: RelposConfig) -> None:
     batch = Scene(COUNTS, seed=1, hide=True).batch
-    net = make_net(make_config(relpos=relpos, backend=name), batch)
+    net = make_net(make_config(relpos=relpos, backend="reference"), batch)
 
     def gradients(shown: ObsBatch) -> Tensor:
         tokens = net.embedding(shown).detach().requires_grad_()
@@ -118,13 +140,38 @@ def test_gradients_of_other_frames_tokens_stay_what_they_were(name: str, relpos:
         assert torch.equal(gradients(with_nan(batch, frame))[others], expected[others])
 
 
+@EACH_OPTIONS
+def test_a_gradient_is_nan_if_a_frame_of_its_minibatch_is_and_the_next_one_is_what_it_was(options: Any) -> None:
+    batch = Scene(COUNTS, seed=1, hide=True).batch
+    net = make_net(make_config(**options), batch)
+    given = given_for(twin(net, "reference"), batch, 0)
+    program = Program(net)
+    program.load()
+    memory = {name: torch.zeros(len(each.values)) for name, each in given.actions.items()}
+
+    def gradient(shown: ObsBatch, frames: list[int]) -> tuple[Tensor, Tensor]:
+        columns = program.columns(shown, given.actions, memory, given.targets)
+        weights = given.weights[:, frames].contiguous().numpy()
+        stats = program.gradient(columns, np.array(frames), entry(weighted), np.zeros(1, np.float32), weights, 4)
+        return stats, program.gradient_flat.clone()
+
+    for frame in FRAMES:
+        shown, others = with_nan(batch, frame), [each for each in range(len(COUNTS)) if each != frame]
+        expected = gradient(batch, others)
+        stats, gradients = gradient(shown, [*others, frame])
+        assert stats[3].isnan() and gradients.isnan().any()
+        for given_part, part in zip(gradient(shown, others), expected, strict=True):
+            assert part.isfinite().all() and torch.equal(given_part, part)
+
+
 @EACH
 def test_weights_that_are_nan_make_every_frame_nan(name: str) -> None:
     batch = Scene(COUNTS, seed=1).batch
     net = make_net(make_config(backend=name), batch)
     with torch.no_grad():  # one column of the first head's values
         net.transformer.blocks[0].query_key_value.weight[2 * net.config.d_model, 0] = torch.nan
-    assert net.value(batch)[[0, 1, 2, 4, 5]].isnan().all()
+    values = net.act(batch, greedy=True).values
+    assert values[[0, 1, 2, 4, 5]].isnan().all() and values[3].isfinite()
 
 
 # --- Kernels for GPUs

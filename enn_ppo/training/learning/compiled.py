@@ -27,6 +27,7 @@ from entity_gym.actions import SelectEntityActionSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.columns import Columns
+from rogue_net.kernels.cpu.compiling import address, bind
 from rogue_net.kernels.cpu.program import Moments, Program
 
 
@@ -106,7 +107,7 @@ class CompiledSteps:
         frames: Tensor,
         loss: int,
         settings: Callable[[float, bool], NDArray[np.float32]],
-        columns: Sequence[Tensor],
+        columns: NDArray[np.float32],
         names: Sequence[str],
         ranks: Ranks = ALONE,
         *,
@@ -118,17 +119,17 @@ class CompiledSteps:
             frames: (M,) int64, numbers of the frames.
             loss: address of its kernel.
             settings: makes those of the loss, from the deviation of the value head and whether a network has the value.
-            columns: each (M,), what the loss reads.
+            columns: (columns, M), what the loss reads.
             names: of the numbers to log.
             ranks: the processes whose gradients are added.
             learning: whether there is a gradient; else only what there is to log.
         """
         found = torch.zeros(len(names))
-        numbers, read = frames.numpy(), torch.stack(list(columns)).numpy()
+        numbers = frames.numpy()
         deviation = float(self._model.value_head.deviation)
         for program, of_program in zip(self._programs, self._columns, strict=True):
             given = settings(deviation, program.with_value)
-            found += program.gradient(of_program, numbers, loss, given, read, len(names), learning=learning)
+            found += program.gradient(of_program, numbers, loss, given, columns, len(names), learning=learning)
         if ranks.size > 1:
             gradients = [program.gradient_flat for program in self._programs]
             sizes = [len(found), *map(len, gradients)]
@@ -250,15 +251,8 @@ class CompiledPPO:
     ) -> Stats:
         """See `enn_ppo.ppo.learn_minibatch`; the network and the loss are those of the programs."""
         samples, frames = minibatch.samples, minibatch.frames
-        num_actors = torch.from_numpy(self.steps.num_actors).index_select(0, frames)
-        weighed = weigh(samples.advantages.index_select(0, frames), num_actors, settings, ranks)
-        columns = [
-            weighed["advantages"],
-            weighed["weights"],
-            samples.values.index_select(0, frames),
-            samples.returns.index_select(0, frames),
-            weighed["frame_weights"],
-        ]
+        weigh_minibatch = self._columns if ranks.size == 1 else self._columns_of_ranks
+        columns = weigh_minibatch(samples, frames, settings, ranks)
 
         def given(deviation: float, has_value: bool) -> NDArray[np.float32]:
             return compiled_loss.settings_of(settings, deviation, has_value=has_value)
@@ -269,3 +263,28 @@ class CompiledPPO:
         norms = self.steps.step(optim.max_grad_norm)
         named = zip(("grad_norm", "value_grad_norm"), norms, strict=False)
         return stats | {name: torch.tensor(norm) for name, norm in named}
+
+    def _columns(self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks) -> NDArray[np.float32]:
+        """What the loss reads of a minibatch of one rank."""
+        columns = np.empty((5, len(frames)), np.float32)
+        numbers: tuple[Any, ...] = (
+            samples.advantages,
+            samples.values,
+            samples.returns,
+            self.steps.num_actors,
+        )  # all are contiguous
+        bind(compiled_loss.weigh)(
+            len(frames), address(frames), *map(address, numbers), settings.ratio == "joint", settings.weighting == "actor",
+            settings.normalize_advantages, address(columns),
+        )  # fmt: skip
+        return columns
+
+    def _columns_of_ranks(
+        self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks
+    ) -> NDArray[np.float32]:
+        """The same of a minibatch of which each rank has a part."""
+        num_actors = torch.from_numpy(self.steps.num_actors).index_select(0, frames)
+        weighed = weigh(samples.advantages.index_select(0, frames), num_actors, settings, ranks)
+        others = [samples.values.index_select(0, frames), samples.returns.index_select(0, frames)]
+        columns = [weighed["advantages"], weighed["weights"], *others, weighed["frame_weights"]]
+        return torch.stack(columns).numpy()

@@ -41,6 +41,64 @@ def settings_of(settings: PPOSettings, deviation: float, *, has_value: bool) -> 
 
 
 @kernel
+def weigh(
+    size: Count,
+    frames: Ints,
+    advantages: Floats,
+    values: Floats,
+    returns: Floats,
+    num_actors: Ints,
+    is_joint: Count,
+    by_actor: Count,
+    normalizes: Count,
+    columns: Floats,
+) -> None:
+    """The columns of a minibatch: what `enn_ppo.ppo.weigh` computes, where one process has all of it.
+
+    Args:
+        size: M.
+        frames: (M) numbers of the minibatch's frames.
+        advantages: (B) of all frames, and so on.
+        values: (B).
+        returns: (B).
+        num_actors: (B).
+        is_joint: whether a unit is a frame, not an actor.
+        by_actor: whether actors have equal weights, not frames.
+        normalizes: whether advantages are normalized.
+        columns: result, (5, M).
+    """
+    actors, acting, shift = 0, 0, -np.inf
+    for position in range(size):
+        count = num_actors[frames[position]]
+        actors += count
+        if count > 0:
+            acting += 1
+            shift = max(shift, np.float64(advantages[frames[position]]))  # the mean of equal numbers is that number
+    excess, squares, number = 0.0, 0.0, max(acting, 1)
+    for position in range(size):
+        if num_actors[frames[position]] > 0:
+            excess += advantages[frames[position]] - shift
+    mean = (shift if acting else 0.0) + excess / number
+    for position in range(size):
+        if num_actors[frames[position]] > 0:
+            squares += (advantages[frames[position]] - mean) ** 2
+    deviation = np.float32(math.sqrt(squares / number)) + np.float32(1e-8)
+    for position in range(size):
+        frame = frames[position]
+        count, advantage = num_actors[frame], advantages[frame]
+        if normalizes:
+            advantage = (advantage - np.float32(mean)) / deviation
+        weight = (
+            np.float32(count) / np.float32(max(actors, 1)) if by_actor else np.float32(count > 0) / np.float32(number)
+        )
+        columns[ADVANTAGE * size + position] = advantage
+        columns[WEIGHT * size + position] = weight if is_joint else weight / np.float32(max(count, 1))
+        columns[VALUE * size + position] = values[frame]
+        columns[RETURN * size + position] = returns[frame]
+        columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(size)
+
+
+@kernel
 def ppo(
     settings: Floats,
     low: Count,

@@ -14,20 +14,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.spaces import GLOBAL_ENTITY
+from rogue_net.embedding import EntityEmbedding
 from rogue_net.kernels.cpu import tables
 from rogue_net.kernels.cpu.calling import ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, address, bind, inline, kernel
-from rogue_net.kernels.cpu.inputs import Inputs
+from rogue_net.kernels.cpu.inputs import prepare, refusal
 from rogue_net.kernels.cpu.tables import (
     ACTEE_OFFSETS,
     ACTEES,
     ACTION_COLUMNS,
     ACTOR_OFFSETS,
     ACTORS,
+    FEATURES,
+    IDS,
     MASK,
+    NUM_IDS,
     OFFSETS,
     PAIR_OFFSETS,
+    STRIDE,
     TYPE_COLUMNS,
+    VALUES,
 )  # fmt: skip
 from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
@@ -141,8 +147,7 @@ class TypePlan(NamedTuple):
     """An entity type of a network."""
 
     row: list[int]  # of the table of types, without addresses of frames
-    inputs: Inputs | None  # None: it has no features
-    stride: int
+    entity: EntityEmbedding
 
 
 class ActionPlan(NamedTuple):
@@ -204,7 +209,7 @@ def columns_of(
         return tensor.data_ptr()
 
     num_frames = len(batch)
-    type_rows = _type_rows(batch, num_globals, type_plans, at, held, counts)
+    type_table = _type_table(batch, num_globals, type_plans, at, held, counts)
     action_rows = []
     for name, plan in action_plans.items():
         row, mask = plan.row.copy(), batch.action_masks[name]
@@ -213,7 +218,7 @@ def columns_of(
         made, old = actions[name].values, log_probs[name]
         _check_type(name, made, torch.int64 if plan.discrete else torch.float32)
         _check_type(name, old, torch.float32)
-        if len(made) != num_actors or len(old) != num_actors:
+        if made.shape[0] != num_actors or old.shape[0] != num_actors:
             raise ValueError(f"{name!r}: {len(made)} actions and {len(old)} log-probs of {num_actors} actors")
         row[tables.ACTIONS], row[tables.OLD_LOG_PROBS] = at(made), at(old)
         num_actees = num_pairs = 0
@@ -231,57 +236,75 @@ def columns_of(
             row[tables.TARGETS], row[tables.TARGET_OFFSETS] = at(targets[name].values), at(targets[name].offsets)
         counts += [num_actors, num_actees, num_pairs]
         action_rows.append(row)
-    type_table = np.array(type_rows, np.int64).reshape(-1, TYPE_COLUMNS)
     action_table = np.array(action_rows, np.int64).reshape(-1, ACTION_COLUMNS)
     of_frames = np.empty((3, max(num_frames, 1)), np.int64)
     found, all_counts = np.zeros(4, np.int64), np.array(counts, np.int64)
     first, step = address(of_frames), of_frames.strides[0]
     bind(survey)(
-        num_frames, len(type_rows), address(type_table), len(action_rows), address(action_table), address(all_counts), first,
+        num_frames, len(type_table), address(type_table), len(action_rows), address(action_table), address(all_counts), first,
         first + step, first + 2 * step, address(found),
     )  # fmt: skip
     lengths, sizes, acting = of_frames[:, :num_frames]
     pairs, wrong, number, index = found.tolist()
     if wrong:
         _refuse(batch, wrong, number, index, list(action_plans), lengths)
-    held += [type_table, action_table]
+    held.append(action_table)
     return Columns(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
 
 
-def _type_rows(
+def _type_table(
     batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], at: Any, held: list[Any], counts: list[int]
-) -> list[list[int]]:
+) -> NDArray[np.int64]:
     """A row of the table of types for each type of the batch, in its order."""
-    joining = batch.features[GLOBAL_ENTITY].values.contiguous() if num_globals else None
-    if joining is not None and len(joining) != len(batch):
-        raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
-    rows = []
+    joining, num_frames = None, len(batch)
+    if num_globals:
+        joining = batch.features[GLOBAL_ENTITY].values.contiguous()
+        if joining.shape[0] != num_frames:
+            raise ValueError(f"there are {len(joining)} rows of {GLOBAL_ENTITY!r}; every frame has exactly one")
+    rows, num_inputs, num_ids = [], 0, 0
     for name, ragged in batch.features.items():
-        counts.append(_check(name, ragged, torch.float32, len(batch)))
+        count = _check(name, ragged, torch.float32, num_frames)
+        counts.append(count)
         plan = plans[name]
         row = plan.row.copy()
-        row[tables.OFFSETS] = at(ragged.offsets)
+        row[OFFSETS], row[FEATURES] = at(ragged.offsets), at(ragged.values)
         if name in batch.visible:
             visible = batch.visible[name]
-            if _check(name, visible, torch.bool, len(batch)) != counts[-1]:
+            if _check(name, visible, torch.bool, num_frames) != count:
                 raise ValueError(f"{name!r}: `visible` has other entities than `features`")
             row[tables.VISIBLE] = at(visible.values)
-        if plan.inputs is not None:
-            own = joining if name != GLOBAL_ENTITY else None
-            inputs, ids = plan.inputs(ragged.values, ragged.offsets.contiguous(), own, plan.stride)
-            held += [inputs, ids]
-            row[tables.VALUES], row[tables.IDS] = address(inputs), address(ids)
+        if row[tables.NUM_PLAIN]:
+            norm = plan.entity.norm
+            row[tables.NORM_OFFSET], row[tables.NORM_SCALE] = norm.offset.data_ptr(), norm.scale.data_ptr()
+        row[VALUES], row[IDS] = num_inputs, num_ids  # numbers before them, until there is memory
+        num_inputs += count * row[STRIDE]
+        num_ids += count * row[NUM_IDS]
         rows.append(row)
-    return rows
+    inputs, ids = np.empty(num_inputs + 1, np.float32), np.empty(num_ids + 1, np.int64)
+    table = np.array(rows, np.int64).reshape(-1, TYPE_COLUMNS)
+    table[:, VALUES] = table[:, VALUES] * 4 + address(inputs)
+    table[:, IDS] = table[:, IDS] * 8 + address(ids)
+    held += [inputs, ids, table, joining]
+    wrong = np.full(3, -1, np.int64)
+    bind(prepare)(
+        num_frames, len(rows), address(table), 0 if joining is None else joining.data_ptr(), num_globals, address(wrong)
+    )
+    if wrong[0] >= 0:
+        number, entity, category = wrong.tolist()
+        name = list(batch.features)[number]
+        features, offsets = (each.numpy() for each in batch.features[name])
+        everywhere = np.zeros((0, 0), np.float32) if joining is None else joining.numpy()
+        raise ValueError(refusal(plans[name].entity, features, offsets, everywhere, entity, category))
+    return table
 
 
 def _check(name: str, ragged: RaggedTensor, dtype: torch.dtype, num_frames: int) -> int:
     """The number of rows."""
     _check_type(name, ragged.values, dtype)
     _check_type(name, ragged.offsets, torch.int64)
-    if len(ragged.offsets) != num_frames + 1:
+    if ragged.offsets.shape[0] != num_frames + 1:
         raise ValueError(f"{name!r}: {len(ragged.offsets)} offsets do not fit {num_frames} frames")
-    return len(ragged.values)
+    return ragged.values.shape[0]
 
 
 def _check_type(name: str, tensor: Tensor, dtype: torch.dtype) -> None:

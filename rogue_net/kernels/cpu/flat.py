@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rogue_net.kernels.cpu.calling import floats_at, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, kernel
 from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
 
@@ -48,8 +49,37 @@ def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, turned:
 
 
 @kernel
-def unfold(count: Count, table: Ints, parameters: Floats, gradient: Floats, dparameters: Floats) -> None:
-    """Add the gradients of weights, biases and LayerNorms to `dparameters`."""
+def take_in(count: Count, sources: Ints, parameters: Floats, changed: Ints) -> None:
+    """Copy `count` tensors, `sources` has their addresses and sizes, to the flat parameters, and say whether any has changed."""
+    changed[0], at = 0, 0
+    for number in range(count):
+        size = sources[2 * number + 1]
+        floats, own = floats_at(sources[2 * number]), shifted(parameters, at)
+        differs = 0
+        for i in range(size):
+            differs |= floats[i] != own[i]
+        if differs:
+            changed[0] = 1
+            for i in range(size):
+                own[i] = floats[i]
+        at += size
+
+
+@kernel
+def unfold(
+    count: Count,
+    table: Ints,
+    num_copies: Count,
+    copies: Ints,
+    parameters: Floats,
+    gradient: Floats,
+    dparameters: Floats,
+) -> None:
+    """Add the gradients of weights, biases and LayerNorms to `dparameters`; `copies` are places in both, and sizes, of others."""
+    for number in range(num_copies):
+        to, at = copies[3 * number], copies[3 * number + 1]
+        for i in range(copies[3 * number + 2]):
+            dparameters[to + i] += gradient[at + i]
     for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
         weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
         inputs, padded, to = table[at + _INPUTS], table[at + _PADDED], table[at + _TO]

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.heads import CategoricalHead, ContinuousHead, SelectEntityHead
 from rogue_net.kernels.cpu import (
     attention,
@@ -44,7 +45,7 @@ from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.columns import ActionPlan, Columns, TypePlan, columns_of
 from rogue_net.kernels.cpu.compiling import Const, address, bind
 from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
-from rogue_net.kernels.cpu.inputs import Inputs
+from rogue_net.kernels.cpu.inputs import sources_of
 from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
 from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, Scheme, scheme_of
 from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, POOLING, RELATIVE
@@ -152,9 +153,10 @@ class Program:
         self._gradients = torch.zeros(1, self._gradient_size)
         self._local = local()  # of each thread that acts its own tiles
         self._memory: list[int] = []  # addresses of the parameters
-        self._current: list[Tensor] = []  # the parameters, flat
-        self._shares_memory = False  # whether these change with the parameters
-        self._compared = torch.zeros(self.count)
+        self._current: list[Tensor] = []  # the parameters in one piece each
+        self._is_contiguous = False  # whether these change with the parameters
+        self._sources = np.zeros((0, 2), np.int64)
+        self._changed = np.zeros(1, np.int64)
 
     # - What is where
 
@@ -192,13 +194,12 @@ class Program:
             self._direct[self._at(parameter)] = at
             at += padded(parameter.numel(), 16)
         self._gradient_size = padded(at, 16)
-        self._direct_places = [
-            (self._at(parameter), self._direct[self._at(parameter)], parameter.numel()) for parameter in direct
-        ]
+        copies = [(self._at(each), self._direct[self._at(each)], each.numel()) for each in direct]
+        self._direct_places = np.array(copies, np.int64).reshape(-1, 3)
         # now that it is known where gradients are
         for plan in self._actions.values():
             plan.row[tables.DOWN] = self._direct.get(plan.row[tables.OWN], -1)
-        for row, _, _ in types.values():
+        for row, _ in types.values():
             for place, of_gradient in ((tables.SCALE, tables.DSCALE), (tables.SHIFT, tables.DSHIFT)):
                 row[of_gradient] = self._direct.get(row[place], -1)
             row[tables.DVECTOR] = self._direct.get(row[tables.VECTOR], -1)
@@ -246,7 +247,7 @@ class Program:
         if entity.num_features == 0:
             direct.append(entity.vector)
             row[tables.VECTOR] = self._at(entity.vector)
-            return TypePlan(row, None, 0)
+            return TypePlan(row, entity)
         linear, finish = entity.layers
         if linear is not None:
             row[tables.LINEAR] = self._add_linear(linear)
@@ -255,7 +256,15 @@ class Program:
         row[tables.CATEGORY], row[tables.NUM_IDS] = self._num_categories, len(entity.tables)
         self._num_categories += len(entity.tables)
         direct += [finish.weight, finish.bias, *entity.tables]
-        return TypePlan(row, Inputs(entity), row[tables.STRIDE])
+        columns, sources = entity.columns, sources_of(entity)
+        self._held.append(sources)
+        row[tables.SOURCES] = address(sources)
+        row[tables.NUM_PLAIN], row[tables.NUM_ANGLES] = len(columns.plain), len(columns.angles)
+        row[tables.NUM_FLAGS] = len(columns.flags)
+        is_global = entity.name == GLOBAL_ENTITY
+        row[tables.JOINS] = not is_global
+        row[tables.NUM_FEATURES] = entity.num_features - (0 if is_global else self.net.embedding.num_globals)
+        return TypePlan(row, entity)
 
     _num_categories = 0
 
@@ -389,16 +398,17 @@ class Program:
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, Tensor],
         targets: Mapping[str, RaggedTensor] | None = None,
+        plans: Mapping[str, ActionPlan] | None = None,
     ) -> Columns:
-        """Frames as the kernels read them; see `columns_of`.
+        """Frames as the kernels read them; see `columns_of`. `plans`: the actions; None: all of the network.
 
         Raises:
             ValueError: the batch does not fit the network.
         """
         batch, embedding = self.net.translation(obs), self.net.embedding
         embedding.check(batch)
-        plans = (self._types, self._actions)
-        columns = columns_of(batch, embedding.num_globals, *plans, actions, log_probs, targets)
+        plans = self._actions if plans is None else plans
+        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs, targets)
         return (
             columns
             if self._net_fields["mixing"] != RELATIVE
@@ -460,16 +470,21 @@ class Program:
         choice: Any = (tables.GIVEN, 0)
         return log_probs, self._run(obs, actions, log_probs, tables.Choice(*choice))
 
+    def values(self, obs: ObsBatch) -> Tensor:
+        """(B,) values alone. Errors as in `act`."""
+        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, cast(Any, 0)), {})
+
     def _run(
         self,
         obs: ObsBatch,
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, Tensor],
         choice: tables.Choice,
+        plans: Mapping[str, ActionPlan] | None = None,
     ) -> Tensor:
-        """Write log-probs, and actions where they are not given; returns values."""
+        """Write log-probs, and actions where they are not given; returns values. `plans`: the actions; None: all."""
         self._refresh()
-        columns = self.columns(obs, actions, log_probs)
+        columns = self.columns(obs, actions, log_probs, plans=plans)
         values, frames = torch.empty(len(obs)), np.arange(len(obs))
         threads = max(1, min(torch.get_num_threads(), int(columns.lengths.sum()) // TOKENS_OF_A_THREAD))
         parts = _shares(columns.sizes, threads)
@@ -489,13 +504,13 @@ class Program:
         They are compared: not every optimizer tells a tensor's version that it has changed it.
         """
         memory = [each.data_ptr() for each in self.parameters]
-        if memory != self._memory or not self._shares_memory:
-            self._memory, self._current = memory, [each.detach().reshape(-1) for each in self.parameters]
-            self._shares_memory = all(each.is_contiguous() for each in self.parameters)
-        torch.cat(self._current, out=self._compared)
-        own = self.flat[: self.count]
-        if not torch.equal(self._compared, own):
-            own.copy_(self._compared)
+        if memory != self._memory or not self._is_contiguous:
+            self._memory = memory
+            self._current = [each.detach().contiguous() for each in self.parameters]
+            self._is_contiguous = all(each.is_contiguous() for each in self.parameters)
+            self._sources = np.array([[each.data_ptr(), each.numel()] for each in self._current], np.int64)
+        bind(flat.take_in)(len(self._sources), address(self._sources), address(self.flat), address(self._changed))
+        if self._changed[0]:
             self.fold()
 
     # - Learning
@@ -553,10 +568,9 @@ class Program:
         numbers, own = self.gradient_flat, self._gradients[0]
         numbers.zero_()
         bind(flat.unfold)(
-            len(self._fold_table), address(self._fold_table), address(self.flat), address(own), address(numbers)
-        )
-        for place, at, size in self._direct_places:
-            numbers[place : place + size] += own[at : at + size]
+            len(self._fold_table), address(self._fold_table), len(self._direct_places), address(self._direct_places),
+            address(self.flat), address(own), address(numbers),
+        )  # fmt: skip
         for at, sources in zip(self._table_places, self._table_sources, strict=True):
             numbers.index_add_(0, sources, own[at : at + len(sources)])
 
@@ -612,8 +626,8 @@ class Program:
         largest = int(columns.sizes.max(initial=1))
         room = padded(max(usual_room(self.net.config.d_model), largest) + ROWS, ROWS)
         logits = 0
-        for row, plan in zip(columns.actions, self._actions.values(), strict=True):
-            row[tables.LOGITS] = logits
+        for number, plan in enumerate(self._actions.values() if len(columns.actions) else ()):
+            columns.actions[number, tables.LOGITS] = logits
             logits += room * (padded(plan.choices, 8) if plan.choices else columns.pairs)
         tiles: list[TileMemory] = self._local.__dict__.setdefault("tiles", [])
         tiles += [self._new_memory() for _ in range(threads - len(tiles))]

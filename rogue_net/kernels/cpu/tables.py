@@ -51,11 +51,13 @@ LINEAR_COLUMNS = 5
 
 #: An entity type: (entities, STRIDE) inputs, (B + 1) offsets, flags of visible entities (0: all are), number of its linear layer
 #: (-1: none), ids (entities, NUM_IDS), number of the first category; places of scale, shift or vector in `parameters` and in the
-#: gradient. VECTOR is -1 for a type with features.
-VALUES, OFFSETS, VISIBLE, STRIDE, LINEAR, IDS, NUM_IDS, CATEGORY, SCALE, SHIFT, DSCALE, DSHIFT, VECTOR, DVECTOR = range(
-    14
-)
-TYPE_COLUMNS = 14
+#: gradient. VECTOR is -1 for a type with features. What inputs are made of, see `inputs.prepare`: features (entities,
+#: NUM_FEATURES), whether global features join them, their columns, and what plain numbers are normalized with.
+(
+    VALUES, OFFSETS, VISIBLE, STRIDE, LINEAR, IDS, NUM_IDS, CATEGORY, SCALE, SHIFT, DSCALE, DSHIFT, VECTOR, DVECTOR,
+    FEATURES, NUM_FEATURES, JOINS, SOURCES, NUM_PLAIN, NUM_ANGLES, NUM_FLAGS, NORM_OFFSET, NORM_SCALE,
+) = range(23)  # fmt: skip
+TYPE_COLUMNS = 23
 
 #: A category: place of its table in `parameters` and in the gradient.
 TABLE, DTABLE = range(2)
@@ -90,7 +92,9 @@ class Net(NamedTuple):
     pools_mean: Count  # whether
     pools_max: Count
     gate_kind: Count  # of relative values, see `gates.KINDS`; -1: they are not gated
-    first_block: Count  # number of its first linear layer; a block has four: qkv (or `prepare` of a pool), project, up, down
+    first_block: (
+        Count  # number of its first linear layer; a block has four: qkv (or `prepare` of a pool), project, up, down
+    )
     first_gate: Count  # number of the first block's linear layer of gates
     key_table: Count  # places of relative keys and values in `weights`
     value_table: Count
