@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, kernel
 from rogue_net.kernels.cpu.program import Program
+from rogue_net.masks import SelectEntityMask
 from tests.rogue_net.backends import Results, as_double, summands
 
 
@@ -111,9 +112,9 @@ def divergences(net: RogueNet, name: str, logits: Tensor, target: RaggedTensor, 
         return torch.distributions.kl_divergence(p, q).sum(1)
     rows = logits.view_as(taught)
     terms = torch.where(taught.exp() > 0, taught.exp() * (taught - rows), 0.0)
-    if terms.shape[1] > 1:
+    mask = batch.action_masks[name]
+    if not isinstance(mask, SelectEntityMask):
         return terms.sum(1)
-    mask: Any = batch.action_masks[name]
     choices = torch.repeat_interleave(mask.actees.lengths, mask.actors.lengths)
     actors = torch.repeat_interleave(torch.arange(len(choices)), choices)
     return torch.zeros(len(choices), dtype=torch.float64).index_add(0, actors, terms[:, 0])

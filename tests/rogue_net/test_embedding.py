@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -18,9 +18,10 @@ from torch.nn import functional
 from entity_gym import CategoricalActionSpace, Entity, GlobalCategoricalActionSpace, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category, Feature, Flag
-from rogue_net import ObsBatch
-from rogue_net.config import Backend
+from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.embedding import Embedding, EntityEmbedding
+from tests.rogue_net import backends
+from tests.rogue_net.programs import by_modules, by_program, given_for
 
 D = 8
 ACTIONS = {"wait": CategoricalActionSpace(["wait"])}
@@ -43,9 +44,9 @@ def finish(hidden: Tensor, made: EntityEmbedding) -> Tensor:
     return functional.layer_norm(hidden.relu(), (D,), norm.weight, norm.bias)
 
 
-def embedding(obs_space: ObsSpace, seed: int = 0, backend: Backend = "auto", d_model: int = D) -> Embedding:
+def embedding(obs_space: ObsSpace, seed: int = 0, d_model: int = D) -> Embedding:
     torch.manual_seed(seed)
-    return Embedding(obs_space, ACTIONS, d_model, backend)
+    return Embedding(obs_space, ACTIONS, d_model)
 
 
 def to_batch(obs_space: ObsSpace, observations: Sequence[Observation]) -> ObsBatch:
@@ -169,12 +170,8 @@ FRAMES = [
 ]
 
 
-both_backends = pytest.mark.parametrize("backend", ["reference", "fused"])
-
-
-@both_backends
-def test_global_features_join_every_entity_with_their_kinds(backend: Backend) -> None:
-    made = embedding(SPACE, backend=backend)
+def test_global_features_join_every_entity_with_their_kinds() -> None:
+    made = embedding(SPACE)
     tokens = made(to_batch(SPACE, FRAMES))
     ship, card, wall, world = made.entities
     # tokens: two ships, a card, a wall, the world; two cards, the world
@@ -203,9 +200,8 @@ def test_statistics_are_of_plain_numbers_alone() -> None:
     assert int(wall.norm.count) == 1
 
 
-@both_backends
-def test_what_acts_and_what_learns_sees_the_same_tokens(backend: Backend) -> None:
-    made, batch = embedding(SPACE, backend=backend), to_batch(SPACE, FRAMES)
+def test_what_acts_and_what_learns_sees_the_same_tokens() -> None:
+    made, batch = embedding(SPACE), to_batch(SPACE, FRAMES)
     for frames in ([0, 1], [1], [0], [1, 1, 0]):
         some = batch[torch.tensor(frames)]
         with torch.no_grad():
@@ -213,9 +209,8 @@ def test_what_acts_and_what_learns_sees_the_same_tokens(backend: Backend) -> Non
         assert torch.equal(tokens, made(some))
 
 
-@both_backends
-def test_every_parameter_gets_a_gradient_where_a_type_has_no_entities(backend: Backend) -> None:
-    made = embedding(SPACE, backend=backend)
+def test_every_parameter_gets_a_gradient_where_a_type_has_no_entities() -> None:
+    made = embedding(SPACE)
     made(to_batch(SPACE, FRAMES[1:])).sum().backward()
     missing = [name for name, parameter in made.named_parameters() if parameter.grad is None]
     assert missing == []
@@ -254,7 +249,6 @@ def draw_batch(space: ObsSpace, counts: Sequence[Sequence[int]], rng: np.random.
     return to_batch(space, observations)
 
 
-@both_backends
 @settings(max_examples=25, deadline=None)
 @given(
     space=st.sampled_from([PLAIN, KINDS, WORLD]),
@@ -263,11 +257,11 @@ def draw_batch(space: ObsSpace, counts: Sequence[Sequence[int]], rng: np.random.
     seed=st.integers(0, 2**16),
 )
 def test_tokens_and_gradients_are_those_of_the_formula_in_float64(
-    backend: Backend, space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int
+    space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     batch = draw_batch(space, counts, rng)
-    made = embedding(space, seed, backend, d_model)
+    made = embedding(space, seed, d_model)
     made.update_normalization(draw_batch(space, [(5, 5, 5)], rng))
     with torch.no_grad():
         for name, parameter in made.named_parameters():
@@ -306,20 +300,16 @@ def assert_near(given_tensor: Tensor, expected: Tensor) -> None:
     assert float((given_tensor - expected).norm()) <= 1e-5 * max(float(expected.norm()), 1e-1)
 
 
-@both_backends
-def test_a_feature_that_is_no_number_makes_a_token_that_is_none(backend: Backend) -> None:
+def test_a_feature_that_is_no_number_makes_a_token_that_is_none() -> None:
     batch = to_batch(PLAIN, [Observation(features={"A": [[1.0], [2.0]]})])
     batch.features["A"].values[0] = float("nan")
-    tokens = embedding(PLAIN, backend=backend)(batch)
+    tokens = embedding(PLAIN)(batch)
     assert tokens.isnan().all(dim=1).tolist() == [True, False]
 
 
-def test_widths_and_numbers_that_have_no_kernels_take_the_reference() -> None:
+def test_tokens_are_of_the_numbers_that_the_weights_are() -> None:
     batch = draw_batch(PLAIN, [(2, 1, 2)], np.random.default_rng(0))
-    for d_model in (1, 12):
-        made = [embedding(PLAIN, 0, backend, d_model) for backend in ("reference", "fused")]
-        assert torch.equal(made[0](batch), made[1](batch))
-    assert embedding(PLAIN, backend="fused").double()(batch).dtype == torch.float64
+    assert embedding(PLAIN).double()(batch).dtype == torch.float64
 
 
 def test_types_may_come_in_another_order() -> None:
@@ -354,6 +344,95 @@ def test_a_global_action_alone_gives_the_world_a_vector() -> None:
 def test_there_may_be_no_types_at_all() -> None:
     made, space = embedding(ObsSpace({})), ObsSpace({})
     assert made(to_batch(space, [Observation()])).shape == (0, D)
+
+
+# --- Programs ---
+
+
+def network(space: ObsSpace, seed: int = 0, d_model: int = D) -> RogueNet:
+    """A network without layers, in which everything matters."""
+    torch.manual_seed(seed)
+    net = RogueNet(RogueNetConfig(d_model=d_model, n_head=1, n_layer=0, backend="fused"), space, ACTIONS)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+            if name.endswith("project.0.bias") or ".tables." in name:  # as above
+                parameter.add_(1.0)
+    return net
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    space=st.sampled_from([PLAIN, KINDS, WORLD]),
+    d_model=st.sampled_from([8, 24, 32]),
+    counts=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=5),
+    seed=st.integers(0, 2**16),
+)
+def test_a_program_embeds_as_modules_do_in_float64(
+    space: ObsSpace, d_model: int, counts: list[tuple[int, ...]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, net = draw_batch(space, counts, rng), network(space, seed, d_model)
+    assume(batch.num_tokens > 0)
+    net.update_normalization(draw_batch(space, [(5, 5, 5)], rng))
+    reference = backends.twin(net, "reference")
+    given_frames = given_for(reference, batch, seed)
+    exact = by_modules(backends.twin(net, "reference", torch.float64), given_frames)
+    found = by_program(net, given_frames)
+    assert set(found.gradients) == set(exact.gradients)
+    for name, output in exact.outputs.items():
+        assert_near(found.outputs[name].double(), output)
+    for name, gradient in exact.gradients.items():
+        assert_near(found.gradients[name].double(), gradient)
+
+
+@pytest.mark.parametrize("card", [-1.0, 52.0, 1e9, -0.5, float("nan")])
+def test_a_program_names_an_id_outside_the_table(card: float) -> None:
+    net, batch = network(SPACE), to_batch(SPACE, FRAMES)
+    net.act(batch, greedy=True)
+    batch.features["Ship"].values[1, 2] = card
+    message = rf"'Ship': category 'card' is {card:g}; ids are whole numbers from 0 to 51".replace("+", r"\+")
+    with pytest.raises(ValueError, match=message):
+        net.act(batch, greedy=True)
+    of_world = to_batch(SPACE, FRAMES)
+    of_world.features["__global__"].values[1, 1] = card
+    with pytest.raises(ValueError, match=r"'\w+': category 'season' is .*; ids are whole numbers from 0 to 3"):
+        net.act(of_world, greedy=True)
+
+
+def test_a_program_takes_types_in_another_order() -> None:
+    net, batch = network(SPACE), to_batch(SPACE, FRAMES)
+    turned = replace(batch, features=dict(reversed(batch.features.items())))
+    expected = backends.twin(net, "reference").act(turned, greedy=True).values
+    torch.testing.assert_close(net.act(turned, greedy=True).values, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_program_refuses_a_batch_of_other_types_or_widths() -> None:
+    net, batch = network(SPACE), to_batch(SPACE, FRAMES)
+    other = ObsSpace({"Ship": Entity(["x"])}, global_features=["time", "season"])
+    with pytest.raises(
+        ValueError, match=r"the batch has entities of \['Ship', '__global__'\], the network knows \['Ship', "
+    ):
+        net.act(to_batch(other, [Observation(global_features=[0, 0])]), greedy=True)
+    ships = batch.features["Ship"]
+    narrow = replace(batch, features=batch.features | {"Ship": ships._replace(values=ships.values[:, :2])})
+    with pytest.raises(ValueError, match="'Ship' has 2 features in this batch; the network knows 3"):
+        net.act(narrow, greedy=True)
+
+
+def test_a_program_of_no_types_at_all_and_of_a_global_action_alone() -> None:
+    nothing, empty = network(ObsSpace({})), to_batch(ObsSpace({}), [Observation(), Observation()])
+    assert torch.equal(nothing.act(empty, greedy=True).values, nothing.value_head.project.bias.detach().expand(2))
+    actions = {"mode": GlobalCategoricalActionSpace(["a", "b"])}
+    world = RogueNet(RogueNetConfig(d_model=D, n_head=1, backend="fused"), ObsSpace({}), actions)
+    with torch.no_grad():
+        for parameter in world.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    batch = ObsBatch.from_vec_obs(batch_observations([Observation(), Observation()], ObsSpace({}), actions))
+    given_result = world.act(batch, greedy=True)
+    expected = backends.twin(world, "reference").act(batch, greedy=True)
+    torch.testing.assert_close(given_result.values, expected.values, atol=1e-6, rtol=1e-5)
+    assert torch.equal(given_result.actions["mode"].values, expected.actions["mode"].values)
 
 
 # --- Weights ---

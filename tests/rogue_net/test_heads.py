@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from rogue_net.heads import SelectEntityHead
 from rogue_net.masks import SelectEntityMask
 from rogue_net.pairs import Pairs, pair_offsets, pair_products, pairs_of
 from rogue_net.ragged import Cuts
-from tests.rogue_net.worlds import World, make_net, to_batch
+from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
 
 MOVE, AIM, STEER, THRUST, HELP = "move.to", "aim", "steer", "thrust", "help"
 ACTIONS: dict[str, ActionSpace] = {
@@ -101,7 +101,7 @@ def test_an_action_that_some_actors_take_is_decided_by_their_tokens_alone() -> N
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_what_is_stored_has_the_log_prob_that_it_had_when_it_was_played(greedy: bool, temperature: float) -> None:
-    net, batch = make_net(WORLD), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
+    net, batch = make_net(WORLD, backend="reference"), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
     result = net.act(batch, greedy, temperature, generator())
     if temperature == 1:
         evaluation = net.evaluate(batch, result.actions)
@@ -114,6 +114,22 @@ def test_what_is_stored_has_the_log_prob_that_it_had_when_it_was_played(greedy: 
         expected = RaggedTensor(log_probs, result.actions[name].offsets).gather(chosen).values
         if temperature == 1:
             torch.testing.assert_close(part.log_probs[name], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_what_a_program_stores_has_the_log_prob_that_it_had_when_it_was_played(greedy: bool) -> None:
+    net, batch = make_net(WORLD, backend="fused"), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
+    result, program = net.act(batch, greedy, generator=frame_keys(batch)), net.program(batch)
+    assert program is not None
+    log_probs, values = program.evaluate(batch, result.actions)
+    assert torch.equal(values, result.values)
+    chosen = torch.tensor([7, 3, 59, 3])
+    part = {name: action.gather(chosen) for name, action in result.actions.items()}
+    of_part, _ = program.evaluate(batch[chosen], part)
+    for name in ACTIONS:
+        assert torch.equal(log_probs[name], result.log_probs[name])
+        expected = RaggedTensor(result.log_probs[name], result.actions[name].offsets).gather(chosen).values
+        assert torch.equal(of_part[name], expected)
 
 
 def test_every_weight_gets_a_gradient_also_where_nobody_takes_the_action() -> None:
@@ -215,7 +231,7 @@ def test_log_probs_of_acting_are_those_under_the_temperature() -> None:
 
 
 def test_a_temperature_near_0_is_greedy_and_greedy_does_not_depend_on_it() -> None:
-    net, batch = make_net(WORLD), to_batch([ships(3, seed=n) for n in range(20)], WORLD)
+    net, batch = make_net(WORLD, backend="reference"), to_batch([ships(3, seed=n) for n in range(20)], WORLD)
     greedy, cold = net.act(batch, greedy=True), net.act(batch, temperature=1e-5, generator=generator())
     hot = net.act(batch, greedy=True, temperature=50)
     for name, (values, _) in greedy.actions.items():
@@ -349,17 +365,16 @@ def mask_of(sizes: list[tuple[int, int]]) -> SelectEntityMask:
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6),
     nobody=st.booleans(),
-    how=st.sampled_from([1, 7, 10_000, "kernels"]),
+    at_once=st.sampled_from([1, 7, 10_000]),
 )
 def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
-    sizes: list[tuple[int, int]], nobody: bool, how: int | Literal["kernels"]
+    sizes: list[tuple[int, int]], nobody: bool, at_once: int
 ) -> None:
     mask = mask_of(sizes)
     torch.manual_seed(0)
-    fused = how == "kernels"
-    numbers: dict[str, Any] = {"dtype": torch.float32 if fused else torch.float64, "requires_grad": True}
-    queries = torch.randn(len(mask.actors.values), 24 if fused else 3, **numbers)
-    keys = torch.randn(len(mask.actees.values) + nobody, 24 if fused else 3, **numbers)
+    numbers: dict[str, Any] = {"dtype": torch.float64, "requires_grad": True}
+    queries = torch.randn(len(mask.actors.values), 3, **numbers)
+    keys = torch.randn(len(mask.actees.values) + nobody, 3, **numbers)
     dense, first_actor, first_actee = [], 0, 0
     for actors, actees in sizes:
         of_frame = [*range(first_actee, first_actee + actees), *([len(keys) - 1] if nobody else [])]
@@ -367,10 +382,9 @@ def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
         first_actor, first_actee = first_actor + actors, first_actee + actees
     expected = torch.cat(dense)
     with pytest.MonkeyPatch.context() as patch:
-        if isinstance(how, int):
-            patch.setattr(pairs, "NUMBERS_AT_ONCE", how)
+        patch.setattr(pairs, "NUMBERS_AT_ONCE", at_once)
         found = pairs_of(mask, nobody)
-        products = pair_products(queries, keys, found, "fused" if fused else "reference")
+        products = pair_products(queries, keys, found)
         weights = torch.randn(len(expected), dtype=numbers["dtype"])
         gradients = torch.autograd.grad((products * weights).sum(), [queries, keys])
     torch.testing.assert_close(products, expected)

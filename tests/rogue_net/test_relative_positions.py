@@ -25,10 +25,11 @@ from entity_gym import (
 )
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
-from rogue_net.attention import packed_attention
+from rogue_net.attention import packed_attention, ragged_attention
 from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.frames import Frames
 from rogue_net.relative_positions import RelativePositions
+from tests.rogue_net.relative_cases import make_case
 
 WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 LEADER = {"Leader": Entity(["x", "y", "heading", "dx", "dy"]), "Rock": Entity(["x", "y"])}
@@ -496,6 +497,21 @@ def test_a_network_takes_statistics_of_positions_as_its_translation_leaves_them_
         torch.testing.assert_close(norm.mean, torch.tensor([0.0, 0.0, 1.0]).double(), atol=1e-6, rtol=0)
         torch.testing.assert_close(norm.squares, torch.tensor([8.0, 0.0, 4.0]).double(), atol=1e-5, rtol=0)
         torch.testing.assert_close(norm.offset, torch.tensor([0.0, 0.0, 1.0]), atol=1e-6, rtol=0)
+
+
+def test_gradients_are_those_of_the_statistics_that_the_forward_pass_saw() -> None:
+    config = RelposConfig(kind="distance", extent=[3], position_features=["x"], key_projection=True)
+    gradients = []
+    for more in (False, True):
+        case = make_case(config, [(3, 2)], 1, 8, 0, hide=False)
+        q, k, v = torch.randn(3, 5, 1, 8, generator=torch.Generator().manual_seed(0))
+        frames = Frames.of(case.batch)
+        out = ragged_attention(q, k, v, frames, case.module(case.batch, frames.rows.index))
+        if more:
+            case.module.update_normalization(make_case(config, [(9, 9)], 1, 8, 1, hide=False).batch)
+        (out * torch.arange(out.numel()).view_as(out)).sum().backward()
+        gradients.append(case.module.key_projections[0].weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
 
 
 def test_without_projections_there_are_no_statistics() -> None:
