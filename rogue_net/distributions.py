@@ -131,34 +131,6 @@ class RaggedCategorical(ActionDistribution):
         return torch.cat([self.values, nobody])[first].unsqueeze(1)
 
 
-class NoActors(ActionDistribution):
-    """Of an action that nobody takes in any frame.
-
-    Args:
-        actions: (0, n), of the type that actions have.
-        logits: without rows, as they would be.
-    """
-
-    def __init__(self, actions: Tensor, logits: Tensor) -> None:
-        self.actions = actions
-        self.logits = logits
-
-    def sample(self, source: Source = None) -> Tensor:
-        return self.actions
-
-    def mode(self) -> Tensor:
-        return self.actions
-
-    def log_prob(self, actions: Tensor) -> Tensor:
-        return self.logits.flatten()
-
-    def entropy(self) -> Tensor:
-        return self.logits.flatten()
-
-    def tempered(self, temperature: float) -> NoActors:
-        return self
-
-
 def _argmax(scores: Tensor) -> Tensor:
     """(A, 1) int64, the first best choice in each of (A, C) scores. torch's argmax is slow where the choices are far apart."""
     return scores.max(dim=1, keepdim=True).indices

@@ -69,11 +69,6 @@ class Frames:
         return offsets
 
     @cached_property
-    def host_visible(self) -> NDArray[np.bool_]:
-        """`visible` in the host's memory; empty where all are visible. Synchronises with the device."""
-        return np.empty(0, np.bool_) if self.visible is None else self.visible.contiguous().cpu().numpy()
-
-    @cached_property
     def max_length(self) -> int:
         """Tokens of the longest frame; 0 without frames."""
         return int(np.diff(self.host_offsets).max(initial=0))

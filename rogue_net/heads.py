@@ -23,9 +23,8 @@ from entity_gym.actions import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
-from rogue_net.absent import with_absent
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import ActionDistribution, Categorical, NoActors, RaggedCategorical
+from rogue_net.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.gaussian import BoundedGaussian, Bounds
 from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
@@ -41,17 +40,10 @@ class ActionHead(nn.Module):
 
     def forward(self, readout: Readout, batch: ObsBatch, name: str) -> ActionDistribution:
         """Distributions of the actors of the action `name` in every frame."""
-        if name not in readout.actors:
-            nobody = self.nobody_acts(batch.device)
-            return NoActors(nobody.actions, with_absent(nobody.logits, self.parameters()))
         return self.decide(readout.actors[name], batch.action_masks[name], readout.actees.get(name))
 
     def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
-        """The same from the actors' and, for select-entity, the actees' tokens; there are some actors."""
-        raise NotImplementedError
-
-    def nobody_acts(self, device: torch.device) -> NoActors:
-        """The distribution of no actors."""
+        """The same from the actors' and, for select-entity, the actees' tokens."""
         raise NotImplementedError
 
     def logit_offsets(self, mask: ActionMask) -> Tensor:
@@ -71,9 +63,6 @@ class CategoricalHead(ActionHead):
         weight, bias = self.project.weight, self.project.bias
         by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
         return Categorical(by_choice.t(), mask.mask)
-
-    def nobody_acts(self, device: torch.device) -> NoActors:
-        return NoActors(_no_choices(device), torch.zeros(0, self.project.out_features, device=device))
 
 
 class SelectEntityHead(ActionHead):
@@ -104,9 +93,6 @@ class SelectEntityHead(ActionHead):
         values = values.index_select(0, pairs.actees)
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
-    def nobody_acts(self, device: torch.device) -> NoActors:
-        return NoActors(_no_choices(device), torch.zeros(0, device=device))
-
     def logit_offsets(self, mask: ActionMask) -> Tensor:
         assert isinstance(mask, SelectEntityMask)
         return pair_offsets(mask, self.nobody is not None)
@@ -128,10 +114,6 @@ class ContinuousHead(ActionHead):
 
     def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
-
-    def nobody_acts(self, device: torch.device) -> NoActors:
-        size = self.project.out_features
-        return NoActors(torch.zeros(0, size, device=device), torch.zeros(0, 2 * size, device=device))
 
 
 class FrameHead(nn.Module):
@@ -193,10 +175,6 @@ HEADS: dict[type[ActionSpace], Callable[[Any, RogueNetConfig], ActionHead]] = {
     SelectEntityActionSpace: lambda space, config: SelectEntityHead(config.d_model, config.d_qk, space.nobody),
     ContinuousActionSpace: lambda space, config: ContinuousHead(config.d_model, space),
 }
-
-
-def _no_choices(device: torch.device) -> Tensor:
-    return torch.zeros(0, 1, dtype=torch.int64, device=device)
 
 
 def _nearly_zero(d_model: int, size: int) -> nn.Linear:

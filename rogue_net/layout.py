@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +36,7 @@ class Layout:
         if not by_type:
             none = torch.zeros(num_frames + 1, dtype=torch.int64, device=device)
             return Layout(none, none[1:], none[:0], {}, padded)
-        offsets, lengths, order = (_in_numpy if device.type == "cpu" else _in_torch)(by_type, counts)
+        offsets, lengths, order = _of_types(by_type, counts)
         positions = dict(zip(features, torch.split(order, counts), strict=True))
         return Layout(offsets, lengths, order, positions, padded)
 
@@ -57,7 +56,7 @@ class Layout:
         return torch.repeat_interleave(rows, self.lengths, dim=0, output_size=len(self.order))
 
 
-def _in_torch(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _of_types(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Where frames begin among the tokens, how many each has, and the token of each row; the device is asked for nothing.
 
     Args:
@@ -77,14 +76,3 @@ def _in_torch(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor,
     shift = first_token - (starts[:, :-1] + rows_before)
     shifts = torch.repeat_interleave(shift.flatten(), runs.flatten(), output_size=sum(counts))
     return offsets, offsets.diff(), torch.arange(sum(counts), device=offsets.device) + shifts
-
-
-def _in_numpy(by_type: Sequence[Tensor], counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same on the CPU: for a step of few frames an operation of torch costs several times as much."""
-    starts = torch.stack(list(by_type)).numpy()
-    runs = starts[:, 1:] - starts[:, :-1]
-    offsets = starts.sum(0)
-    first_token = offsets[:-1] + runs.cumsum(0) - runs
-    first_row = starts[:, :-1] + np.cumsum([0, *counts])[:-1, None]
-    order = np.arange(sum(counts)) + np.repeat((first_token - first_row).ravel(), runs.ravel())
-    return torch.from_numpy(offsets), torch.from_numpy(offsets[1:] - offsets[:-1]), torch.from_numpy(order)

@@ -24,13 +24,13 @@ class Readout(NamedTuple):
     """What the heads take from the tokens."""
 
     means: Tensor  # (B, D), see `mean_tokens`
-    actors: dict[str, Tensor]  # actions that somebody takes -> (A, D)
-    actees: dict[str, Tensor]  # those of them that select entities -> (N, D)
+    actors: dict[str, Tensor]  # action -> (A, D)
+    actees: dict[str, Tensor]  # action that selects entities -> (N, D)
 
     @staticmethod
     def of(tokens: Tensor, batch: ObsBatch) -> Readout:
         """From (E, D) tokens."""
-        acting = {name: each for name, each in batch.action_tokens.items() if len(each.actors)}
+        acting = batch.action_tokens
         selecting = {name: each.actees for name, each in acting.items() if each.actees is not None}
         rows = [*(each.actors for each in acting.values()), *selecting.values()]
         means, *taken = _read(tokens, batch.layout, *rows)

@@ -34,7 +34,8 @@ def test_heads_read_actors_actees_and_means() -> None:
     assert read.actors["move"].tolist() == [[4, 5], [0, 1], [8, 9]]
     assert read.actors["pick"].tolist() == [[0, 1]]
     assert read.actees["pick"].tolist() == [[2, 3], [4, 5]]
-    assert list(read.actors) == ["move", "pick"] and list(read.actees) == ["pick"]  # nobody takes a rest
+    assert list(read.actors) == ["move", "pick", "rest"] and list(read.actees) == ["pick"]
+    assert read.actors["rest"].shape == (0, 2)  # nobody takes a rest
 
 
 def test_the_gradient_of_a_token_adds_up_what_everybody_who_read_it_says() -> None:

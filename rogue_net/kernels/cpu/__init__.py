@@ -1,1 +1,1 @@
-"""The transformer on CPUs: kernels in Numba for what is not a matrix product, `torch.mm` for what is."""
+"""A network on CPUs as one program of kernels in Numba, which acts and learns without PyTorch's operations."""

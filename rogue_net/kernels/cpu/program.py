@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -30,17 +30,20 @@ from rogue_net.kernels.cpu import (
     attention,
     blocks,
     categorical,
+    columns,
     continuous,
     decide,
     elementwise,
     embed,
     flat,
     gates,
+    inputs,
     relative_attention,
     select_entity,
     tables,
     tile,
 )
+from rogue_net.kernels.cpu.ahead import Job, compile_all
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.columns import ActionPlan, Columns, TypePlan, columns_of
 from rogue_net.kernels.cpu.compiling import Const, address, bind
@@ -61,45 +64,67 @@ EIGHT, SIXTEEN = Const(8), Const(16)
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
 
 
-@cache
-def tile_kernels(width: int, head_width: int, mixing: int) -> tables.Kernels:
-    """The kernels of a tile for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
-    lanes = SIXTEEN if width % 16 == 0 else EIGHT
+def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
+    """What `tables.Kernels` has for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
+    lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
     token, hidden = elementwise.Shape.of(width), elementwise.Shape.of(4 * width)
     head, gate = attention.Shape.of(head_width), elementwise.Shape.of(head_width)
-    made = tables.Kernels(*[0] * len(tables.Kernels._fields))._replace(
-        product=entry(product, SIXTEEN),
-        outer=entry(outer, SIXTEEN),
-        normalize=entry(elementwise.normalize, *token),
-        normalize_backward=entry(elementwise.normalize_backward, *token),
-        gelu=entry(elementwise.gelu, *hidden),
-        gelu_backward=entry(elementwise.gelu_backward, *hidden),
-        embed=entry(embed.embed, lanes),
-        embed_backward=entry(embed.embed_backward, lanes),
-        transform=entry(blocks.transform, lanes),
-        transform_backward=entry(blocks.transform_backward, lanes),
-        decide=entry(decide.decide, lanes),
-        decide_backward=entry(decide.decide_backward, lanes),
-    )
-    if mixing == ATTENTION:
-        return made._replace(
-            attend=entry(attention.forward, *head[1:]), attend_backward=entry(attention.backward, *head[1:])
-        )
-    if mixing == POOLING:
-        return made._replace(pool=entry(blocks.pool, lanes), pool_backward=entry(blocks.pool_backward, lanes))
-    return made._replace(
-        relate=entry(relative_attention.forward, *head),
-        relate_backward=entry(relative_attention.backward, *head),
-        open_gates=entry(gates.open_gates, *gate),
-        close_gates=entry(elementwise.gelu_backward, *gate),
-    )
+    of_mixing: dict[int, dict[str, Job]] = {
+        ATTENTION: {"attend": (attention.forward, head[1:]), "attend_backward": (attention.backward, head[1:])},
+        POOLING: {"pool": (blocks.pool, lanes), "pool_backward": (blocks.pool_backward, lanes)},
+        RELATIVE: {
+            "relate": (relative_attention.forward, head),
+            "relate_backward": (relative_attention.backward, head),
+            "open_gates": (gates.open_gates, gate),
+            "close_gates": (elementwise.gelu_backward, gate),
+        },
+    }
+    return of_mixing[mixing] | {
+        "embed": (embed.embed, lanes),
+        "transform": (blocks.transform, lanes),
+        "transform_backward": (blocks.transform_backward, lanes),
+        "embed_backward": (embed.embed_backward, lanes),
+        "product": (product, (SIXTEEN,)),
+        "decide": (decide.decide, lanes),
+        "decide_backward": (decide.decide_backward, lanes),
+        "outer": (outer, (SIXTEEN,)),
+        "gelu": (elementwise.gelu, hidden),
+        "normalize": (elementwise.normalize, token),
+        "normalize_backward": (elementwise.normalize_backward, token),
+        "gelu_backward": (elementwise.gelu_backward, hidden),
+    }
 
 
-@cache
-def head_kernels(kind: Any, width: int) -> list[int]:
+def kernels_of_action(kind: Any, width: int) -> list[Job]:
     """The kernels of a kind of action, a module of this folder: `decide` and `decide_backward`."""
-    lanes = SIXTEEN if width % 16 == 0 else EIGHT
-    return [entry(kind.decide, lanes), entry(kind.decide_backward, lanes)]
+    lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
+    return [(kind.decide, lanes), (kind.decide_backward, lanes)]
+
+
+#: What a program calls itself.
+_CALLED: list[Job] = [
+    (each, ())
+    for each in (
+        tile.learn,
+        columns.survey,
+        tile.act,
+        inputs.prepare,
+        flat.fold,
+        flat.unfold,
+        flat.take_in,
+        flat.adam,
+        flat.add_up,
+        flat.squares,
+    )
+]
+
+
+#: The kernels of each kind of head.
+_KINDS: dict[type[nn.Module], Any] = {
+    CategoricalHead: categorical,
+    SelectEntityHead: select_entity,
+    ContinuousHead: continuous,
+}
 
 
 class Moments(NamedTuple):
@@ -234,7 +259,18 @@ class Program:
             "categories": address(categories),
             "scheme": self._scheme(self._held.append) if relative is not None else NO_SCHEME,
         }
-        self._kernels = tile_kernels(width, head_width, mixing)
+        of_tile = kernels_of(width, head_width, mixing)
+        of_actions = {name: kernels_of_action(_KINDS[type(head)], width) for name, head in named}
+        compile_all([*of_tile.values(), *(job for jobs in of_actions.values() for job in jobs), *_CALLED])
+        nothing = dict.fromkeys(tables.Kernels._fields, 0)
+        self._kernels = tables.Kernels(
+            **nothing | {name: entry(each, *consts) for name, (each, consts) in of_tile.items()}
+        )
+        for name, (forward, backward) in of_actions.items():
+            row = self._actions[name].row
+            row[tables.DECIDE], row[tables.DECIDE_BACKWARD] = (
+                entry(each, *consts) for each, consts in (forward, backward)
+            )
         keys = max([8, *(padded(size, 8) for size in selecting)])
         self._new_memory = partial(TileMemory, self._net_fields, widest, keys)
 
@@ -283,19 +319,18 @@ class Program:
         row[tables.OWN] = -1
         row[tables.LAYER] = len(self._linears)
         own: Tensor | None = None
-        kind: Any
         if isinstance(head, CategoricalHead):
-            kind, choices = categorical, head.project.out_features
+            choices = head.project.out_features
             self._add_linear(head.project)
             row[tables.CHOICES] = choices
         elif isinstance(head, SelectEntityHead):
-            kind, choices, own = select_entity, 0, head.nobody
+            choices, own = 0, head.nobody
             self._add_linear(head.query)
             self._add_linear(head.key)
             row[tables.CHOICES] = head.query.out_features
         else:
             assert isinstance(head, ContinuousHead)
-            kind, choices, own = continuous, head.project.out_features, head.log_std
+            choices, own = head.project.out_features, head.log_std
             self._add_linear(head.project)
             row[tables.CHOICES] = choices
             bounds = continuous.bounds_table(head.bounds)
@@ -304,8 +339,7 @@ class Program:
         if own is not None:
             direct.append(own)
             row[tables.OWN] = self._at(own)
-        row[tables.DECIDE], row[tables.DECIDE_BACKWARD] = head_kernels(kind, self.net.config.d_model)
-        return ActionPlan(row, choices, kind is not continuous)
+        return ActionPlan(row, choices, not isinstance(head, ContinuousHead))
 
     def _describe_relative(self, relative: Any) -> int:
         """Find places for the tables of relative positions; returns the size of that of keys."""

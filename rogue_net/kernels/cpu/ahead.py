@@ -1,0 +1,69 @@
+"""Kernels compiled before they are needed: by two processes if they are not on disk yet, as Numba uses one core."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from rogue_net.kernels.cpu.compiling import Const, signature
+
+Job: TypeAlias = tuple[Any, tuple[Const, ...]]  # a kernel, and the `Const`s that it is compiled for
+
+
+def compile_all(jobs: Sequence[Job]) -> None:
+    """Compile kernels that are neither compiled nor on disk, and say so, as it takes some seconds.
+
+    A forked child compiles every second one and leaves it on disk, where there are two cores and a folder to write to.
+
+    Args:
+        jobs: those that take longest first.
+    """
+    missing = [job for job in jobs if not _is_there(*job)]
+    if not missing:
+        return
+    print(f"compiling {len(missing)} kernels of the network: takes some seconds, once", file=sys.stderr, flush=True)
+    child = os.fork() if _can_share(missing) else None
+    if child == 0:
+        _compile_and_exit(missing[1::2])
+    try:
+        _compile(missing[::2] if child else missing)
+    except BaseException:
+        if child:
+            os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        if child:
+            os.waitpid(child, 0)
+    _compile(missing)  # loads what the child has compiled, or compiles what it could not
+
+
+def _is_there(compiled: Any, consts: tuple[Const, ...]) -> bool:
+    wanted = signature(compiled, *consts)
+    if wanted in compiled.overloads:
+        return True
+    try:
+        overloads = compiled._cache._cache_file._load_index()
+        return compiled._cache._index_key(wanted, compiled.targetctx.codegen()) in overloads
+    except (AttributeError, OSError):  # nothing is kept on disk
+        return False
+
+
+def _can_share(missing: Sequence[Job]) -> bool:
+    is_kept = all(hasattr(compiled._cache, "_cache_file") for compiled, _ in missing)
+    return len(missing) > 1 and is_kept and hasattr(os, "fork") and (os.cpu_count() or 1) > 1
+
+
+def _compile(jobs: Sequence[Job]) -> None:
+    for compiled, consts in jobs:
+        compiled.compile(signature(compiled, *consts))
+
+
+def _compile_and_exit(jobs: Sequence[Job]) -> None:
+    """In a forked child, which must not do anything that the parent will do at its end."""
+    try:
+        _compile(jobs)
+    finally:
+        os._exit(0)
