@@ -1,7 +1,8 @@
 """The random numbers that actions are drawn with.
 
-They come from a generator, one after the other, or they are keyed: then a frame's depend on its key alone, whatever other frames
-are in the batch, how many processes share the frames, and on which device they are.
+They come from a generator, one after the other, or they are keyed: then those of an actor depend on its frame's key, on the name
+of the action and on its place in the frame, whatever other frames are in the batch, whatever other actions there are, how many
+processes share the frames, and on which device they are.
 
 keys = keyed(keyed(seed, env_id), step)                     # (B,) one for each frame
 net.act(batch, generator=FrameKeys(keys))
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -40,14 +42,14 @@ class FrameKeys:
 
     keys: Tensor
 
-    def of_actors(self, action: int, actors: RaggedTensor) -> ActorKeys:
+    def of_actors(self, action: str, actors: RaggedTensor) -> ActorKeys:
         """Keys of the actors of an action.
 
         Args:
-            action: its place among all actions.
+            action: its name.
             actors: B sequences of (A, 1) entity indices inside the frame.
         """
-        of_frames = self.keys + (action << 48)
+        of_frames = self.keys + name_key(action)
         of_each = torch.repeat_interleave(of_frames, actors.lengths, output_size=len(actors.values))
         return ActorKeys(of_each.add_(actors.values[:, 0], alpha=SECOND))
 
@@ -103,6 +105,11 @@ def keyed(key: Tensor | int, number: Tensor) -> Tensor:
         number: int64; what it is combined with by broadcasting.
     """
     return _mixed(key + (number + 1) * GOLDEN, _mix)
+
+
+def name_key(name: str) -> int:
+    """What an action's name adds to the keys of frames: its hash, a signed number of 64 bits, the same in every process."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def _mixed(bits: Tensor, how: Callable[[Any], None]) -> Tensor:

@@ -165,12 +165,12 @@ class RogueNet(nn.Module):
         batch = self.translation(batch)
         readout = Readout.of(self._tokens(batch, drop=False), batch)
         actions, log_probs, rows = {}, {}, {}
-        for number, (name, head) in enumerate(self._heads()):
+        for name, head in self._heads():
             distribution = head(readout, batch, name)
             if temperature != 1:
                 distribution = distribution.tempered(temperature)
             actors = batch.action_masks[name].actors
-            source = generator.of_actors(number, actors) if isinstance(generator, FrameKeys) else generator
+            source = generator.of_actors(name, actors) if isinstance(generator, FrameKeys) else generator
             chosen = distribution.mode() if greedy else distribution.sample(source)
             actions[name] = RaggedTensor(chosen, actors.offsets)
             log_probs[name] = distribution.log_prob(chosen)

@@ -50,7 +50,7 @@ class Teacher:
     def act(self, batch: ObsBatch, generator: FrameKeys, logits: bool = False) -> ActResult:
         lamps, actors = batch.features["Lamp"].values, batch.action_masks["Switch"].actors
         log_p = torch.where(lamps > 0, CERTAINTY, (1 - CERTAINTY) / 2).log()
-        chosen = Categorical(log_p, None).sample(generator.of_actors(0, actors))
+        chosen = Categorical(log_p, None).sample(generator.of_actors("Switch", actors))
         return ActResult(
             {"Switch": RaggedTensor(chosen, actors.offsets)},
             {"Switch": log_p.gather(1, chosen)[:, 0]},

@@ -1,18 +1,32 @@
-"""Keyed noise: what an actor draws depends on its frame's key and its place there, and is as good as independent."""
+"""Keyed noise: what an actor draws depends on its frame's key, the action's name and its place, and is as good as independent."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rogue_net import RaggedTensor
+from entity_gym import (
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_gym.batch.batching import batch_observations
+from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.config import Backend
 from rogue_net.distributions import Categorical, RaggedCategorical
-from rogue_net.noise import ActorKeys, FrameKeys, _draw, _mix, _shorten, exponential, keyed, normal
+from rogue_net.noise import ActorKeys, FrameKeys, _draw, _mix, _shorten, exponential, keyed, name_key, normal
 
 MANY = 200_000
 
@@ -118,16 +132,65 @@ def test_a_frames_draws_do_not_depend_on_the_other_frames(lengths: list[int], da
     frame = data.draw(st.integers(0, len(lengths) - 1))
     keys = keyed(3, torch.arange(len(lengths)))
     actors = ragged(lengths)
-    together = FrameKeys(keys).of_actors(1, actors)
-    alone = FrameKeys(keys[frame : frame + 1]).of_actors(1, ragged([lengths[frame]]))
+    together = FrameKeys(keys).of_actors("move", actors)
+    alone = FrameKeys(keys[frame : frame + 1]).of_actors("move", ragged([lengths[frame]]))
     begin, end = actors.offsets[frame : frame + 2].tolist()
     assert torch.equal(together.keys[begin:end], alone.keys)
 
 
 def test_frames_actions_and_actors_draw_different_numbers() -> None:
     frames = FrameKeys(keyed(keyed(0, torch.arange(2)), torch.arange(3)[:, None]).flatten())
-    keys = torch.cat([frames.of_actors(action, ragged([2] * 6)).keys for action in range(3)])
+    keys = torch.cat([frames.of_actors(action, ragged([2] * 6)).keys for action in ("", "move", "Move")])
     assert len(keys.unique()) == 6 * 2 * 3
+
+
+def test_a_names_key_is_the_same_in_every_process() -> None:
+    """What `printf a | b2sum -l 64` prints, the first byte being the highest, as a signed number."""
+    assert name_key("a") == 0x40F89E395B66422F
+    assert name_key("lässt") == 0x0FE155F1371294E6
+    assert name_key("b") == 0x8472C2E34D854F75 - 2**64
+    tensor = FrameKeys(torch.zeros(1, dtype=torch.int64)).of_actors("a", ragged([1])).keys
+    assert tensor.tolist() == [name_key("a")]
+
+
+UNITS = ObsSpace({"Unit": Entity(["x"])})
+SAY, FOLLOW = CategoricalActionSpace([str(number) for number in range(30)]), SelectEntityActionSpace()
+
+
+def act(actions: Mapping[str, ActionSpace], weights: RogueNet | None, backend: Backend) -> tuple[RogueNet, ActResult]:
+    """What all units of 20 frames do, 6 in each, and the network; `weights` is the one whose actions decide as they do there."""
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=16, backend=backend), UNITS, actions)
+    if weights is not None:
+        net.embedding.load_state_dict(weights.embedding.state_dict())
+        net.transformer.load_state_dict(weights.transformer.state_dict())
+        heads = dict(zip(weights.action_space, weights.heads, strict=True))
+        for name, head in zip(actions, net.heads, strict=True):
+            if name in heads:
+                head.load_state_dict(heads[name].state_dict())
+    rng, ids = np.random.default_rng(0), range(6)
+    masks = {
+        name: CategoricalActionMask(actor_ids=ids)
+        if space is SAY
+        else SelectEntityActionMask(actor_ids=ids, actee_ids=ids)
+        for name, space in actions.items()
+    }
+    units = [rng.normal(size=(6, 1)).astype(np.float32) for _ in range(20)]
+    frames = [Observation(features={"Unit": each}, ids={"Unit": ids}, actions=masks) for each in units]
+    batch = ObsBatch.from_vec_obs(batch_observations(frames, UNITS, actions))
+    return net, net.act(batch, generator=FrameKeys(keyed(5, torch.arange(len(frames)))))
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+def test_an_actions_draws_depend_neither_on_the_other_actions_nor_on_their_order(backend: Backend) -> None:
+    net, before = act({"a": SAY, "b": FOLLOW}, None, backend)
+    for actions in ({"new": SAY, "a": SAY, "b": FOLLOW}, {"b": FOLLOW, "a": SAY}, {"b": FOLLOW}):
+        _, after = act(actions, net, backend)
+        for name in before.actions.keys() & actions:
+            assert torch.equal(after.actions[name].values, before.actions[name].values), name
+            torch.testing.assert_close(after.log_probs[name], before.log_probs[name])
+    _, both = act({"a": SAY, "a.": SAY}, net, backend)
+    assert (both.actions["a"].values == both.actions["a."].values).float().mean() < 0.2
 
 
 def test_a_seed_that_is_neither_drawn_nor_mixed_is_as_good_as_any() -> None:

@@ -72,7 +72,7 @@ def decide(
             logits[at] = np.float32(np.nan)
         tile.entropies[actor] = log_softmax(logits, at, padded)
         if choice.mode != GIVEN:
-            key = noise_key(action, batch, tile, choice, low, actor, number)
+            key = noise_key(action, batch, tile, choice, low, actor)
             best, highest = 0, np.float32(-np.inf)
             for c in range(choices):
                 found = score(choice, key, logits[at + c], c)

@@ -79,7 +79,7 @@ def decide(
     invoke(kernels.product, BOUND, tile.rows, weight_of(net, layer), means, end - start, net.width, padded, 0)
     for actor in range(start, end):
         source = tile.actor_sources[actor]
-        key = noise_key(action, batch, tile, choice, low, actor, number)
+        key = noise_key(action, batch, tile, choice, low, actor)
         log_prob, entropy, divergence = ZERO, ZERO, ZERO
         for k in range(size):
             at = (actor - start) * padded + k

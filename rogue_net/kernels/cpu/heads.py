@@ -15,6 +15,7 @@ from rogue_net.kernels.cpu.tables import (
     BIAS,
     BOUND,
     INPUTS,
+    NOISE,
     OUTPUTS,
     SAMPLED,
     WEIGHT,
@@ -94,12 +95,12 @@ def slope_to(target, log_prob):  # type: ignore[no-untyped-def]
 
 
 @inline
-def noise_key(action, batch, tile, choice, low, actor, number):  # type: ignore[no-untyped-def]
+def noise_key(action, batch, tile, choice, low, actor):  # type: ignore[no-untyped-def]
     """What an actor's noise is keyed by, see `rogue_net.noise.FrameKeys.of_actors`."""
     if choice.mode != SAMPLED:
         return 0
     index = ints_at(action[ACTORS])[tile.actor_sources[actor]]
-    return choice.keys[batch.frames[low + tile.actor_frames[actor]]] + (number << 48) + index * SECOND
+    return choice.keys[batch.frames[low + tile.actor_frames[actor]]] + action[NOISE] + index * SECOND
 
 
 @inline

@@ -53,6 +53,7 @@ from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
 from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, Scheme, scheme_of
 from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, POOLING, RELATIVE
 from rogue_net.kernels.cpu.threads import run_parts
+from rogue_net.noise import name_key
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 from rogue_net.transformer import Block
@@ -207,7 +208,7 @@ class Program:
                 self._add_linear(relative.gate_projection, block.attention_norm)
         widest = max([8, *(each[tables.INPUTS] for each in self._linears[:first_block])])
         named = list(zip(net.action_space, net.heads, strict=True)) if self.with_actions else []
-        self._actions = {name: self._describe_action(head, direct) for name, head in named}
+        self._actions = {name: self._describe_action(name, head, direct) for name, head in named}
         selecting = [plan.row[tables.CHOICES] for plan in self._actions.values() if plan.discrete and not plan.choices]
         key_table = self._weights_size
         value_table = key_table + (self._describe_relative(relative) if relative is not None else 0)
@@ -314,9 +315,10 @@ class Program:
         self._add_linear(up, norm2)
         self._add_linear(down)
 
-    def _describe_action(self, head: Any, direct: list[Tensor]) -> ActionPlan:
+    def _describe_action(self, name: str, head: Any, direct: list[Tensor]) -> ActionPlan:
         row = [0] * tables.ACTION_COLUMNS
         row[tables.OWN] = -1
+        row[tables.NOISE] = name_key(name)
         row[tables.LAYER] = len(self._linears)
         own: Tensor | None = None
         if isinstance(head, CategoricalHead):

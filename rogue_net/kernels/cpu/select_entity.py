@@ -113,7 +113,7 @@ def decide(
             for c in range(choices):
                 tile.divergences[actor] += divergence_of(targets[target + c], logits[at + c])
         if choice.mode != GIVEN:
-            key = noise_key(action, batch, tile, choice, low, actor, number)
+            key = noise_key(action, batch, tile, choice, low, actor)
             highest = np.float32(-np.inf)
             for c in range(choices):
                 found = score(choice, key, logits[at + c], _selected(actees, actee_offsets[frame], c, num_actees))

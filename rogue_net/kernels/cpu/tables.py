@@ -65,14 +65,15 @@ CATEGORY_COLUMNS = 2
 
 #: An action: addresses of the kernels of its kind; actors (A) as indices in the frame with (B + 1) offsets, what they did, old
 #: log-probs; the mask (0: all is open); number of choices, of features of a query, or of numbers; number of the first linear
-#: layer; place of the logits in the tile; the logits to stay close to (0: none). Select-entity: actees with offsets, offsets of
+#: layer; place of the logits in the tile; what its name adds to keys of noise, see `rogue_net.noise.name_key`; the logits to stay
+#: close to (0: none). Select-entity: actees with offsets, offsets of
 #: the mask's pairs and of the logits to stay close to. Place of a parameter of its own in `parameters` and in the gradient, or
 #: -1: nobody's key, or log standard deviations. Numbers: their bounds, see `continuous`.
 (
-    DECIDE, DECIDE_BACKWARD, ACTORS, ACTOR_OFFSETS, ACTIONS, OLD_LOG_PROBS, MASK, CHOICES, LAYER, LOGITS, TARGETS,
+    DECIDE, DECIDE_BACKWARD, ACTORS, ACTOR_OFFSETS, ACTIONS, OLD_LOG_PROBS, MASK, CHOICES, LAYER, LOGITS, NOISE, TARGETS,
     ACTEES, ACTEE_OFFSETS, PAIR_OFFSETS, TARGET_OFFSETS, OWN, DOWN, BOUNDS,
-) = range(18)  # fmt: skip
-ACTION_COLUMNS = 18
+) = range(19)  # fmt: skip
+ACTION_COLUMNS = 19
 
 #: How entities see each other.
 ATTENTION, RELATIVE, POOLING = range(3)
