@@ -13,7 +13,8 @@ back by the orientation of i where there is one, and its length:
   `radial` one axis, the angle, 0 for things in one place unless `world_axis_at_zero`; `distance` one, whose last bucket is
   open; `polar` the last two.
   Without interpolation c is 1 for the nearest bucket of a grid, and for the one that an angle or a distance falls in. With
-  it, two neighbours on each axis share linearly: 2^axes rows.
+  it, two neighbours on each axis share linearly: 2^axes rows. With `next_sector_at_start`, an angle that is exactly the start
+  of sector k counts as k + 1.
 - Projections, linear maps of the normalized difference and its length: a row per component, whose c is that component, and a
   row whose c is 1, the bias.
 
@@ -47,6 +48,9 @@ from rogue_net.ragged import offsets_of
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
 # and rounding must not decide for each backend anew.
 SLACK = 1e-4
+
+# Angles that are this close to the start of a sector, in turns, are exactly there: no more than they are rounded by.
+ROUNDING_OF_ANGLES = 2.0**-23
 
 # Pairs looked at together by `update_normalization`.
 PAIRS_AT_ONCE = 2**18
@@ -327,10 +331,24 @@ class RelativePositions(nn.Module):
         positions = []
         if config.kind in ("radial", "polar"):
             angle = torch.where(distance == 0, at_zero, angles_of(components))
-            positions.append(angle * config.extent[0])
+            positions.append(self._on_circle(angle * config.extent[0]))
         if config.kind in ("distance", "polar"):
             positions.append((distance / config.scale).clamp(max=config.extent[-1] - 1))
         return positions
+
+    def _on_circle(self, position: Tensor) -> Tensor:
+        """Move what is exactly at the start of a sector to the start of the next, where `next_sector_at_start` says so."""
+        if self.start_width == 0:
+            return position
+        start = position.round()
+        return torch.where((position - start).abs() <= self.start_width, start + 1, position)
+
+    @property
+    def start_width(self) -> float:
+        """How far from the start of a sector, in sectors, an angle counts as the next sector's; 0: none does."""
+        if not (self.config.next_sector_at_start and self.config.interpolate and self.axes[0].circular):
+            return 0.0
+        return ROUNDING_OF_ANGLES * self.axes[0].size
 
 
 def relative_logits(q: Tensor, relative: Relative) -> Tensor:

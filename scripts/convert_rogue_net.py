@@ -13,10 +13,9 @@ constructor arguments with rogue-net's names; entity types, actions and features
     regression_heads: {value: 1}                           # `value` is required
 
 Prints the settings that the converted network needs. Its outputs equal those of the original up to rounding, with the same
-normalization statistics; docs/network.md has an example. Intended differences: an entity exactly at the start of an interpolated
-sector uses only that sector's embedding (rogue-net: the next one's); on grids every coordinate is rounded separately (rogue-net:
-all together); pooling ignores hidden entities; a hidden reference entity translates nothing; an actor without selectable entities
-selects none.
+normalization statistics; docs/network.md has an example. Intended differences: on grids every coordinate is rounded separately
+(rogue-net: all together); pooling ignores hidden entities; a hidden reference entity translates nothing; an actor without
+selectable entities selects none.
 """
 
 from __future__ import annotations
@@ -168,6 +167,8 @@ def _relpos(given: Mapping[str, Any]) -> RelposConfig:
         )
     elif settings.get("rotation_vec_features") or settings.get("rotation_angle_feature"):
         settings["world_axis_at_zero"] = True
+    if kind in ("radial", "polar") and settings.get("interpolate"):
+        settings["next_sector_at_start"] = True
     return RelposConfig(kind=kind, **_without_none(settings))
 
 

@@ -17,10 +17,10 @@ one length per frame.
     regressions/HEAD                           (B, n) of every auxiliary head; `value` is one of them
 
 All parameters and statistics are moved away from their initial values, so that every part of the network affects the outputs.
-Positions avoid the edges of buckets, where rounding decides. Options that do not work in rogue-net are left out: projections per
-entity type, interpolated grids, excluded types, and interpolation where an angle is exactly the start of a sector. Relative
-projections are without rotation, which rogue-net ignores. In rogue-net `pooling` fails, because its forward is given one argument
-too many, the visibility; this script calls it without.
+Positions avoid the edges of buckets, where rounding decides, but for entities without a heading, which see themselves exactly at
+the start of the first sector. Options that do not work in rogue-net are left out: projections per entity type, interpolated grids
+and excluded types. Relative projections are without rotation, which rogue-net ignores. In rogue-net `pooling` fails, because its
+forward is given one argument too many, the visibility; this script calls it without.
 """
 
 from __future__ import annotations
@@ -161,6 +161,14 @@ CASES = {
     "polar_angle_interpolated": relpos(
         {**HEADING, **POLAR, "interpolate": True, "per_entity_values": True}, POSED_FIELD
     )._replace(hidden=True),
+    # the entities without a heading see themselves exactly at the start of a sector
+    "radial_vector_interpolated_unposed": relpos({**VECTOR, "radial": True, "extent": [5], "interpolate": True}),
+    "polar_angle_interpolated_unposed": relpos({**HEADING, **POLAR, "interpolate": True}, n_layer=2)._replace(
+        hidden=True
+    ),
+    "polar_angle_interpolated_translated": relpos(
+        {**HEADING, **POLAR, "interpolate": True}, translation={**MOVED, **HEADING, "add_dist_feature": True}
+    ),
     "distance_of_translated": relpos(DISTANCE, translation={**MOVED, **HEADING, "add_dist_feature": True}),
 }
 

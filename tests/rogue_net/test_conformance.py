@@ -215,6 +215,7 @@ def test_the_settings_are_those_of_rogue_net_in_our_words() -> None:
             "interpolate": True,
             "rotation_vec_features": ["cos", "sin"],
             "world_axis_at_zero": True,
+            "next_sector_at_start": True,
         },
     }
 

@@ -80,6 +80,9 @@ CASES = {
     "angles": relative("radial", [6], 3, rotation_vec_features=["dx", "dy"]),
     "distances": relative("distance", [5], 10, value_gate="sigmoid"),
     "angles and distances": relative("polar", [5, 4], 5, rotation_angle_feature="heading", world_axis_at_zero=True),
+    "the next sector at the start of one": relative(
+        "polar", [5, 4], 11, rotation_angle_feature="heading", interpolate=True, next_sector_at_start=True
+    ),
     "all of relative positions": Case({"relpos": RelposConfig(**ALL_OF_RELPOS)}, Scene(COUNTS, 6, hide=True)),
     "seen from a ship": Case(
         {

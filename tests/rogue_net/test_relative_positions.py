@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.nn import functional
 
 import rogue_net.relative_positions
 from entity_gym import (
@@ -294,6 +295,38 @@ def test_the_direction_of_the_worlds_first_axis_is_interpolated_too() -> None:
     torch.testing.assert_close(
         shares(config, ObsSpace(LEADER), frame)[0, 0], torch.tensor([0.25, 0, 0, 0.75]), atol=1e-6, rtol=0
     )
+
+
+@pytest.mark.parametrize(("next_sector", "sector"), [(False, 0), (True, 1)])
+def test_the_next_sector_counts_where_an_angle_is_exactly_the_start_of_one(next_sector: bool, sector: int) -> None:
+    config = RelposConfig(
+        kind="radial",
+        extent=[4],
+        position_features=["x", "y"],
+        interpolate=True,
+        next_sector_at_start=next_sector,
+    )
+    # itself, and what lies along the axes: at 0, 90, 180 and 270 degrees; differences point here
+    rocks: Points = [[0.0, 0.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0], [0.0, 1.0], [-1.0, -1e-3], [-1.0, 1e-3]]
+    found = shares(config, ObsSpace({"Rock": LEADER["Rock"]}), {"Rock": rocks})[0]
+    expected = functional.one_hot((torch.tensor([0, 0, 1, 2, 3]) + sector) % 4, 4).float()
+    torch.testing.assert_close(found[:5], expected, atol=1e-6, rtol=0)
+    # a thousandth beside it both are nearly all of the first sector, whatever is set
+    torch.testing.assert_close(found[5:, 0], torch.full((2,), 1 - 2e-3 / math.pi), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("extent", [1, 2, 3])
+def test_with_few_sectors_the_next_one_is_still_one_of_them(extent: int) -> None:
+    config = RelposConfig(
+        kind="polar",
+        extent=[extent, 1],
+        position_features=["x", "y"],
+        interpolate=True,
+        next_sector_at_start=True,
+    )
+    frame: dict[str, Points] = {"Rock": [[0.0, 0.0], [-1.0, 1e-12]]}  # the second is at almost 360 degrees
+    found = shares(config, ObsSpace({"Rock": LEADER["Rock"]}), frame)[0]
+    torch.testing.assert_close(found, functional.one_hot(torch.tensor([1 % extent] * 2), extent).float())
 
 
 def test_the_direction_of_the_worlds_first_axis_shows_headings() -> None:

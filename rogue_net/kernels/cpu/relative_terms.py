@@ -54,6 +54,7 @@ class Scheme(NamedTuple):
     extents: Floats  # (axes,) e of a grid
     per_scale: Number  # buckets per unit of distance
     rounding: Number  # added to a position on an axis before it is rounded down to a bucket
+    start_width: Number  # see `RelativePositions`
     num_buckets: Count  # P
     components: Count  # n + 1 with projections, else 0
     offset: Floats  # (n + 1,) by which components are normalized, see `RunningNorm`
@@ -98,6 +99,7 @@ def scheme_of(positions: RelativePositions, terms: tuple[int, int], hold: Callab
         extents=hold(torch.tensor(config.extent, dtype=torch.float32)),
         per_scale=1 / config.scale,
         rounding=positions.rounding,
+        start_width=positions.start_width,
         num_buckets=positions.num_buckets,
         components=positions.num_components if positions.projects else 0,
         offset=hold(offset),
@@ -173,7 +175,12 @@ def _position(lanes, scheme, components, at_zero, axis):  # type: ignore[no-unty
         turns = _turns(lanes, load(lanes, components, 0), load(lanes, components, value(lanes)))
         distance = load(lanes, components, scheme.dimensions * value(lanes))
         turns = where_positive(np.float32(0) - distance, spread(lanes, at_zero), turns)
-        return minimum(turns * scheme.sizes[0], spread(lanes, np.float32(scheme.sizes[0])))
+        position = minimum(turns * scheme.sizes[0], spread(lanes, np.float32(scheme.sizes[0])))
+        if scheme.start_width > 0:
+            start = floor(position + np.float32(0.5))
+            away = scheme.start_width - absolute(position - start)
+            position = where_positive(away, start + np.float32(1), position)
+        return position
     distance = load(lanes, components, scheme.dimensions * value(lanes)) * scheme.per_scale
     return minimum(distance, spread(lanes, np.float32(scheme.sizes[axis] - 1)))
 

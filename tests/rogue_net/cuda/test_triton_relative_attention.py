@@ -48,6 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "kind": "distance", "extent": [3], "position_features": ["x"], "value_projection": True, "value_gate": "sigmoid",
     },
     "polar": ALL,
+    "polar, the next sector at the start of one": ALL | {"world_axis_at_zero": True, "next_sector_at_start": True},
     "polar without rocks": ALL | {"exclude_entities": ["Rock"], "value_gate": "none"},
     "values of each type": {"kind": "grid", "extent": [1, 1], "per_entity_values": True, "key_projection": True, **XY},
 }  # fmt: skip
