@@ -22,6 +22,7 @@ from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.crossing import to_host
 from rogue_net.embedding import Embedding
+from rogue_net.global_features import GlobalFeatures
 from rogue_net.heads import HEADS, ActionHead, FrameHead, ValueHead
 from rogue_net.noise import FrameKeys
 from rogue_net.obs_batch import ObsBatch
@@ -122,7 +123,8 @@ class RogueNet(nn.Module):
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
-        self.translation = Translation(config.translation, obs_space)
+        self.global_features = GlobalFeatures(config, obs_space, action_space)
+        self.translation = Translation(config.translation, self.global_features.obs_space)
         self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
@@ -162,7 +164,7 @@ class RogueNet(nn.Module):
         if is_keyed and temperature == 1 and not logits and (program := self.program(batch)) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
             return ActResult(*program.act(batch, keys))
-        batch = self.translation(batch)
+        batch = self.seen(batch)
         readout = Readout.of(self._tokens(batch, drop=False), batch)
         actions, log_probs, rows = {}, {}, {}
         for name, head in self._heads():
@@ -184,7 +186,7 @@ class RogueNet(nn.Module):
 
         Dropout is active where the module is in training mode.
         """
-        batch = self.translation(batch)
+        batch = self.seen(batch)
         readout = Readout.of(self._tokens(batch, drop=self.training), batch)
         regressions = zip(self.regression_names, self.regression_heads, strict=True)
         distributions = {name: head(readout, batch, name) for name, head in self._heads()}
@@ -200,16 +202,20 @@ class RogueNet(nn.Module):
         """(B,) values alone; `drop`: whether dropout is active."""
         if not torch.is_grad_enabled() and (program := self.program(batch)) is not None:
             return program.values(batch)
-        batch = self.translation(batch)
+        batch = self.seen(batch)
         values: Tensor = self.value_head(mean_tokens(self._tokens(batch, drop=drop), batch.layout))
         return values
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics; nothing else ever changes them."""
-        batch = self.translation(batch)
+        batch = self.seen(batch)
         self.embedding.update_normalization(batch)
         if self.transformer.relative_positions is not None:
             self.transformer.relative_positions.update_normalization(batch)
+
+    def seen(self, batch: ObsBatch) -> ObsBatch:
+        """The batch as the embedding sees it: with global features joined, where they are no entity, and moved positions."""
+        return self.translation(self.global_features(batch))
 
     def program(self, batch: ObsBatch) -> Program | None:
         """What acts on this batch without PyTorch's operations; None: modules do."""

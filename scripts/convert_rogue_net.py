@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig, RelposKind, TranslationConfig
+from rogue_net.global_features import GlobalFeatures
 
 VALUE = "value"
 
@@ -96,19 +98,15 @@ def read_description(given: Mapping[str, Any]) -> Description:
     entities = {name: Entity(list(features)) for name, features in spaces.get("entities", {}).items()}
     obs_space = ObsSpace(entities, list(spaces.get("global_features", ())))
     action_space = {name: _action_space(name, space) for name, space in given["action_space"].items()}
-    if obs_space.global_features and not any(
-        isinstance(space, GlobalCategoricalActionSpace) for space in action_space.values()
-    ):
-        raise ValueError(
-            "the network has global features and no global action: in rogue-net its frames have no __global__ entity, here "
-            "they do, so that every answer would differ"
-        )
     heads = dict(given["regression_heads"])
     if heads.pop(VALUE, None) != 1:
         raise ValueError(
             f"regression_heads must hold `{VALUE}: 1`, the value of a frame; got {given['regression_heads']}"
         )
-    return Description(_config(given["net"], obs_space), obs_space, action_space, heads)
+    config = _config(given["net"], obs_space)
+    if obs_space.global_features and not any(space.is_global for space in action_space.values()):
+        config = replace(config, global_entity=False)
+    return Description(config, obs_space, action_space, heads)
 
 
 def _action_space(name: str, space: Any) -> ActionSpace:
@@ -229,7 +227,8 @@ def norm(ours: str, theirs: str, columns: Sequence[int]) -> list[Rule]:
 
 def embedding_rules(description: Description) -> Iterator[Rule]:
     """Rules for the embedding of each entity type; ours are numbered, since a module's name allows fewer characters."""
-    obs_space, translation = description.obs_space, description.config.translation
+    config, translation = description.config, description.config.translation
+    obs_space = GlobalFeatures(config, description.obs_space, description.action_space).obs_space
     features = {name: entity.features for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, description.action_space):
         features[GLOBAL_ENTITY] = ()

@@ -67,6 +67,7 @@ def world(
 
 PLAIN = world({"Ship": ["x", "y", "hp"], "Flag": [], "Mine": ["y", "x"]}, {**MOVE, **AIM})
 GLOBALS = world(PLAIN["entities"], {**MODE, **MOVE, **AIM}, ("time", "wind"))
+JOINED_GLOBALS = world(PLAIN["entities"], {**MOVE, **AIM}, ("time", "hp", "wind"))
 GLOBAL_ACTION = world(PLAIN["entities"], {**MOVE, **MODE})
 POSES = ["x", "y", "heading", "cos", "sin"]
 FIELD = world({"Base": POSES, "Ship": ["hp", *POSES], "Mine": ["size", "y", "x"]}, {**MOVE, **AIM})
@@ -113,6 +114,7 @@ CASES = {
     "d_qk_8": small(d_qk=8),
     "globals": small(GLOBALS, n_layer=2),
     "global_action": small(GLOBAL_ACTION),
+    "globals_without_action": small(JOINED_GLOBALS, n_layer=2)._replace(hidden=True),
     "visibility": small(n_layer=2)._replace(hidden=True),
     "visibility_globals": small(GLOBALS)._replace(hidden=True),
     "visibility_equal_lengths": small()._replace(hidden=True, lengths=(2, 2, 2)),
@@ -166,6 +168,11 @@ CASES = {
     "polar_angle_interpolated_unposed": relpos({**HEADING, **POLAR, "interpolate": True}, n_layer=2)._replace(
         hidden=True
     ),
+    "globals_without_action_translated": relpos(
+        DISTANCE,
+        world(FIELD["entities"], {**MOVE, **AIM}, ("time", "wind")),
+        translation={**MOVED, **VECTOR, "add_dist_feature": True},
+    ),
     "polar_angle_interpolated_translated": relpos(
         {**HEADING, **POLAR, "interpolate": True}, translation={**MOVED, **HEADING, "add_dist_feature": True}
     ),
@@ -183,7 +190,9 @@ def lengths_of(case: Case, rng: np.random.Generator, frames: int) -> dict[str, n
         drawn[name] = rng.integers(low, high + 1, frames)
         if case.lengths:
             drawn[name][:] = case.lengths[number]
-    if case.world["global_features"] or "mode" in case.world["actions"]:
+    if (
+        case.world["global_features"] or "mode" in case.world["actions"]
+    ):  # without the action the row only joins the others
         drawn[GLOBAL] = np.ones(frames, dtype=np.int64)
     return drawn
 

@@ -32,10 +32,9 @@ from enn_ppo.settings.schema import flatten, to_dict
 from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import ActionSpace
-from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.errors import nearest
-from entity_gym.spaces import Category, Entity, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.config import RogueNetConfig
 from rogue_net.normalization import RunningNorm
@@ -121,8 +120,7 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
         news = gains(saved.obs_space, saved.action_space, net.obs_space, net.action_space)
     except ValueError as error:
         raise ValueError(f"{name} belongs to another environment than {env}: {error}") from None
-    was_entity, is_entity = (has_global_entity(each.obs_space, each.action_space) for each in (saved, net))
-    if is_entity and not was_entity:
+    if GLOBAL_ENTITY in net.embedding.types and GLOBAL_ENTITY not in saved.embedding.types:
         news.append("the whole frame is now an entity of its own: untrained, and seen by all others")
     before, now = _settings(saved.config, saved), _settings(net.config, saved)
     for setting in before:

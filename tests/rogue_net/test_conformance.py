@@ -284,7 +284,6 @@ def convert_changed(name: str, change: Callable[[dict[str, Any], dict[str, Tenso
             lambda given, weights: given["action_space"]["move"].pop("choices"),
             "action_space.move has no choices",
         ),
-        ("globals", lambda given, weights: given["action_space"].pop("mode"), "global features and no global action"),
         *(
             (
                 "grid",
