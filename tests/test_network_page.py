@@ -71,6 +71,18 @@ def test_the_settings_of_a_training_command_are_trained_with(command: list[str],
     assert {f"net.{section}.{name}" for name in changed} == given
 
 
+def test_a_checkpoint_of_enn_trainer_is_converted_evaluated_and_trained_by_the_commands_of_the_page(
+    tmp_path: Path,
+) -> None:
+    fixture = REPOSITORY / "tests" / "enn_ppo" / "fixtures" / "minefield"
+    (tmp_path / "checkpoints").symlink_to(fixture)
+    (block,) = blocks("sh")
+    for line in block.splitlines():
+        run(shlex.split(line)[1:], tmp_path)
+    rows = (tmp_path / "out" / "converted" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["step"] == 4096
+
+
 def test_the_conversion_of_the_page_makes_weights_that_load_with_the_settings_it_prints(tmp_path: Path) -> None:
     """The fixture is a network of rogue-net that was made as the page's description says."""
     (description,) = blocks("yaml")
