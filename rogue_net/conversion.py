@@ -1,7 +1,8 @@
 """Networks of rogue-net 0.1.9, this project's ancestor, as networks of this package: settings, spaces and weights.
 
-The converted network's outputs equal those of the original up to rounding, with the same normalization statistics. Intended
-differences: on grids every coordinate is rounded separately (rogue-net: all together); pooling ignores hidden entities; a hidden
+The converted network's outputs equal those of the original up to rounding, with the same normalization statistics. With
+interpolated angles rounding may decide which sector counts, where things stand exactly at the start of one. Intended differences:
+on grids every coordinate is rounded separately (rogue-net: all together); pooling ignores hidden entities; a hidden
 reference entity translates nothing; an actor without selectable entities selects none.
 """
 
