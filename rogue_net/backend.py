@@ -19,6 +19,7 @@ from torch import Tensor
 from rogue_net.attention import AttentionBackend
 from rogue_net.config import Precision, RogueNetConfig
 from rogue_net.frames import Frames
+from rogue_net.kernel_checks import gpu_name, why_unchecked
 from rogue_net.kernels.cuda.launching import MOST_COLUMNS
 from rogue_net.kernels.cuda.relative_attention import refusal
 
@@ -37,6 +38,9 @@ REFERENCE = Choice(attention="packed")
 #: Devices that Triton's kernels run on.
 TRITON_DEVICES = {"cuda"}
 
+#: How a user gets the Triton kernels where `auto` does not take them.
+TO_SWITCH = "Run scripts/gpu_checks.sh to check them on this GPU, or set net.backend=fused to take them unchecked"
+
 #: Tokens of a frame on average from which torch's attention of 16 bits is taken in place of ours, which looks at tiles of
 #: tokens whatever the lengths of frames. Not measured yet: `scripts/gpu_checks.sh` makes the table that tells.
 VARLEN_FROM = 128
@@ -44,6 +48,8 @@ VARLEN_FROM = 128
 
 def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None, *, drop: bool) -> Choice:
     """What the blocks' modules compute with on these tokens.
+
+    On CUDA, `auto` takes the Triton kernels only where they have passed their checks (`rogue_net/kernel_checks.py`).
 
     Args:
         config: says what is wanted.
@@ -64,11 +70,24 @@ def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None,
     if reason is None and drop and config.attention_dropout:
         reason = f"net.attention_dropout={config.attention_dropout} has no kernels, and is active while learning"
     if reason is None:
+        if config.backend == "auto" and not _passed(tokens.device):
+            return reference
         return reference._replace(attention=_attention_on_cuda(config, len(tokens), frames))
     if config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
     say_once(reason)
     return reference
+
+
+@cache
+def _passed(device: torch.device) -> bool:
+    """Whether the Triton kernels have passed their checks on this GPU. Says once what `auto` takes, and why."""
+    reason = why_unchecked(device)
+    if reason is None:
+        log.info("net.backend=auto takes the Triton kernels: scripts/gpu_checks.sh passed on %s", gpu_name(device))
+    else:
+        log.warning("net.backend=auto takes PyTorch's operations: %s. %s", reason, TO_SWITCH)
+    return reason is None
 
 
 def _attention_on_cuda(config: RogueNetConfig, num_tokens: int, frames: Frames | None) -> AttentionBackend:

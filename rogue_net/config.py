@@ -169,7 +169,8 @@ class RogueNetConfig:
     """Positions relative to one entity."""
     backend: Backend = "auto"
     """How the transformer is computed: readable PyTorch on any device (`reference`), kernels for the CPU or CUDA (`fused`), or
-    the faster one of those that can (`auto`). Both have the same weights and, but for rounding, results."""
+    kernels where they can and, on CUDA, `scripts/gpu_checks.sh` has passed on this GPU, else PyTorch (`auto`). Both have the
+    same weights and, but for rounding, results."""
     precision: Precision = "fp32"
     """Numbers in the transformer's matrix products: `fp32`; `bf16` on CUDA, and on CPUs that have instructions for it; or on CUDA
     `tf32`, which while training is that of all matrix products. Logits, losses and everything else stay in fp32."""

@@ -103,7 +103,16 @@ def of_tests(found: Found) -> list[str]:
     ended = f"; ended after {found['ended_after']:.0f} s, before all were done" if "ended_after" in found else ""
     lines = [f"- failed: {each['test']}: {each['message']}" for each in failed]
     lines += [f"- skipped: {each['test']}: {each['message']}" for each in skipped]
-    return [f"{counts}{ended}.", "\n".join(lines)]
+    return [f"{counts}{ended}.", "\n".join(lines), of_kernels(found.get("kernels"))]
+
+
+def of_kernels(kernels: Found | None) -> str:
+    """What `net.backend=auto` takes from now on."""
+    if kernels is None:
+        return ""
+    if not kernels["problems"]:
+        return f"`net.backend=auto` takes the Triton kernels on this GPU from now on ({kernels['report']})."
+    return f"`net.backend=auto` takes PyTorch's operations on this GPU: {kernels['problems'][0]}."
 
 
 def of_machine(found: Found) -> list[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 # Compiled code is kept between sessions, but not in the user's home. Its key covers all that it is made from.
 os.environ.setdefault("ENTITY_GYM_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
+# Reports of the kernels' checks in the user's home do not decide what tests compute with.
+os.environ.setdefault("ROGUE_NET_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "rogue_net"))
 # Before torch starts its thread pool: spinning threads make small operations many times slower on shared cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -168,7 +168,7 @@ def test_outcomes_of_tests_are_read_from_what_pytest_prints_until_it_is_ended(sc
         "tests/a.py::test_four ",
     ]
     outcomes = load("gpu.suite").outcomes(lines)
-    assert outcomes["passed"] == 1
+    assert outcomes["passed"] == 1 and outcomes["passed_in"] == {"tests/a.py": 1}
     assert outcomes["failed"] == [
         {"test": "tests/a.py::test_two[a b-3]", "message": "AssertionError: 1 is not 2"},
         {"test": "tests/c.py", "message": "SyntaxError"},
@@ -198,6 +198,21 @@ def test_the_command_writes_one_file_and_a_report_and_goes_on_after_a_process_th
     assert sections["parity"]["status"] == "ended with exit code 7"
     assert sections["machine"]["status"] == "done"
     assert "The machine" in (tmp_path / "out/report.md").read_text()
+
+
+def test_the_kernels_pass_only_if_their_tests_ran_to_the_end_without_a_failure(scripts: None) -> None:
+    suite, report = load("gpu.suite"), load("gpu_report")
+    passed = {"failed": [], "exit_code": 1, "passed_in": dict.fromkeys(suite.KERNEL_TESTS, 3)}
+    assert suite.kernel_problems(passed) == []  # 1: other files need packages that are missing
+    assert all((ROOT / file).exists() for file in suite.KERNEL_TESTS)
+    unfinished = {"failed": [], "ended_after": 30.0, "passed_in": {suite.KERNEL_TESTS[0]: 3}}
+    ended, missing = suite.kernel_problems(unfinished)
+    assert "ended after 30 s" in ended and suite.KERNEL_TESTS[1] in missing
+    assert suite.kernel_problems({**passed, "exit_code": -11}) == ["pytest ended with exit code -11"]
+    failed = {**passed, "failed": [{"test": "tests/a.py::b", "message": "1 is not 2"}]}
+    assert suite.kernel_problems(failed) == ["the test tests/a.py::b failed: 1 is not 2"]
+    assert "takes the Triton kernels" in report.of_kernels({"problems": [], "report": "path"})
+    assert "PyTorch's operations on this GPU: x." in report.of_kernels({"problems": ["x"], "report": "path"})
 
 
 # --- Formulas

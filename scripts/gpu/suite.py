@@ -1,4 +1,4 @@
-"""Section `tests`: all tests that are marked `gpu`."""
+"""Section `tests`: all tests that are marked `gpu`. Where those of the kernels pass, `net.backend=auto` takes the kernels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gpu.processes import run_for
 from gpu.results import Section
+from rogue_net.kernel_checks import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = re.compile(r"\bmark\.gpu\b")
@@ -21,6 +23,8 @@ MARK = re.compile(r"\bmark\.gpu\b")
 DONE = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \((.*)\))?(?:\s+\[ *\d+%\])?\s*$")
 COLLECTING = re.compile(r"^_+ ERROR collecting (\S+) _+$")
 MISSING = re.compile(r"^E +(ModuleNotFoundError: .*)")
+#: Tests of the Triton kernels: of attention alone, and of whole networks against float64 on the CPU.
+KERNEL_TESTS = ("tests/rogue_net/cuda/test_triton_attention.py", "tests/rogue_net/test_cuda_parity.py")
 PROBLEM = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - (.*))?$")
 
 
@@ -33,6 +37,9 @@ def measure(section: Section) -> None:
     if section.tiny:
         files = ["tests/rogue_net/test_cuda_parity.py"]
     section.put(files=files)
+    reports = section.device.type == "cuda" and not section.tiny
+    if reports:  # a crash of this process leaves this
+        write_report(section.device, ["the tests did not come to their end"])
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "--tb=short", "--continue-on-collection-errors"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "300"}
     with tempfile.TemporaryFile("w+") as output:  # keeps the output of a run that is killed
@@ -44,6 +51,29 @@ def measure(section: Section) -> None:
         printed = output.read()
     print(printed, flush=True)
     section.put(**outcomes(printed.splitlines()))
+    if reports:
+        problems = kernel_problems(section.found)
+        path = write_report(section.device, problems)
+        section.put(kernels={"problems": problems, "report": str(path)})
+
+
+def kernel_problems(found: Mapping[str, Any]) -> list[str]:
+    """Return why the tests do not show that the kernels work; empty if they do.
+
+    Args:
+        found: results of this section.
+    """
+    problems = [f"the test {each['test']} failed: {each['message']}" for each in found["failed"]]
+    if "ended_after" in found:
+        problems.append(
+            f"the tests were ended after {found['ended_after']:.0f} s; give gpu_checks.sh a larger --budget"
+        )
+    elif found["exit_code"] not in (0, 1):  # 1: failed tests, or files that need a missing package
+        problems.append(f"pytest ended with exit code {found['exit_code']}")
+    for file in KERNEL_TESTS:
+        if found["passed_in"].get(file, 0) == 0:
+            problems.append(f"no test of {file} was run")
+    return problems
 
 
 def files_with_marks() -> list[str]:
@@ -67,9 +97,10 @@ def outcomes(lines: Iterable[str]) -> dict[str, Any]:
         lines: of the output.
 
     Returns:
-        `passed`, a number; `failed` and `skipped`, lists of tests with their messages, if printed.
+        `passed`, a number; `passed_in`, the same by file; `failed` and `skipped`, lists of tests with their messages, if printed.
     """
-    passed, failed, skipped = 0, {}, []
+    passed_in: Counter[str] = Counter()
+    failed, skipped = {}, []
     collecting, missing = "", {}  # files that cannot be collected because a module is not installed
     for line in lines:
         if started := COLLECTING.match(line):
@@ -79,7 +110,7 @@ def outcomes(lines: Iterable[str]) -> dict[str, Any]:
         elif done := DONE.match(line):
             name, outcome, why = done.groups()
             if outcome in ("PASSED", "XFAIL"):
-                passed += 1
+                passed_in[name.partition("::")[0]] += 1
             elif outcome == "SKIPPED":
                 skipped.append({"test": name, "message": why or ""})
             else:
@@ -89,7 +120,8 @@ def outcomes(lines: Iterable[str]) -> dict[str, Any]:
     skipped += [{"test": name, "message": message} for name, message in missing.items()]
     problems = {name: message for name, message in failed.items() if name not in missing}
     return {
-        "passed": passed,
+        "passed": passed_in.total(),
+        "passed_in": dict(passed_in),
         "failed": [{"test": name, "message": message[:400]} for name, message in problems.items()],
         "skipped": skipped,
     }

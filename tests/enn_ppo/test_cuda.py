@@ -17,15 +17,16 @@ from tests.enn_ppo.rollouts import Collector
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
 pytestmark = pytest.mark.gpu
+FUSED = RogueNetConfig(backend="fused")  # Triton's kernels, whether or not they have been checked
 
 
 def make_net(vec_env: ListEnv) -> RogueNet:
     torch.manual_seed(0)
-    return RogueNet(RogueNetConfig(), vec_env.obs_space(), vec_env.action_space())
+    return RogueNet(FUSED, vec_env.obs_space(), vec_env.action_space())
 
 
 def config(folder: Path, total_timesteps: int, device: str, **settings: object) -> TrainConfig:
-    settings = {"rollout": RolloutConfig(num_envs=16, steps=64)} | settings
+    settings = {"rollout": RolloutConfig(num_envs=16, steps=64), "net": FUSED} | settings
     return TrainConfig(total_timesteps=total_timesteps, device=device, run_dir=str(folder), **settings)  # type: ignore[arg-type]
 
 
@@ -99,6 +100,7 @@ def test_two_ranks_train_on_two_gpus_by_nccl(tmp_path: Path) -> None:
     settings = [
         "env=MineSweeper",
         "distributed=ddp",
+        "net.backend=fused",
         "device=cuda",
         "total_timesteps=8192",
         f"run_dir={tmp_path / 'a'}",

@@ -37,10 +37,13 @@ GRID = RelposConfig(
     kind="grid", extent=[5, 5], position_features=["x", "y"], exclude_entities=["Orbital Cannon"], interpolate=True
 )
 
+FUSED = RogueNetConfig(backend="fused")  # Triton's kernels, whether or not they have been checked
+
 
 @pytest.fixture
 def graphs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(support, "GRAPH_DEVICES", {"cpu"})
+    monkeypatch.setattr(support, "why_unchecked", lambda device: None)
     yield
 
 
@@ -221,10 +224,22 @@ def test_compile_graphs_is_refused_by_name_and_auto_goes_without(settings: dict[
     assert not support.uses_graphs(TrainConfig(**settings), device, ALONE)  # type: ignore[arg-type]
 
 
-def test_auto_takes_graphs_on_cuda_and_off_does_not() -> None:
+def test_auto_takes_graphs_on_cuda_and_off_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = torch.device("cuda")
+    monkeypatch.setattr(support, "why_unchecked", lambda device: None)
     assert support.uses_graphs(TrainConfig(), cuda, ALONE)
     assert not support.uses_graphs(TrainConfig(compile="off"), cuda, ALONE)
+
+
+def test_graphs_need_kernels_that_were_checked_or_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "why_unchecked", lambda device: "the checks failed")
+    cuda = torch.device("cuda")
+    with pytest.raises(
+        ValueError, match=r"net.backend=auto takes .*: the checks failed. Run .*, or set net.backend=fused"
+    ):
+        support.uses_graphs(TrainConfig(compile="graphs"), cuda, ALONE)
+    assert not support.uses_graphs(TrainConfig(), cuda, ALONE)
+    assert support.uses_graphs(TrainConfig(net=RogueNetConfig(backend="fused")), cuda, ALONE)
 
 
 def test_an_unknown_value_is_refused() -> None:
@@ -286,8 +301,11 @@ def test_copies_go_by_type() -> None:
     [
         {},
         {"rollout": RolloutConfig(num_envs=16, steps=8, pipeline=2)},
-        {"net": RogueNetConfig(relpos=GRID)},
-        {"value_net": RogueNetConfig(d_model=16), "ppo": PPOConfig(normalize="returns", target_kl=0.5)},
+        {"net": RogueNetConfig(backend="fused", relpos=GRID)},
+        {
+            "value_net": RogueNetConfig(backend="fused", d_model=16),
+            "ppo": PPOConfig(normalize="returns", target_kl=0.5),
+        },
         {"env": EnvConfig(id="MoveToOrigin"), "ppo": PPOConfig(ratio="joint")},
         {"env": EnvConfig(id="CherryPick"), "total_timesteps": 128 * 2},
         {"net": RogueNetConfig(pooling="meanmax")},
@@ -297,7 +315,9 @@ def test_copies_go_by_type() -> None:
 def test_on_cuda_a_recorded_run_learns_what_a_run_without_graphs_does(
     settings: dict[str, object], tmp_path: Path
 ) -> None:
-    graphs, plain = (run(tmp_path / name, name, device="cuda", **settings) for name in ("graphs", "off"))
+    graphs, plain = (
+        run(tmp_path / name, name, device="cuda", **{"net": FUSED, **settings}) for name in ("graphs", "off")
+    )
     assert graphs.metrics is not None and plain.metrics is not None
     for name in ("policy_loss", "value_loss", "entropy", "grad_norm"):
         assert graphs.metrics[name] == pytest.approx(plain.metrics[name], rel=1e-2, abs=1e-3), name
@@ -338,7 +358,7 @@ def test_on_cuda_a_run_with_graphs_takes_no_more_memory_after_many_updates(tmp_p
 
     config = TrainConfig(
         env=EnvConfig(id="MineSweeper"), rollout=RolloutConfig(num_envs=64, steps=8), optim=OptimConfig(batch_size=128),
-        total_timesteps=512 * 30, device="cuda", compile="graphs", run_dir=str(tmp_path / "a"),
+        net=FUSED, total_timesteps=512 * 30, device="cuda", compile="graphs", run_dir=str(tmp_path / "a"),
     )  # fmt: skip
     train(config, callbacks=[Watch()])
     assert max(allocated[15:]) <= max(allocated[:15]) * 1.05
@@ -349,7 +369,7 @@ def test_on_cuda_a_graph_grows_and_nothing_of_it_waits() -> None:
     small = sweepers(4)
     large = ListEnv(lambda: PythonMineSweeper(orbital_cannon=True, num_mines=20, num_robots=9), 4, seed=2)
     device = torch.device("cuda")
-    net = RogueNet(RogueNetConfig(), small.obs_space(), small.action_space()).to(device)
+    net = RogueNet(FUSED, small.obs_space(), small.action_space()).to(device)
     act, keys = ActGraph(net, device), keyed(5, torch.arange(4)).to(device)
     for obs in [small.reset()] * 3 + [large.reset()] * 3 + [small.reset()]:
         expected = net.act(ObsBatch.from_vec_obs(obs, device), generator=FrameKeys(keys)).to_buffers()
@@ -364,8 +384,8 @@ def test_on_cuda_a_graph_grows_and_nothing_of_it_waits() -> None:
 
 @pytest.mark.gpu
 def test_on_cuda_a_run_with_graphs_goes_on_on_the_cpu_and_back(tmp_path: Path) -> None:
-    run(tmp_path / "a", "graphs", device="cuda", total_timesteps=128 * 2)
-    run(tmp_path / "a", "auto", device="cpu", total_timesteps=128 * 4, resume=str(tmp_path / "a"))
-    back = run(tmp_path / "a", "graphs", device="cuda", resume=str(tmp_path / "a"))
+    run(tmp_path / "a", "graphs", device="cuda", net=FUSED, total_timesteps=128 * 2)
+    run(tmp_path / "a", "auto", device="cpu", net=FUSED, total_timesteps=128 * 4, resume=str(tmp_path / "a"))
+    back = run(tmp_path / "a", "graphs", device="cuda", net=FUSED, resume=str(tmp_path / "a"))
     whole = run(tmp_path / "b", "off")
     assert_same_weights(back.policy.cpu(), whole.policy, tolerance=5e-3)

@@ -21,7 +21,7 @@ ON_BACKENDS = pytest.mark.parametrize(
     ("device", "backend"),
     [
         ("cpu", "reference"),
-        *(pytest.param("cuda", name, marks=pytest.mark.gpu) for name in get_args(Backend) if name != "fused"),
+        *(pytest.param("cuda", name, marks=pytest.mark.gpu) for name in get_args(Backend)),
     ],
 )
 

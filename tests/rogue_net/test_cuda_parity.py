@@ -213,7 +213,7 @@ from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, Train
 def weights(name):
     config = TrainConfig(
         env=EnvConfig(id="MineSweeper"), rollout=RolloutConfig(num_envs=32, steps=8), optim=OptimConfig(batch_size=64),
-        net=RogueNetConfig(backend="reference" if sys.argv[1] == "cpu" else "auto"), total_timesteps=512,
+        net=RogueNetConfig(backend="reference" if sys.argv[1] == "cpu" else "fused"), total_timesteps=512,
         device=sys.argv[1], run_dir=f"{sys.argv[2]}/{name}", torch_deterministic=True,
     )
     return train(config).policy.state_dict()

@@ -71,15 +71,15 @@ def scene() -> ObsBatch:
 
 
 NETS: dict[str, Callable[[], RogueNet]] = {
-    "plain": lambda: RogueNet(make_config(backend="auto"), SPACE, ACTIONS),
+    "plain": lambda: RogueNet(make_config(backend="fused"), SPACE, ACTIONS),
     "nobody": lambda: RogueNet(
-        make_config(backend="auto"), SPACE, {**ACTIONS, "pick": SelectEntityActionSpace(nobody=True)}
+        make_config(backend="fused"), SPACE, {**ACTIONS, "pick": SelectEntityActionSpace(nobody=True)}
     ),
     "pooling": lambda: RogueNet(make_config(backend="auto", pooling="meanmax"), SPACE, ACTIONS),
-    "relative": lambda: RogueNet(make_config(backend="auto", relpos=RelposConfig(**ALL_OF_RELPOS)), SPACE, ACTIONS),
+    "relative": lambda: RogueNet(make_config(backend="fused", relpos=RelposConfig(**ALL_OF_RELPOS)), SPACE, ACTIONS),
     "translated": lambda: RogueNet(
         make_config(
-            backend="auto",
+            backend="fused",
             translation=TranslationConfig(
                 reference_entity="Ship",
                 position_features=["x", "y"],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.launching import BACKWARD, FORWARD, Precision, check_launchable, columns_of, product_of
+from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of, gradients_of
+from rogue_net.kernels.cuda.launching import BACKWARD, FORWARD, Precision, check_launchable, product_of
+from rogue_net.kernels.cuda.relative_attention import triton_relative_attention
 from rogue_net.relative_positions import Relative
 
 
@@ -62,54 +63,11 @@ def _attend(
     check_launchable(q)
     product, bounds = product_of(q, precision), frames.bounds(len(q))
     if relative is not None:
-        from rogue_net.kernels.cuda.relative_attention import triton_relative_attention
-
         return triton_relative_attention(q, k, v, frames, relative, product)
     out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         q, k, v, bounds, flags_of(frames.visible, bounds), product
     )
     return out
-
-
-class Heads(NamedTuple):
-    """What attends: (E, H, K) each, the K numbers of a head side by side."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-    @staticmethod
-    def of(q: Tensor, k: Tensor | None, v: Tensor | None) -> Heads:
-        """`q` is all three, (E, 3, H, K), if the others are missing."""
-        return Heads(*q.unbind(1)) if k is None or v is None else Heads(q, k, v)
-
-    @property
-    def numbers(self) -> tuple[Any, ...]:
-        """E, H, the strides of tokens and heads, and the scale, as the kernels want them."""
-        num_tokens, num_heads, width = self.q.shape
-        strides = [stride for x in self for stride in x.stride()[:2]]
-        return num_tokens, num_heads, *strides, 1 / math.sqrt(width)
-
-
-def gradients_of(dqkv: Tensor, *, joined: bool) -> tuple[Tensor | None, ...]:
-    """The gradients of what `Heads.of` got, of (E, 3, H, K)."""
-    return (dqkv, None, None) if joined else dqkv.unbind(1)
-
-
-def flags_of(visible: Tensor | None, bounds: Bounds) -> Tensor | None:
-    """(E,) uint8, 0 for hidden tokens; None where all are visible. Those behind the last frame are, which nobody sees."""
-    if visible is None:
-        return None
-    missing = len(bounds.first) - len(visible)
-    if missing > 0:
-        visible = torch.cat([visible, visible.new_ones(missing)])
-    return visible.contiguous().view(torch.uint8)
-
-
-def constants_of(q: Tensor, visible: Tensor | None, product: str) -> dict[str, Any]:
-    """What the kernels are compiled for."""
-    width = q.shape[2]
-    return {"HIDES": visible is not None, "WIDTH": width, "COLUMNS": columns_of(width), "PRECISION": product}
 
 
 class _Attention(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.attention import Heads, constants_of, flags_of, gradients_of
+from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of, gradients_of
 from rogue_net.kernels.cuda.launching import RELATIVE
 from rogue_net.relative_positions import Pairs, Relative
 

@@ -7,7 +7,8 @@ import torch
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.ranks import Ranks
 from rogue_net import RogueNetConfig
-from rogue_net.backend import why_not_triton
+from rogue_net.backend import TO_SWITCH, why_not_triton
+from rogue_net.kernel_checks import why_unchecked
 
 #: Types of devices with graphs.
 GRAPH_DEVICES = {"cuda"}
@@ -43,8 +44,9 @@ def why_no_graphs(config: TrainConfig, device: torch.device, ranks: Ranks) -> st
         return f"the number of logits of ppo.teacher={config.ppo.teacher} differs between minibatches"
     if config.optim.micro_batch_size is not None:
         return f"optim.micro_batch_size={config.optim.micro_batch_size} makes batches of varying sizes"
-    networks = {"net": config.net, "value_net": config.value_net}
-    reasons = (_why_not(section, net) for section, net in networks.items() if net is not None)
+    networks = {name: net for name, net in (("net", config.net), ("value_net", config.value_net)) if net is not None}
+    reasons = [_why_not(section, net) for section, net in networks.items()]
+    reasons += [_why_unchecked(section, net, device) for section, net in networks.items()]
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -52,8 +54,18 @@ def _why_not(section: str, net: RogueNetConfig) -> str | None:
     for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
         if getattr(net, dropout) > 0:
             return f"{section}.{dropout}={getattr(net, dropout)} draws new random numbers in every step"
-    if net.n_layer == 0 or net.pooling != "none":
-        return None  # no attention
+    if not _has_attention(net):
+        return None
     if net.backend == "reference":
         return f"{section}.backend=reference packs frames on the host"
     return why_not_triton(net)
+
+
+def _why_unchecked(section: str, net: RogueNetConfig, device: torch.device) -> str | None:
+    if net.backend != "auto" or not _has_attention(net) or (reason := why_unchecked(device)) is None:
+        return None
+    return f"{section}.backend=auto takes PyTorch's operations, which pack frames on the host: {reason}. {TO_SWITCH}"
+
+
+def _has_attention(net: RogueNetConfig) -> bool:
+    return net.n_layer > 0 and net.pooling == "none"
