@@ -1,10 +1,12 @@
 """Benchmark of acting and learning, optionally against the ancestor.
 
+python scripts/bench_policy.py --sections default               # what training does at its default sizes, in a minute
 python scripts/bench_policy.py --json policy.json
 python scripts/bench_policy.py --sections peer --peer PYTHON    # an interpreter that has enn-trainer 0.1.16
 
-`act` includes converting observations and actions; `update` is one minibatch: evaluation, losses, gradient, clipping, optimizer
-step. Compared measurements alternate, and medians are reported, so that a disturbance of the machine affects all of them.
+`act` samples by keyed noise, as rollouts do, and includes converting observations and actions; `update` is one minibatch as
+training learns it: by the compiled step where it can be, else by autograd (evaluation, losses, gradient, clipping, optimizer
+step). Compared measurements alternate, and medians are reported, so that a disturbance of the machine affects all of them.
 `GFLOP/s` counts the transformer's matrix products alone, over the whole time of the call; `of peak` is its share of the speed of
 `torch.mm` of large square matrices, measured in the same run with as many threads.
 """
@@ -40,6 +42,7 @@ from policy_cases import (  # noqa: E402
     seconds_per_call,
 )
 
+from enn_ppo.settings.config import OptimConfig, RolloutConfig  # noqa: E402
 from rogue_net import RogueNetConfig  # noqa: E402
 from rogue_net.attention import ragged_attention  # noqa: E402
 from rogue_net.config import RelposConfig  # noqa: E402
@@ -49,7 +52,7 @@ import torch  # isort: skip  # noqa: E402
 
 FOLDER = Path(__file__).parent
 KINDS = ("act", "update")
-SECTIONS = ("policy", "shapes", "relpos", "peer")
+SECTIONS = ("default", "policy", "shapes", "relpos", "peer")
 
 
 def main() -> None:
@@ -58,6 +61,8 @@ def main() -> None:
     arguments.add_argument("--backends", nargs="*", default=["reference", "fused"])
     arguments.add_argument("--widths", nargs="*", type=int, choices=HEADS, default=list(HEADS))
     arguments.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    arguments.add_argument("--act-frames", type=int, default=RolloutConfig().num_envs, help="of section default")
+    arguments.add_argument("--update-frames", type=int, default=OptimConfig().batch_size, help="of section default")
     arguments.add_argument("--tokens", type=int, default=6144, help="entities of all frames of a batch together")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--seconds", type=float, default=0.3, help="of each of the rounds' measurements")
@@ -70,6 +75,8 @@ def main() -> None:
         given.widths, given.threads, given.rounds, given.seconds = [32], [1], 3, 0.1
     load = os.getloadavg()[0]  # should be near 0: other work on the same cores invalidates the results
     measurements = [Measurement("cores", os.cpu_count() or 1, "cores", {"load": load, "torch": torch.__version__})]
+    if "default" in given.sections:
+        measurements += bench_default(given)
     if "policy" in given.sections:
         measurements += bench_policy(given)
     if "shapes" in given.sections:
@@ -118,6 +125,42 @@ def peak(threads: int, seconds: float) -> Callable[[], float]:
 def network(width: int, backend: str, *, layers: int = 2, relpos: RelposConfig | None = None) -> RogueNetConfig:
     relpos = relpos or RelposConfig()
     return RogueNetConfig(d_model=width, n_head=HEADS[width], n_layer=layers, backend=backend, relpos=relpos)
+
+
+# --- What training does at its default sizes ---
+
+
+def bench_default(given: Namespace) -> list[Measurement]:
+    """Measure acting and one minibatch of the default network in MineSweeper, at the default batch sizes.
+
+    `compiled` is `net.backend=auto`, which training takes: one compiled call for each thread. `modules` is
+    `net.backend=reference`: torch's operations, and autograd.
+    """
+    sizes = {"act": given.act_frames, "update": given.update_frames}
+    backends = {"compiled": "auto", "modules": "reference"}
+    policies = {
+        (kind, side): Policy(minesweeper_frames(size), RogueNetConfig(backend=backend))
+        for kind, size in sizes.items()
+        for side, backend in backends.items()
+    }
+    assert all(policy.compiled == (side == "compiled") for (_, side), policy in policies.items())
+    runs = {
+        (kind, side, threads): timed(policy, kind, threads, given.seconds)
+        for threads in given.threads
+        for (kind, side), policy in policies.items()
+    }
+    measured, found = medians(runs, given.rounds), []
+    for (kind, side, threads), seconds in measured.items():
+        settings = {"frames": sizes[kind], "threads": threads, "side": side}
+        rates = {
+            "us/frame": round(1e6 * seconds / sizes[kind], 2),
+            "entities": policies[kind, side].batch.num_tokens,
+        }
+        found.append(Measurement(f"default_{kind}", 1e3 * seconds, "ms", settings | rates))
+        if side == "compiled":
+            gain = measured[kind, "modules", threads] / seconds
+            found.append(Measurement(f"default_{kind}_gain", gain, "times faster", settings))
+    return found
 
 
 # --- Widths, sizes of frames, relative positions, threads, backends ---

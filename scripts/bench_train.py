@@ -7,6 +7,11 @@ With `--peer`, both sides train in turns with the same width, layers, heads, epo
 separate process; medians are reported. Learning rates are tiny, so that both policies stay random and see equally many entities.
 Each side reports its own steps per second, without the first two updates; `share_gemm` is the share of matrix products
 (`torch.mm` and `addmm`, by torch's profiler) in the time of training on one thread.
+
+`fixed_act` and `fixed_step` are what an act and an optimizer step cost whatever their frames: the median time of an act on 1
+frame, and of a minibatch of 1 frame, measured alone as `bench_policy.py` does, on one thread. `second_core` is the share of a
+second core that learning uses: the CPU time of all other threads over that of the thread that learns, which also works on a part
+of each minibatch. It is 0 if one core does all, and 1 if two always work together; work of other processes does not change it.
 """
 
 from __future__ import annotations
@@ -17,16 +22,24 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmark import Measurement, parser, report
 
 NATURAL = dict(os.environ)  # environment for the ancestor, before the next import sets OpenMP variables
 
+from gpu.timing import seconds_per_call  # noqa: E402
+from policy_cases import Policy, world_frames  # noqa: E402
+
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
+from enn_ppo.checkpoints.policy import select_device  # noqa: E402
+from enn_ppo.training.learning.learner import Learned, Learner  # noqa: E402
 from enn_ppo.training.tracking.logger import read_metrics  # noqa: E402
 
 import torch  # isort: skip  # noqa: E402
@@ -40,6 +53,9 @@ UNITS = {
     "share_act": "of the time",
     "share_update": "of the time",
     "share_gemm": "of the time",
+    "second_core": "of learning",
+    "fixed_act": "ms",
+    "fixed_step": "ms",
 }
 WARM_UP = 2  # updates that are not measured
 
@@ -52,6 +68,7 @@ def main() -> None:
         for side in sides:
             seen[side].append(_ancestor(given) if side == "ancestor" else _in_turn(given))
     found = {side: _medians(rounds) for side, rounds in seen.items()}
+    found["enn-ppo"] |= fixed_costs(given)
     if given.gemm:
         found["enn-ppo"]["share_gemm"] = gemm_share(given)
 
@@ -124,13 +141,56 @@ def config(given: Namespace, run_dir: str | None) -> TrainConfig:
 
 
 def run(settings: TrainConfig) -> dict[str, float]:
-    """Train, and return the medians of the trainer's metrics."""
-    train(settings)
+    """Train, and return the medians of the trainer's metrics, and how much of a second core learning uses."""
+    with watched_learning() as updates:
+        train(settings)
     rows = [
         row | {"entities_per_frame": row["entities_per_second"] / row["steps_per_second"]}
         for row in read_metrics(Path(str(settings.run_dir)) / "metrics.jsonl")[WARM_UP:]
     ]
-    return {name: statistics.median(row[name] for row in rows) for name in UNITS if name in rows[0]}
+    figures = {name: statistics.median(row[name] for row in rows) for name in UNITS if name in rows[0]}
+    return figures | {"second_core": second_core(updates[WARM_UP:])}
+
+
+@contextmanager
+def watched_learning() -> Iterator[list[tuple[float, float]]]:
+    """A list to which each `Learner.learn` adds the CPU time of its thread, and that of all other threads, in seconds."""
+    updates: list[tuple[float, float]] = []
+    learn = Learner.learn
+
+    def watched(self: Learner, *args: Any, **options: Any) -> Learned:
+        own, together = time.thread_time(), time.process_time()
+        learned = learn(self, *args, **options)
+        own, together = time.thread_time() - own, time.process_time() - together
+        updates.append((own, together - own))
+        return learned
+
+    Learner.learn = watched  # type: ignore[method-assign]
+    try:
+        yield updates
+    finally:
+        Learner.learn = learn  # type: ignore[method-assign]
+
+
+def second_core(updates: list[tuple[float, float]]) -> float:
+    """The CPU time of other threads over that of the learning thread, of all updates together."""
+    own, others = (sum(times) for times in zip(*updates, strict=True))
+    return max(0.0, others) / own  # clocks of processes and threads differ by some microseconds
+
+
+def fixed_costs(given: Namespace, seconds: float = 0.3, rounds: int = 5) -> dict[str, float]:
+    """Milliseconds of an act and of a minibatch of one frame, on one thread: medians of `rounds` of `seconds` each."""
+    device, threads = select_device(given.device), torch.get_num_threads()
+    policy = Policy(world_frames(given.env, 1), config(given, None).net, device)
+    torch.set_num_threads(1)
+
+    def milliseconds(function: Callable[[], None]) -> float:
+        function()  # compiles
+        return 1e3 * statistics.median(seconds_per_call(function, device, seconds) for _ in range(rounds))
+
+    found = {"fixed_act": milliseconds(policy.act), "fixed_step": milliseconds(policy.update)}
+    torch.set_num_threads(threads)
+    return found
 
 
 def gemm_share(given: Namespace) -> float:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from enn_ppo.ppo import Samples, learn_minibatch
+from enn_ppo.ppo import Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.config import OptimConfig, PPOConfig  # before torch: sets OpenMP's environment variables
 from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.learner import why_not_compiled
+from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.registry import make
 from entity_gym.spaces import Entity, ObsSpace
-from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, keyed
 from rogue_net.config import RelposConfig
 
 import torch  # isort: skip
@@ -88,12 +93,17 @@ def ragged_frames(name: str, lengths: Sequence[int], *, select: bool = False, se
 
 def minesweeper_frames(num_frames: int, *, steps: int = 10, seed: int = 0) -> Frames:
     """Observations of MineSweeper after `steps` random steps."""
+    return world_frames("MineSweeper", num_frames, steps=steps, seed=seed)
+
+
+def world_frames(name: str, num_frames: int, *, steps: int = 10, seed: int = 0) -> Frames:
+    """Observations of a registered environment after `steps` random steps."""
     rng = np.random.default_rng(seed)
-    with make("MineSweeper", num_envs=num_frames, seed=seed) as env:
+    with make(name, num_envs=num_frames, seed=seed) as env:
         obs = env.reset(seed)
         for _ in range(steps):
             obs = env.act(random_actions(obs, rng, env.action_space()))
-        return Frames("MineSweeper", obs, env.obs_space(), dict(env.action_space()))
+        return Frames(name, obs, env.obs_space(), dict(env.action_space()))
 
 
 def save_frames(frames: Frames, path: Path) -> None:
@@ -112,7 +122,10 @@ def save_frames(frames: Frames, path: Path) -> None:
 
 
 class Policy:
-    """A network that acts and learns repeatedly on the same frames, with a tiny learning rate.
+    """A network that acts and learns repeatedly on the same frames, as training does, with a tiny learning rate.
+
+    Attributes:
+        compiled: whether `update` is the compiled step.
 
     Args:
         frames: the observations.
@@ -129,8 +142,9 @@ class Policy:
         self.batch = ObsBatch.from_vec_obs(frames.obs, self.device)
         self.net.update_normalization(self.batch)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-6, eps=1e-5, fused=True)
-        acted = self.net.act(self.batch)
         number = torch.arange(len(self.batch), device=self.device)
+        self.keys = FrameKeys(keyed(keyed(0, number), torch.zeros_like(number)))
+        acted = self.net.act(self.batch, generator=self.keys)
         never = torch.zeros_like(number, dtype=torch.bool)
         self.samples = Samples(
             obs=self.batch,
@@ -148,13 +162,35 @@ class Policy:
         )
         self.optim = OptimConfig(batch_size=len(self.batch), max_grad_norm=2.0)
         self.settings = PPOSettings.at(PPOConfig())
+        self.compiled = self.device.type == "cpu" and why_not_compiled(ActorCritic(self.net), []) is None
+        self._learn: Callable[[], object] | None = None
+        self._within = ExitStack()  # the update that all compiled steps are part of
+        weakref.finalize(self, self._within.close)  # not while Python shuts down, when torch is gone
 
     def act(self) -> None:
-        """Convert observations of environments to a batch, sample actions, and convert these back."""
-        self.net.act(ObsBatch.from_vec_obs(self.obs, self.device)).to_buffers()
+        """Convert observations of environments to a batch, sample actions by keyed noise, and convert these back."""
+        offsets = {name: mask.actors.offsets for name, mask in self.obs.action_masks.items()}
+        self.net.act(ObsBatch.from_vec_obs(self.obs, self.device), generator=self.keys).to_buffers(offsets)
 
     def update(self) -> None:
-        """Train on one minibatch: evaluation, losses, gradient, clipping, optimizer step."""
+        """Train on one minibatch as training does: by the compiled step where it can be, else by `autograd`."""
+        if not self.compiled:
+            return self.autograd()
+        if self._learn is None:
+            self._learn = self._compiled_step()
+        self._learn()
+
+    def _compiled_step(self) -> Callable[[], object]:
+        from enn_ppo.training.learning.compiled import CompiledLearning
+
+        learning = CompiledLearning(ActorCritic(self.net), self.optimizer)
+        frames = self._within.enter_context(learning.update(self.samples))
+        return lambda: learning.learn(
+            self.net, self.optimizer, frames, self.optim, self.settings, loss=ppo_loss, ranks=ALONE
+        )
+
+    def autograd(self) -> None:
+        """Train on one minibatch by torch's operations: evaluation, losses, gradient, clipping, optimizer step."""
         fresh = replace(self.samples, obs=replace(self.batch))  # without cached properties of the last call
         learn_minibatch(self.net, self.optimizer, fresh, self.optim, self.settings)
 
