@@ -26,7 +26,7 @@ from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
 from rogue_net.crossing import moved, to_device
-from rogue_net.finite import check_finite
+from rogue_net.finite import fetch_actions
 from rogue_net.ragged import Cat
 
 
@@ -255,11 +255,11 @@ class Trajectory:
         else:
             batch = ObsBatch.from_vec_obs(obs, self._device)
             result = self._net.act(batch, generator=FrameKeys(keys), logits=self._logits)
-        check_finite(self._net, batch, result)
+        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
+        actions = fetch_actions(self._net, batch, result, offsets)  # synchronises: the environments need the actions
         self._batches.append(batch)
         self._results.append(result)
-        offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
-        return result.to_buffers(offsets)  # synchronises: the environments need the actions
+        return actions
 
     def observe(self, obs: VecObs) -> None:
         """Add the next N frames."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from entity_gym.batch.vec_obs import VecAction
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.rogue_net import ActResult
 
@@ -28,9 +32,27 @@ def check_finite(net: object, batch: ObsBatch, result: ActResult) -> None:
     Raises:
         NotFinite: a value is NaN or infinite, or a log-prob is NaN.
     """
-    log_probs = torch.cat([result.values[:0], *result.log_probs.values()])
-    if math.isfinite(float(result.values.sum() + log_probs.sum())):
+    _check(net, batch, result, float(_sum(result)))
+
+
+def fetch_actions(
+    net: object, batch: ObsBatch, result: ActResult, offsets: Mapping[str, NDArray[np.int64]] | None = None
+) -> dict[str, VecAction]:
+    """`ActResult.to_buffers` and `check_finite` in one copy from the device, with which it synchronises. See both."""
+    buffers, (total,) = result.fetch(offsets, [_sum(result)])
+    _check(net, batch, result, float(total))
+    return buffers
+
+
+def _sum(result: ActResult) -> Tensor:
+    """() sum of all values and log-probs."""
+    return torch.cat([result.values, *result.log_probs.values()]).sum()
+
+
+def _check(net: object, batch: ObsBatch, result: ActResult, total: float) -> None:
+    if math.isfinite(total):
         return
+    log_probs = torch.cat([result.values[:0], *result.log_probs.values()])
     if not result.values.isfinite().all() or log_probs.isnan().any():
         raise NotFinite(f"the network's outputs are NaN or infinite: {_reason(net, batch)}")
 

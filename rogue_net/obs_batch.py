@@ -5,10 +5,10 @@ Shapes: B frames (one environment at one step), E entities of all frames togethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecObs
-from rogue_net.crossing import is_on, to_device
+from rogue_net import crossing
+from rogue_net.crossing import Packing, is_on, to_device
 from rogue_net.layout import Layout
 from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
 from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
@@ -53,22 +54,17 @@ class ObsBatch:
 
         On the CPU it shares their memory; elsewhere all of it is one copy, for which nobody waits.
         """
-        move = _Wrapper()
-        masks: dict[str, ActionMask] = {}
-        for name, mask in obs.action_masks.items():
-            if mask.actees is None:
-                masks[name] = CategoricalMask(move(mask.actors), None if mask.mask is None else move(mask.mask).values)
-            else:
-                pairs = None if mask.mask is None else move(mask.mask)
-                num_pairs = _num_pairs(mask.actors.offsets, mask.actees.offsets) if pairs is None else len(pairs.values)
-                masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs, num_pairs)
-        batch = ObsBatch(
-            num_frames=len(obs),
-            features={name: move(buffer) for name, buffer in obs.features.items()},
-            action_masks=masks,
-            visible={name: move(buffer) for name, buffer in obs.visible.items()},
-        )
-        return batch.to(torch.device(device))
+        device = torch.device(device)
+        if not crossing.is_host(device):
+            arrays, places = _arrays_of(obs)
+            packing = Packing(arrays)
+            return _batch_of(obs, _Views(places, packing.views(packing.to_device(device))))
+        return ObsBatch.sharing(obs)
+
+    @staticmethod
+    def sharing(obs: VecObs) -> ObsBatch:
+        """A step of N environments on the CPU, whose memory it shares."""
+        return _batch_of(obs, _Wrapper())
 
     @staticmethod
     def cat(batches: Sequence[ObsBatch], cat: Cat | None = None) -> ObsBatch:
@@ -221,6 +217,26 @@ def _num_pairs(actors: NDArray[np.int64], actees: NDArray[np.int64]) -> int:
     return int(np.dot(actors[1:] - actors[:-1], actees[1:] - actees[:-1]))
 
 
+def _batch_of(obs: VecObs, move: Callable[[Buffer], RaggedTensor]) -> ObsBatch:
+    """The frames of a step, with what `move` makes of every ragged buffer."""
+    masks: dict[str, ActionMask] = {}
+    for name, mask in obs.action_masks.items():
+        if mask.actees is None:
+            masks[name] = CategoricalMask(move(mask.actors), None if mask.mask is None else move(mask.mask).values)
+        else:
+            pairs = None if mask.mask is None else move(mask.mask)
+            num_pairs = (
+                _num_pairs(mask.actors.offsets, mask.actees.offsets) if mask.mask is None else len(mask.mask.values)
+            )
+            masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs, num_pairs)
+    return ObsBatch(
+        num_frames=len(obs),
+        features={name: move(buffer) for name, buffer in obs.features.items()},
+        action_masks=masks,
+        visible={name: move(buffer) for name, buffer in obs.visible.items()},
+    )
+
+
 class _Wrapper:
     """Ragged buffers as tensors that share their memory; offsets that several buffers share stay shared."""
 
@@ -232,6 +248,26 @@ class _Wrapper:
         if id(offsets) not in self.offsets:
             self.offsets[id(offsets)] = torch.from_numpy(offsets)
         return RaggedTensor(torch.from_numpy(buffer.values), self.offsets[id(offsets)])
+
+
+def _arrays_of(obs: VecObs) -> tuple[list[NDArray[Any]], dict[int, int]]:
+    """The arrays of all ragged buffers of a step, each once, and the place of each in this list by its id."""
+    buffers: list[Buffer | None] = [*obs.features.values(), *obs.visible.values()]
+    for mask in obs.action_masks.values():
+        buffers += (mask.actors, mask.actees, mask.mask)
+    arrays = {id(each): each for buffer in buffers if buffer is not None for each in (buffer.values, buffer.offsets)}
+    return list(arrays.values()), {number: place for place, number in enumerate(arrays)}
+
+
+class _Views:
+    """Ragged buffers as the tensors that stand in the places of their arrays."""
+
+    def __init__(self, places: Mapping[int, int], tensors: Sequence[Tensor]) -> None:
+        self._places, self._tensors = places, tensors
+
+    def __call__(self, buffer: Buffer) -> RaggedTensor:
+        values, offsets = self._places[id(buffer.values)], self._places[id(buffer.offsets)]
+        return RaggedTensor(self._tensors[values], self._tensors[offsets])
 
 
 def _cat_visible(batches: Sequence[ObsBatch], cat: Cat) -> dict[str, RaggedTensor]:

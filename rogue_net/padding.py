@@ -14,13 +14,18 @@ Shapes: B frames that are real, F of the capacity.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.spaces import GLOBAL_ENTITY
+from rogue_net.crossing import Packing
 from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
@@ -138,27 +143,133 @@ def padded(batch: ObsBatch, capacity: Capacity) -> ObsBatch:
     )
 
 
-def unpadded(full: ObsBatch, batch: ObsBatch) -> ObsBatch:
-    """The real frames of what `padded` made of `batch`, or of a copy elsewhere; they share its memory."""
+class PaddedPacking:
+    """`padded(batch, capacity)` on the way to a device: filled up while it is packed, without tensors of the host in between.
 
-    def cut(there: RaggedTensor, own: RaggedTensor) -> RaggedTensor:
-        return RaggedTensor(there.values[: len(own.values)], there.offsets[: len(own.offsets)])
+    Args:
+        batch: on the CPU; it fits the capacity.
+        capacity: to fill it up to.
+    """
 
-    def cut_mask(there: ActionMask, own: ActionMask) -> ActionMask:
-        actors = cut(there.actors, own.actors)
-        if isinstance(there, CategoricalMask) and isinstance(own, CategoricalMask):
-            given = None if own.mask is None or there.mask is None else there.mask[: len(own.mask)]
-            return CategoricalMask(actors, given)
-        assert isinstance(there, SelectEntityMask) and isinstance(own, SelectEntityMask)
-        pairs = None if own.pairs is None or there.pairs is None else cut(there.pairs, own.pairs)
-        return SelectEntityMask(actors, cut(there.actees, own.actees), pairs, own.num_pairs)
+    def __init__(self, batch: ObsBatch, capacity: Capacity) -> None:
+        fills = _Fills()
+        _walk(batch, capacity, fills)
+        self._batch, self._capacity = batch, capacity
+        self._packing = Packing(fills.arrays, fills.fills)
 
-    return ObsBatch(
-        num_frames=len(batch),
-        features={name: cut(full.features[name], own) for name, own in batch.features.items()},
-        action_masks={name: cut_mask(full.action_masks[name], own) for name, own in batch.action_masks.items()},
-        visible={name: cut(full.visible[name], own) for name, own in batch.visible.items()},
-    )
+    def to_device(self, device: torch.device, into: Tensor) -> None:
+        """Copy the padded batch to a device in one go, as `to_device(padded(...).tensors(), device, into)` does."""
+        self._packing.to_device(device, into)
+
+    def real(self, memory: Tensor) -> ObsBatch:
+        """The batch without what fills it up, in memory like that of `to_device`."""
+        return _walk(self._batch, self._capacity, _Cuts(self._packing.views(memory)))
+
+
+class _Visitor(Protocol):
+    """Makes something of every tensor of a batch, which is to be filled up."""
+
+    def values(self, values: Tensor, rows: int, fill: bool = False) -> Tensor:
+        """(n, ...) that is to have `rows` rows, the further ones 0 or false, or with `fill` true."""
+
+    def offsets(self, offsets: Tensor, rows: int, frames: int, spare: int = 1) -> Tensor:
+        """As in `pad_ragged`."""
+
+    def one_each(self, offsets: Tensor, frames: int) -> Tensor:
+        """Offsets of an entity in each frame."""
+
+
+class _Fills:
+    """The arrays of a batch in the order of `padded(...).tensors()`, and what fills each of them up."""
+
+    def __init__(self) -> None:
+        self.arrays: list[NDArray[Any]] = []
+        self.fills: list[NDArray[Any]] = []
+
+    def _add(self, tensor: Tensor, fill: NDArray[Any]) -> Tensor:
+        self.arrays.append(tensor.numpy())
+        self.fills.append(fill)
+        return tensor
+
+    def values(self, values: Tensor, rows: int, fill: bool = False) -> Tensor:
+        count = (rows - len(values)) * (values.shape[1] if values.dim() == 2 else 1)
+        return self._add(values, _constants(values.dtype, fill, room(count))[:count])
+
+    def offsets(self, offsets: Tensor, rows: int, frames: int, spare: int = 1) -> Tensor:
+        array = offsets.numpy()
+        between = frames + 1 - len(array) - spare  # few: a list is faster than operations of NumPy
+        return self._add(offsets, np.array([int(array[-1])] * between + [rows] * spare, np.int64))
+
+    def one_each(self, offsets: Tensor, frames: int) -> Tensor:
+        return self._add(offsets, np.arange(len(offsets), frames + 1))
+
+
+class _Cuts:
+    """The tensors of a batch, one after the other."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._tensors = iter(tensors)
+
+    def values(self, values: Tensor, rows: int, fill: bool = False) -> Tensor:
+        return next(self._tensors)
+
+    def offsets(self, offsets: Tensor, rows: int, frames: int, spare: int = 1) -> Tensor:
+        return next(self._tensors)
+
+    def one_each(self, offsets: Tensor, frames: int) -> Tensor:
+        return next(self._tensors)
+
+
+def _walk(batch: ObsBatch, capacity: Capacity, visit: _Visitor) -> ObsBatch:
+    """Visit the tensors of a batch in the order of `padded(batch, capacity).tensors()`; the batch of what comes of them."""
+    frames = capacity.frames
+
+    def ragged(each: RaggedTensor, rows: int, fill: bool = False, spare: int = 1) -> RaggedTensor:
+        return RaggedTensor(visit.values(each.values, rows, fill), visit.offsets(each.offsets, rows, frames, spare))
+
+    features, masks, visible = {}, {}, {}
+    for name, each in batch.features.items():
+        if name == GLOBAL_ENTITY:
+            features[name] = RaggedTensor(visit.values(each.values, frames), visit.one_each(each.offsets, frames))
+        else:
+            features[name] = ragged(each, capacity.entities[name])
+    for name, mask in batch.action_masks.items():
+        masks[name] = _walk_mask(mask, capacity, name, ragged, visit)
+    for name in sorted(capacity.hiding):
+        values = batch.features[name].values
+        rows = frames if name == GLOBAL_ENTITY else capacity.entities[name]
+        given = batch.visible[name].values if name in batch.visible else values.new_ones(0, 1, dtype=torch.bool)
+        flags = visit.values(given, rows, True)
+        if name in batch.visible:
+            visible[name] = RaggedTensor(flags, features[name].offsets)
+    return ObsBatch(len(batch), features, masks, visible)
+
+
+def _walk_mask(
+    mask: ActionMask, capacity: Capacity, name: str, ragged: Callable[..., RaggedTensor], visit: _Visitor
+) -> ActionMask:
+    rows = capacity.actors[name]
+    if isinstance(mask, CategoricalMask):
+        actors = ragged(mask.actors, rows)
+        if name not in capacity.masked:
+            return CategoricalMask(actors, None)
+        given = mask.mask
+        if given is None:
+            given = mask.actors.values.new_ones(0, capacity.masked[name], dtype=torch.bool)
+        opened = visit.values(given, rows, True)
+        return CategoricalMask(actors, None if mask.mask is None else opened)
+    pairs = None
+    if name in capacity.masked:
+        no_pairs = mask.actors.values.new_ones(0, 1, dtype=torch.bool)
+        given_pairs = RaggedTensor(no_pairs if mask.pairs is None else mask.pairs.values, mask.pair_offsets)
+        pairs = ragged(given_pairs, capacity.pairs[name], True)
+    actors, actees = ragged(mask.actors, rows), ragged(mask.actees, capacity.actees[name], False, 2)
+    return SelectEntityMask(actors, actees, None if mask.pairs is None else pairs, mask.num_pairs)
+
+
+@lru_cache(maxsize=64)
+def _constants(dtype: torch.dtype, ones: bool, count: int) -> NDArray[Any]:
+    return (torch.ones if ones else torch.zeros)(count, dtype=dtype).numpy()
 
 
 def fill_up(values: Tensor, rows: int, fill: float = 0) -> Tensor:

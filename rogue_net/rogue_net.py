@@ -5,7 +5,7 @@ Shapes: B frames, E tokens, A actors of an action in all frames together, n numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,16 +52,22 @@ class ActResult(NamedTuple):
         Args:
             offsets: of each action, where the host has them already; None: they are copied too.
         """
+        return self.fetch(offsets)[0]
+
+    def fetch(
+        self, offsets: Mapping[str, NDArray[np.int64]] | None = None, more: Sequence[Tensor] = ()
+    ) -> tuple[dict[str, VecAction], list[NDArray[Any]]]:
+        """`to_buffers`, and the numbers of `more` tensors of the device, in the same copy."""
         chosen = [ragged.values for ragged in self.actions.values()]
-        if offsets is None:
-            both = to_host([*chosen, *(ragged.offsets for ragged in self.actions.values())])
-            values, of_each = both[: len(chosen)], both[len(chosen) :]
-        else:
-            values, of_each = to_host(chosen), [offsets[name] for name in self.actions]
-        return {
+        asked = [ragged.offsets for ragged in self.actions.values()] if offsets is None else []
+        found = to_host([*more, *chosen, *asked])
+        values = found[len(more) : len(more) + len(chosen)]
+        of_each = found[len(more) + len(chosen) :] if offsets is None else [offsets[name] for name in self.actions]
+        buffers: dict[str, VecAction] = {
             name: (RaggedBufferF32 if ragged.values.is_floating_point() else RaggedBufferI64).from_offsets(*each)
             for (name, ragged), *each in zip(self.actions.items(), values, of_each, strict=True)
         }
+        return buffers, found[: len(more)]
 
 
 class Evaluation(NamedTuple):

@@ -597,10 +597,14 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
         row_of = {env_id: row for row, env_id in enumerate(self._all.tolist())}
         return {env_id: row_of[env_id] for env_id in self._ids.tolist()}
 
+    @functools.cached_property
+    def _lists(self) -> dict[str, list[Any]]:
+        return {name: column.tolist() for name, column in self._columns.items()}
+
     def __getitem__(self, env_id: int) -> Mapping[str, Any]:
         row = self._rows[env_id]
-        info = {name: column[row].item() for name, column in self._columns.items()}
-        return {name: value for name, value in info.items() if value == value}  # NaN: nothing to report
+        # NaN, which does not equal itself: nothing to report
+        return {name: value for name, column in self._lists.items() if (value := column[row]) == value}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._rows)

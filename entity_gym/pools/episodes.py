@@ -71,20 +71,27 @@ class EpisodeTracker(RunningEpisodes):
 
     def __init__(self, num_envs: int, first_env: int = 0) -> None:
         super().__init__((), num_envs, first_env)
+        self._all = np.arange(num_envs)
 
     def step(self, obs: VecObs) -> list[Episode]:
         """Take in what `act` returned; returns the episodes that ended with it."""
-        self.rewards[obs.env_id] += obs.reward
-        self.lengths[obs.env_id] += 1
-        finished = []
-        for i in np.flatnonzero(obs.done):
-            env = int(obs.env_id[i])
-            info = obs.end_of_episode_info.get(env, {})
-            reward, length = float(self.rewards[env]), int(self.lengths[env])
-            finished.append(Episode(self.first_env + env, reward, length, bool(obs.truncated[i]), info))
-            self.rewards[env] = 0.0
-            self.lengths[env] = 0
-        return finished
+        if len(obs.env_id) == len(self._all) and np.array_equal(obs.env_id, self._all):
+            self.rewards += obs.reward  # a step of all environments, the usual one: indexing takes many times as long
+            self.lengths += 1
+        else:
+            self.rewards[obs.env_id] += obs.reward
+            self.lengths[obs.env_id] += 1
+        frames = np.flatnonzero(obs.done)
+        if len(frames) == 0:
+            return []
+        envs = obs.env_id[frames]
+        columns = (envs, self.rewards[envs], self.lengths[envs], obs.truncated[frames])
+        self.rewards[envs], self.lengths[envs] = 0.0, 0
+        infos, first = obs.end_of_episode_info, self.first_env
+        return [
+            Episode(first + env, reward, length, truncated, infos.get(env, {}))
+            for env, reward, length, truncated in zip(*(column.tolist() for column in columns), strict=True)
+        ]
 
 
 class Running(NamedTuple):

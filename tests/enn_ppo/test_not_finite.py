@@ -18,8 +18,8 @@ from enn_ppo.serve.policy import Request, ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.serving import ServeConfig
 from entity_gym import Observation, make
-from rogue_net import ActResult, ObsBatch, RogueNet
-from rogue_net.finite import NotFinite, check_finite
+from rogue_net import ActResult, ObsBatch, RogueNet, crossing
+from rogue_net.finite import NotFinite, check_finite, fetch_actions
 from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
@@ -138,6 +138,29 @@ def test_finite_parameters_that_are_too_large_are_named(trained: Path) -> None:
         next(net.value_head.parameters()).fill_(3e38)
     with pytest.raises(NotFinite, match=r"are finite, and the largest parameter is 3e\+38, in value_head\.\S+$"):
         check_finite(net, batch, net.act(batch)._replace(values=torch.tensor([torch.inf])))
+
+
+def test_actions_are_fetched_in_one_copy_with_what_tells_whether_all_is_finite(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = load_policy(trained)._net
+    with make("MineSweeper", 3, **SMALL_BOARD) as pool:
+        obs = pool.reset(0)
+    batch = ObsBatch.from_vec_obs(obs)
+    result = net.act(batch)
+    offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
+    expected, copies = result.to_buffers(), []
+    monkeypatch.setattr(crossing, "is_host", lambda device: False)  # the CPU takes the way of a GPU
+    fetch = crossing._fetch
+    monkeypatch.setattr(crossing, "_fetch", lambda *both: copies.append(fetch(*both)))
+    assert fetch_actions(net, batch, result, offsets) == expected
+    assert len(copies) == 1
+    assert fetch_actions(net, batch, result) == expected  # with offsets from the device
+    broken = result._replace(values=torch.tensor([0.0, torch.nan, 0.0]))
+    with pytest.raises(NotFinite, match="the network's outputs are NaN or infinite"):
+        fetch_actions(net, batch, broken, offsets)
+    large = result._replace(values=torch.tensor([3e38, 3e38, 0.0]))
+    assert fetch_actions(net, batch, large, offsets) == expected
 
 
 def test_large_values_are_no_mistake() -> None:

@@ -22,7 +22,8 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, keyed, transformer
+from entity_gym.registry import make
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, crossing, keyed, transformer
 from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.crossing import in_one_copy, is_on, num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
@@ -229,8 +230,26 @@ def test_a_batch_of_one_gpu_moves_to_another(monkeypatch: pytest.MonkeyPatch) ->
     assert set(moves) == {torch.device("cuda:0")}
 
 
+def test_a_step_is_packed_as_one_copy_and_is_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    with make("MineSweeper", num_envs=5, seed=1, orbital_cannon=True) as pool:
+        obs = pool.reset(1)
+    expected = ObsBatch.from_vec_obs(obs)
+    copies: list[int] = []
+    enqueue = crossing._enqueue
+    monkeypatch.setattr(crossing, "_enqueue", lambda there, host: [copies.append(len(host)), enqueue(there, host)])
+    monkeypatch.setattr(crossing, "is_host", lambda device: False)  # the CPU takes the way of a GPU
+    packed = ObsBatch.from_vec_obs(obs)
+    assert len(copies) == 1
+    pairs = list(zip(packed.tensors(), expected.tensors(), strict=True))
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+    starts = [a.data_ptr() - pairs[0][0].untyped_storage().data_ptr() for a, _ in pairs if a.numel()]
+    assert all(start % 16 == 0 for start in starts)  # as kernels like it
+    assert len({a.untyped_storage().data_ptr() for a, _ in pairs}) == 1
+
+
 def test_what_crosses_is_what_was_there() -> None:
     tensors = [torch.arange(5), torch.rand(3, 2), torch.tensor([True, False, True]), torch.zeros(0, 4)]
+    tensors += [torch.rand(2, 3, 4), torch.tensor(3.0), torch.rand(2, 3).double()]
     cpu = torch.device("cpu")
     for memory in (None, torch.empty(num_bytes(tensors) + 100, dtype=torch.uint8)):
         there = to_device(tensors, cpu, memory)

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from entity_gym import SelectEntityActionSpace
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
-from rogue_net.padding import Capacity, fill_up, pad_ragged, padded, room
+from rogue_net.crossing import num_bytes, to_device, views
+from rogue_net.masks import ActionMask
+from rogue_net.padding import Capacity, PaddedPacking, fill_up, pad_ragged, padded, room
 from tests.rogue_net import backends
 from tests.rogue_net.worlds import WORLDS, batches, net_of, to_batch, worlds
 
@@ -49,6 +51,48 @@ def test_the_room_that_is_left_changes_nothing(data: st.DataObject, world) -> No
     capacity = Capacity.of(batch).covering(Capacity.of(larger))
     assert capacity.fits(batch) and capacity.fits(larger)
     check_same_evaluation(net_of(world, "reference"), batch, capacity)
+
+
+def tensors_of(mask: ActionMask) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    mask.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found
+
+
+def check_packing(batch: ObsBatch, capacity: Capacity) -> None:
+    """Filling up while packing makes what packing a padded batch makes, and gives the batch back."""
+    tensors, cpu = padded(batch, capacity).tensors(), torch.device("cpu")
+    memory = torch.empty(num_bytes(tensors), dtype=torch.uint8)
+    packing = PaddedPacking(batch, capacity)
+    packing.to_device(cpu, memory)
+    for found, expected in zip(views(memory, tensors), to_device(tensors, cpu), strict=True):
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    real = packing.real(memory)
+    assert len(real) == len(batch) and not real.padded
+    assert real.visible.keys() == batch.visible.keys()
+    for name, ragged in batch.features.items():
+        assert all(torch.equal(a, b) for a, b in zip(real.features[name], ragged, strict=True))
+    for name, ragged in batch.visible.items():
+        assert all(torch.equal(a, b) for a, b in zip(real.visible[name], ragged, strict=True))
+    for name, mask in batch.action_masks.items():
+        found_mask = real.action_masks[name]
+        assert type(found_mask) is type(mask)
+        assert all(torch.equal(a, b) for a, b in zip(tensors_of(found_mask), tensors_of(mask), strict=True))
+        assert getattr(found_mask, "num_pairs", None) == getattr(mask, "num_pairs", None)
+
+
+@given(st.data(), worlds)
+def test_a_batch_is_filled_up_while_it_is_packed(data: st.DataObject, world) -> None:  # type: ignore[no-untyped-def]
+    batch, larger = (to_batch(data.draw(batches(world)), world) for _ in range(2))
+    check_packing(batch, Capacity.of(batch))
+    check_packing(batch, Capacity.of(batch).covering(Capacity.of(larger)))
+
+
+@given(backends.scenes(), backends.scenes())
+def test_hidden_entities_and_all_actions_are_filled_up_while_they_are_packed(
+    scene: backends.Scene, other: backends.Scene
+) -> None:
+    check_packing(scene.batch, Capacity.of(scene.batch).covering(Capacity.of(other.batch)))
 
 
 @given(backends.scenes())

@@ -35,6 +35,17 @@ def test_environments_are_counted_apart() -> None:
     assert ended == [Episode(0, 7.0, 3, True), Episode(1, 5.0, 1, False)]
 
 
+def test_some_of_the_environments_in_any_order_are_counted_as_all_of_them_are() -> None:
+    tracker, both = EpisodeTracker(2), np.array([1, 0])
+    part = step(Observation(reward=10), Observation(reward=1, done=True))
+    part.env_id = both
+    assert tracker.step(part) == [Episode(0, 1.0, 1, False)]
+    part = step(Observation(reward=20, done=True))
+    part.env_id = both[:1]
+    assert tracker.step(part) == [Episode(1, 30.0, 2, False)]
+    assert tracker.rewards.tolist() == [0, 0] and tracker.lengths.tolist() == [0, 0]
+
+
 def test_an_episode_comes_with_what_the_environment_said_about_it() -> None:
     (episode,) = EpisodeTracker(1).step(step(Observation(done=True, end_of_episode_info={"won": 1})))
     assert episode.info == {"won": 1}

@@ -12,8 +12,8 @@ from enn_ppo.training.learning.graphs.recording import Recording
 from enn_ppo.training.learning.graphs.room import Room
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
-from rogue_net.crossing import num_bytes, to_device, views
-from rogue_net.padding import padded, unpadded
+from rogue_net.crossing import num_bytes, views
+from rogue_net.padding import PaddedPacking, padded
 
 
 class Acted(NamedTuple):
@@ -55,22 +55,21 @@ class ActGraph:
             obs: N frames.
             keys: (N,) int64, keys of the sampling noise.
         """
-        batch = ObsBatch.from_vec_obs(obs)
+        batch = ObsBatch.sharing(obs)
         if not self._room.fits(batch, self._net):
             self._recorded = None
-        full = padded(batch, self._room.capacity)  # on the host
-        tensors = full.tensors()
+        packing = PaddedPacking(batch, self._room.capacity)
         if self._recorded is None:
-            self._recorded = self._record(full, num_bytes(tensors))
-        to_device(tensors, self._device, self._recorded.memory)
+            self._recorded = self._record(padded(batch, self._room.capacity))
+        packing.to_device(self._device, self._recorded.memory)
         self._recorded.keys[: len(keys)].copy_(keys)
         result = self._recorded.act()
         # copies, since the next step overwrites the graph's inputs and outputs
-        seen = unpadded(full.with_tensors(views(self._recorded.memory.clone(), tensors)), batch)
+        seen = packing.real(self._recorded.memory.clone())
         return Acted(seen, _real_results(result, seen))
 
-    def _record(self, full: ObsBatch, size: int) -> _Recorded:
-        memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+    def _record(self, full: ObsBatch) -> _Recorded:
+        memory = torch.empty(num_bytes(full.tensors()), dtype=torch.uint8, device=self._device)
         keys = torch.zeros(len(full), dtype=torch.int64, device=self._device)
 
         def act() -> ActResult:
