@@ -135,7 +135,7 @@ class Phases:
                 stack.enter_context(self._replaced(block.vec_env, "act", "environment"))
             for holder, name, phase in (
                 (ObsBatch, "from_vec_obs", "copies to the device"),
-                (ActResult, "to_buffers", "copies to the host"),
+                (ActResult, "fetch", "copies to the host"),
                 (state.model, "act", "act"),
                 (ActGraph, "__call__", "act as a graph, with its copies"),
                 (MinibatchGraph, "__call__", "minibatches as graphs"),
