@@ -31,7 +31,7 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend, RelposConfig
-from rogue_net.heads import SelectEntityHead
+from rogue_net.heads import CategoricalHead, SelectEntityHead
 
 SHIP, ROCK, FLAG = "Ship", "Rock", "Flag"
 SPACE = ObsSpace(
@@ -304,6 +304,7 @@ def summands(net: RogueNet) -> Iterator[dict[str, float]]:
     Whatever all keys of a query share shifts its scores alike, which softmax does not see. In a row of relative keys that
     all keys of query i share, and so in each row at worst, i leaves sum_j p_ij (dy_i · v_j) q_i / sqrt(K) less
     (dy_i · y_i) q_i / sqrt(K), which are equal. In the bias of the keys with which entities are selected, all keys leave theirs.
+    In the bias of a categorical head, what actors did pulls against what others did.
     """
     queries, attended, picked = [], [], []
 
@@ -316,8 +317,21 @@ def summands(net: RogueNet) -> Iterator[dict[str, float]]:
 
         return hook
 
+    chosen: dict[str, Tensor] = {}
+
+    def keep_logits(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, distribution: Any) -> None:
+            if distribution.logits.requires_grad:
+                distribution.logits.retain_grad()
+                chosen[name] = distribution.logits
+
+        return hook
+
     selecting = [head for head in net.heads if isinstance(head, SelectEntityHead)]
     handles = [head.key.register_forward_hook(keep(picked)) for head in selecting]
+    for number, head in enumerate(net.heads):
+        if isinstance(head, CategoricalHead):
+            handles.append(head.register_forward_hook(keep_logits(f"heads.{number}.project.bias")))
     for block in net.transformer.blocks if net.config.pooling == "none" else []:
         handles.append(block.query_key_value.register_forward_hook(keep(queries)))
         handles.append(block.project.register_forward_hook(keep(attended)))
@@ -334,6 +348,9 @@ def summands(net: RogueNet) -> Iterator[dict[str, float]]:
             q, dy = qkv[:, : y.shape[1]].view(heads), y.grad.view(heads)
             of_positions += float(((dy * y.view(heads)).sum(-1).square() * q.square().sum(-1) / heads[2]).sum())
         of_keys = sum(float(each.grad.norm()) for each in picked if each.grad is not None)
+        for name, log_probs in chosen.items():
+            if log_probs.grad is not None:
+                result[name] = float((log_probs.grad - log_probs.exp() * log_probs.grad.sum(1, keepdim=True)).norm())
     result["relative_positions.key"] = math.sqrt(of_positions)  # the table and the projections
     result["key.bias"] = of_keys
 

@@ -64,7 +64,7 @@ def frame_keys(batch: ObsBatch) -> FrameKeys:
 @EACH_RELPOS
 @settings(max_examples=10)
 @given(
-    counts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0)), min_size=6, max_size=15).filter(
+    counts=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.just(0)), min_size=6, max_size=9).filter(
         lambda counts: sum(map(sum, counts)) > 40
     ),
     seed=st.integers(0, 2**20),
