@@ -180,7 +180,7 @@ class Embedding(nn.Module):
     def _tokens(self, parts: Sequence[_Part], batch: ObsBatch) -> Tensor:
         """(E, D) from the types that have entities."""
         if not parts:
-            return torch.zeros(0, self.d_model, device=batch.device)
+            return next(self.parameters(), torch.zeros(0)).new_zeros(0, self.d_model)
         rows = torch.cat([part.entity(part.features) for part in parts])
         tokens: Tensor = _Permute.apply(  # type: ignore[no-untyped-call]
             rows, batch.layout.inverse, batch.layout.order

@@ -113,7 +113,7 @@ class Pool(nn.Module):
         numbers, num_frames = frames.numbers, len(frames.offsets) - 1
         pooled = []
         if "mean" in self.pooling:
-            added = values if counted is None else values * counted
+            added = values if counted is None else torch.where(counted, values, 0)  # NaN * 0 is NaN
             counts = (
                 frames.offsets.diff() if counted is None else segment_sum(counted[:, 0].long(), numbers, num_frames)
             )

@@ -16,7 +16,7 @@ from enn_ppo.ppo import Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.config import OptimConfig, PPOConfig  # before torch: sets OpenMP's environment variables
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import why_not_compiled
+from enn_ppo.training.learning.learner import can_be_compiled
 from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
 from entity_gym.actions.choices import random_actions
@@ -162,7 +162,7 @@ class Policy:
         )
         self.optim = OptimConfig(batch_size=len(self.batch), max_grad_norm=2.0)
         self.settings = PPOSettings.at(PPOConfig())
-        self.compiled = self.device.type == "cpu" and why_not_compiled(ActorCritic(self.net), []) is None
+        self.compiled = self.device.type == "cpu" and can_be_compiled(ActorCritic(self.net))
         self._learn: Callable[[], object] | None = None
         self._within = ExitStack()  # the update that all compiled steps are part of
         weakref.finalize(self, self._within.close)  # not while Python shuts down, when torch is gone
@@ -181,10 +181,10 @@ class Policy:
         self._learn()
 
     def _compiled_step(self) -> Callable[[], object]:
-        from enn_ppo.training.learning.compiled import CompiledLearning
+        from enn_ppo.training.learning.compiled import CompiledPPO
 
-        learning = CompiledLearning(ActorCritic(self.net), self.optimizer)
-        frames = self._within.enter_context(learning.update(self.samples))
+        learning = CompiledPPO(ActorCritic(self.net), self.optimizer)
+        frames = self._within.enter_context(learning.update(self.samples, self.settings))
         return lambda: learning.learn(
             self.net, self.optimizer, frames, self.optim, self.settings, loss=ppo_loss, ranks=ALONE
         )

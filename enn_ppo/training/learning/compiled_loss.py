@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.settings.learning import PPOSettings
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, kernel
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, kernel, piece
 
 # --- PPO
 
@@ -98,7 +98,7 @@ def weigh(
         columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(size)
 
 
-@kernel
+@piece
 def ppo(
     settings: Floats,
     low: Count,
@@ -212,7 +212,7 @@ def clone_settings(loss: str, vf_coef: float, deviation: float, *, has_value: bo
     return np.array([LOSSES.index(loss), vf_coef, deviation, has_value], np.float32)
 
 
-@kernel
+@piece
 def clone(
     settings: Floats,
     low: Count,

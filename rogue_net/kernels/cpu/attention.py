@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, piece, value
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
-from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores
+from rogue_net.kernels.cpu.scores import HIDDEN, break_hidden, exponentiate, hide_broken, mark_hidden, mask_scores
 from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store
 
 TILE = 16  # queries; even
@@ -121,7 +121,7 @@ def products(lanes, width, rows, at, at2, columns, j):  # type: ignore[no-untype
     return even + odd, even2 + odd2
 
 
-@kernel
+@piece
 def forward(
     width: Const,
     part: Const,
@@ -157,12 +157,16 @@ def forward(
         token, length = offsets[frame], offsets[frame + 1] - offsets[frame]
         first = token - offsets[low]
         add_bias(qkv, bias, first, length, 3 * size)
+        broken = 0
         if hides:
             mark_hidden(visible, token, length, scratch.penalty)
+            broken = hide_broken(visible, token, length, qkv, first * 3 * size + size, 3 * size, 2 * size)
         if length <= SHORT:
             _attend(FEW, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, scratch)
         else:
             _attend(MANY, width, part, num_heads, qkv, hides, visible, token, first, length, y, softmax, scratch)
+        if broken:
+            break_hidden(visible, token, length, y, first * size, size)
 
 
 @inline
@@ -230,7 +234,7 @@ def _average(part, width, qkv, head, pair, softmax, scratch, y):  # type: ignore
         store(y, pair.kept * value(width) + d, (even + odd) * norm)
 
 
-@kernel
+@piece
 def backward(
     width: Const,
     part: Const,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
 from rogue_net.kernels.cpu.relative_attention import Gradients
 from rogue_net.kernels.cpu.rows import add_bias, add_row, add_rows, clear
 from rogue_net.kernels.cpu.simd import load, maximum, spread, store, where_positive
@@ -31,7 +31,7 @@ from rogue_net.kernels.cpu.tables import (
 LOWEST = np.float32(np.finfo(np.float32).min)
 
 
-@kernel
+@piece
 def transform(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count, learning: Count
 ) -> None:
@@ -82,7 +82,7 @@ def transform(
             store(tile.tokens, at + d, numbers)
 
 
-@kernel
+@piece
 def transform_backward(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, frames: Count, gradient: Floats
 ) -> None:
@@ -212,7 +212,7 @@ def _gate_backward(kernels, net, tile, each, number, rows, gradient):  # type: i
 # --- Pooling
 
 
-@kernel
+@piece
 def pool(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, frames: Count, number: Count) -> None:
     """Add to `tile.x` what a block pools, without the last bias: the steps of `rogue_net.transformer.Pool`.
 
@@ -265,7 +265,7 @@ def _count(tile, first, end, kind):  # type: ignore[no-untyped-def]
     return count
 
 
-@kernel
+@piece
 def pool_backward(
     lanes: Const,
     kernels: Kernels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, kernel
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, piece
 from rogue_net.kernels.cpu.heads import (
     MASKED,
     divergence_of,
@@ -39,7 +39,7 @@ from rogue_net.kernels.cpu.tables import (
 )  # fmt: skip
 
 
-@kernel
+@piece
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -84,7 +84,7 @@ def decide(
             tile.divergences[actor] += divergence_of(targets[source * choices + c], logits[at + c])
 
 
-@kernel
+@piece
 def decide_backward(
     lanes: Const,
     kernels: Kernels,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rogue_net.gaussian import Bounds
 from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
 from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
 from rogue_net.kernels.cpu.rows import gather
 from rogue_net.kernels.cpu.tables import (
@@ -56,7 +56,7 @@ def bounds_table(bounds: Bounds) -> NDArray[np.float32]:
     return np.concatenate([column.numpy().reshape(-1).astype(np.float32) for column in columns])
 
 
-@kernel
+@piece
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -101,7 +101,7 @@ def decide(
         tile.log_probs[actor], tile.entropies[actor], tile.divergences[actor] = log_prob, entropy, divergence
 
 
-@kernel
+@piece
 def decide_backward(
     lanes: Const,
     kernels: Kernels,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
 from rogue_net.kernels.cpu.simd import fma, load, spread, store
 
 ROWS = 6  # of the result at a time
@@ -15,7 +15,7 @@ DEPTH = 4  # inputs whose gradients are summed at a time
 EIGHT = Const(8)
 
 
-@kernel
+@piece
 def product(
     lanes: Const, x: Floats, weight: Floats, out: Floats, rows: Count, depth: Count, width: Count, add: Count
 ) -> None:
@@ -71,7 +71,7 @@ def _multiply(lanes, x, weight, out, i, j, depth, width, add):  # type: ignore[n
     store(out, y5, sum5)
 
 
-@kernel
+@piece
 def outer(lanes: Const, x: Floats, dy: Floats, dweight: Floats, rows: Count, depth: Count, width: Count) -> None:
     """dweight += xᵀ dy, the gradient of `product`.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece, value
 from rogue_net.kernels.cpu.simd import exp, fma, load, maximum, minimum, spread, store, total
 
 
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 EPSILON = np.float32(1e-5)  # as in torch's LayerNorm
 
 
-@kernel
+@piece
 def normalize(
     lanes: Const,
     width: Const,
@@ -78,7 +78,7 @@ def normalize(
             store(normalized, at + d, (load(lanes, x, at + d) - mean) * inverse)
 
 
-@kernel
+@piece
 def normalize_backward(
     lanes: Const,
     width: Const,
@@ -138,7 +138,7 @@ def normal_cdf(lanes: Const, x: Any) -> Any:
     return u * p / q * np.float32(0.5) + np.float32(0.5)
 
 
-@kernel
+@piece
 def gelu(
     lanes: Const, width: Const, hidden: Floats, bias: Floats, rows: Count, activated: Floats, keep_slope: Count
 ) -> None:
@@ -161,7 +161,7 @@ def gelu(
                 store(hidden, at + d, fma(z * np.float32(1 / math.sqrt(2 * math.pi)), bell, phi))
 
 
-@kernel
+@piece
 def gelu_backward(lanes: Const, width: Const, gradient: Floats, slope: Floats, rows: Count, dbias: Floats) -> None:
     """gradient *= gelu'(z); dbias += its sum over rows.
 

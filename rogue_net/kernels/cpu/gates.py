@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, piece, value
 from rogue_net.kernels.cpu.elementwise import normal_cdf
 from rogue_net.kernels.cpu.simd import absolute, exp, fma, load, spread, store, where_positive
 
@@ -14,7 +14,7 @@ _LINEAR, _RELU, _GELU, _SIGMOID = range(4)
 KINDS = {"linear": _LINEAR, "relu": _RELU, "gelu": _GELU, "sigmoid": _SIGMOID}
 
 
-@kernel
+@piece
 def open_gates(lanes: Const, width: Const, kind: Count, gate: Floats, bias: Floats, rows: Count, slope: Floats) -> None:
     """Compute act(z) of z = gate + bias.
 

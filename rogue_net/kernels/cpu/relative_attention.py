@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, kernel, value
+from rogue_net.kernels.cpu.compiling import Const, Count, Flags, Floats, Ints, inline, piece, value
 from rogue_net.kernels.cpu.relative_terms import Places, Scheme, relate
 from rogue_net.kernels.cpu.rows import add_bias, add_rows, clear, dot
-from rogue_net.kernels.cpu.scores import HIDDEN, exponentiate, mark_hidden, mask_scores
+from rogue_net.kernels.cpu.scores import HIDDEN, break_hidden, exponentiate, hide_broken, mark_hidden, mask_scores
 from rogue_net.kernels.cpu.simd import LANES, exp, fma, largest, load, maximum, spread, store, total
 
 
@@ -75,7 +75,7 @@ def add_terms(part, width, table, terms, blocks, first, length, scratch, sums): 
             store(sums, j * value(width) + d, row)
 
 
-@kernel
+@piece
 def forward(
     lanes: Const,
     width: Const,
@@ -113,8 +113,11 @@ def forward(
         token, length = offsets[frame], offsets[frame + 1] - offsets[frame]
         first = token - offsets[low]
         add_bias(qkv, bias, first, length, stride)
+        broken = 0
         if hides:
             mark_hidden(visible, token, length, scratch.penalty)
+            broken = hide_broken(visible, token, length, qkv, first * stride + size, stride, 2 * size)
+            broken += hide_broken(visible, token, length, gate, first * value(width), value(width), value(width))
         for i in range(length):
             blind = hides and visible[token + i]
             _relate_query(lanes, width, part, scheme, places, keys, values, gate, token, first, length, i, scratch)
@@ -126,6 +129,8 @@ def forward(
                 norm = exponentiate(lanes, scratch.weights, 0, length, shift, softmax, (first + i) * num_heads + head)
                 to = (first + i) * size + head * value(width)
                 _average(part, width, qkv, key + size, stride, scratch, length, norm, y, to)
+        if broken:
+            break_hidden(visible, token, length, y, first * size, size)
 
 
 @inline
@@ -174,7 +179,7 @@ def _average(part, width, qkv, first_value, stride, scratch, length, norm, y, to
         store(y, to + d, mean * norm)
 
 
-@kernel
+@piece
 def backward(
     lanes: Const,
     width: Const,

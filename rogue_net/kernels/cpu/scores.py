@@ -25,6 +25,31 @@ def mark_hidden(visible, first, length, penalty):  # type: ignore[no-untyped-def
 
 
 @inline
+def hide_broken(visible, first, length, rows, at, stride, width):  # type: ignore[no-untyped-def]
+    """Replace rows of hidden tokens that are not finite by 0, as a weight of 0 keeps no NaN out; returns how many there were."""
+    count = 0
+    for j in range(length):
+        if not visible[first + j]:
+            none = np.float32(0)
+            for d in range(width):
+                none += rows[at + j * stride + d] * np.float32(0)
+            if not none == 0:
+                count += 1
+                for d in range(width):
+                    rows[at + j * stride + d] = np.float32(0)
+    return count
+
+
+@inline
+def break_hidden(visible, first, length, y, at, width):  # type: ignore[no-untyped-def]
+    """Make the outputs of hidden tokens NaN: they saw one that is."""
+    for j in range(length):
+        if not visible[first + j]:
+            for d in range(width):
+                y[at + j * width + d] = np.float32(np.nan)
+
+
+@inline
 def mask_scores(lanes, score, blind, penalty, j, length):  # type: ignore[no-untyped-def]
     """The scores of keys from j on, HIDDEN for those that a blind query must not see and those behind the last."""
     if blind:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, kernel
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
 from rogue_net.kernels.cpu.heads import (
     CLOSED,
     EIGHT,
@@ -51,7 +51,7 @@ from rogue_net.kernels.cpu.tables import (
 )  # fmt: skip
 
 
-@kernel
+@piece
 def decide(
     lanes: Const,
     kernels: Kernels,
@@ -165,7 +165,7 @@ def _selected(actees, first, c, num_actees):  # type: ignore[no-untyped-def]
     return -1 if c == num_actees else actees[first + c]
 
 
-@kernel
+@piece
 def decide_backward(
     lanes: Const,
     kernels: Kernels,
