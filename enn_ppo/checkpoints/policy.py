@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 
 
+#: Threads that act and learn by default: minibatches of hundreds of frames are too small for more.
+MOST_THREADS = 8
+
+
 def select_device(name: str) -> torch.device:
     """The torch device of the setting `device`: `auto`, `cpu` or `cuda`.
 
@@ -47,6 +51,11 @@ def saved_config(checkpoint: Checkpoint) -> TrainConfig:
             f"checkpoint {checkpoint.path} has settings that this version of enn-ppo cannot use, as if it were written by "
             f"another: config.yaml: {error}"
         ) from error
+
+
+def set_threads(count: int | None) -> None:
+    """Set the number of threads that act and learn in this process; None: torch's default, at most `MOST_THREADS`."""
+    torch.set_num_threads(min(torch.get_num_threads(), MOST_THREADS) if count is None else count)
 
 
 def set_determinism(on: bool) -> None:

@@ -13,10 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 import yaml
 
-from enn_ppo.checkpoints.policy import select_device, set_determinism
+from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.clone.examples import hold_out, load_examples
 from enn_ppo.clone.learning import learn, match_scales
@@ -57,8 +56,7 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     bound = bind_environment(config.env, env)
     run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())
     config = replace(config, env=bound.config, run_dir=run_dir)
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
     state = TrainState(config.training, bound, device, Callbacks(()))

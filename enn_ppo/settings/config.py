@@ -100,7 +100,7 @@ class TrainConfig:
     """Whether acting and learning are recorded as CUDA graphs, each replayed with one launch: `graphs`, `off`, or `auto`: if
     possible. Batches are then padded to a fixed size, which grows when a batch exceeds it."""
     num_threads: PositiveInt | None = None
-    """Number of torch's threads. null: torch's default."""
+    """Number of threads with which networks act and learn on a CPU. null: as many as there are cores, at most 8."""
     torch_deterministic: bool = False
     """Whether torch uses only deterministic algorithms; this makes CUDA slower. On the CPU results are always deterministic."""
     run_dir: str | None = None

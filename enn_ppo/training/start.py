@@ -8,10 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-import torch
-
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, runs_in
-from enn_ppo.checkpoints.policy import select_device, set_determinism
+from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
@@ -52,8 +50,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
     if config.policies:
         _check_home(config, run_dir)
     config = replace(config, env=bound.config, run_dir=str(run_dir))
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
     state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))

@@ -126,7 +126,7 @@ def by_program(net: RogueNet, given: Given) -> Results:
     parts = run_program(program, given)
     outputs = {f"log-prob of {name}": each for name, each in log_probs.items()} | {"value": values} | sums_of(parts)
     names = {id(parameter): name for name, parameter in net.named_parameters()}
-    places = program._parts(program.gradient_flat)
+    places = program.parts_of(program.gradient_flat)
     gradients = {names[id(own)]: part for own, part in zip(program.parameters, places, strict=True)}
     return Results(outputs, gradients, {})
 

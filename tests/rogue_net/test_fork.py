@@ -19,7 +19,7 @@ batch = even_scene(70, 20).batch  # enough for two threads
 net = make_net(make_config(), batch)
 keys = FrameKeys(keyed(3, torch.arange(70)))
 parts, run_parts = [], program.run_parts
-program.run_parts = lambda work, these: (parts.append(len(these)), run_parts(work, these))
+program.run_parts = lambda work, count: (parts.append(count), run_parts(work, count))
 
 def is_the_same():
     acted = net.act(batch, generator=keys)

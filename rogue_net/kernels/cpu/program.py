@@ -164,6 +164,9 @@ class Program:
         self._sizes, self.count = sizes, starts[-1]
         room = padded(self.count, 8)
         self.flat, self.first, self.second, self.gradient_flat = (torch.zeros(room) for _ in range(4))
+        self._flat_parts, self._first_parts, self._second_parts = map(
+            self.parts_of, (self.flat, self.first, self.second)
+        )
         modules = [module for part in parts for module in part.modules()]
         #: Where the modules keep the parameters: a module may get another one in the place of one.
         self._owners = [
@@ -176,7 +179,7 @@ class Program:
         self._net_fields: dict[str, Any] = {}
         self._describe()
         self.weights, self.turned = torch.zeros(self._weights_size), torch.zeros(max(self._turned_size, 8))
-        self._gradients = torch.zeros(1, self._gradient_size)
+        self._gradients = np.zeros((1, self._gradient_size), np.float32)
         self._local = local()  # of each thread that acts its own tiles
         self._memory: list[int] = []  # addresses of the parameters
         self._current: list[Tensor] = []  # the parameters in one piece each
@@ -398,21 +401,21 @@ class Program:
     @torch.no_grad()
     def load(self, moments: Moments | None = None) -> None:
         """Copy the modules' parameters, and the optimizer's moments if they are given."""
-        torch._foreach_copy_(self._parts(self.flat), list[Tensor](self.parameters))
+        torch._foreach_copy_(self._flat_parts, list[Tensor](self.parameters))
         if moments is not None:
-            torch._foreach_copy_(self._parts(self.first), moments.first)
-            torch._foreach_copy_(self._parts(self.second), moments.second)
+            torch._foreach_copy_(self._first_parts, moments.first)
+            torch._foreach_copy_(self._second_parts, moments.second)
         self.fold()
 
     @torch.no_grad()
     def store(self, moments: Moments | None = None) -> None:
         """Copy parameters back to the modules, and moments to the optimizer's."""
-        torch._foreach_copy_(list[Tensor](self.parameters), self._parts(self.flat))
+        torch._foreach_copy_(list[Tensor](self.parameters), self._flat_parts)
         if moments is not None:
-            torch._foreach_copy_(moments.first, self._parts(self.first))
-            torch._foreach_copy_(moments.second, self._parts(self.second))
+            torch._foreach_copy_(moments.first, self._first_parts)
+            torch._foreach_copy_(moments.second, self._second_parts)
 
-    def _parts(self, numbers: Tensor) -> list[Tensor]:
+    def parts_of(self, numbers: Tensor) -> list[Tensor]:
         """The part of each parameter in a flat tensor."""
         parts = numbers[: self.count].split(self._sizes)
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
@@ -531,7 +534,7 @@ class Program:
         def work_on(number: int) -> None:
             run(self._kernels, net, batch, tiles[number], *parts[number], choice, address(values))
 
-        run_parts(work_on, range(len(parts)))
+        run_parts(work_on, len(parts))
         return values
 
     def _refresh(self) -> None:
@@ -579,7 +582,8 @@ class Program:
         threads = max(1, min(torch.get_num_threads(), int(columns.lengths[frames].sum()) // TOKENS_OF_A_THREAD))
         parts = _shares(columns.sizes[frames], threads)
         if len(self._gradients) < len(parts):
-            self._gradients = torch.zeros(len(parts), self._gradient_size)
+            self._gradients = np.zeros((len(parts), self._gradient_size), np.float32)
+        self._gradients.fill(0)  # torch would wake threads of its own, which then spin
         stats = torch.zeros(len(parts), num_stats)
         net, batch = self._net(columns), _minibatch(columns, frames, loss_columns)
         tiles = self._tiles_for(columns, len(parts))
@@ -587,13 +591,12 @@ class Program:
 
         def work_on(number: int) -> None:
             own = self._gradients[number]
-            own.zero_()
             run(
                 self._kernels, loss, address(settings), net, batch, tiles[number], *parts[number], learning, address(own),
                 address(stats[number]),
             )  # fmt: skip
 
-        run_parts(work_on, range(len(parts)))
+        run_parts(work_on, len(parts))
         if learning:
             bind(flat.add_up)(len(parts) - 1, self._gradient_size, address(self._gradients))
             self._to_flat()
@@ -602,13 +605,13 @@ class Program:
     def _to_flat(self) -> None:
         """From the gradients as the kernels add them up to those of the parameters."""
         numbers, own = self.gradient_flat, self._gradients[0]
-        numbers.zero_()
+        numbers.numpy().fill(0)
         bind(flat.unfold)(
             len(self._fold_table), address(self._fold_table), len(self._direct_places), address(self._direct_places),
             address(self.flat), address(own), address(numbers),
         )  # fmt: skip
         for at, sources in zip(self._table_places, self._table_sources, strict=True):
-            numbers.index_add_(0, sources, own[at : at + len(sources)])
+            numbers.index_add_(0, sources, torch.from_numpy(own[at : at + len(sources)]))
 
     def norm(self) -> float:
         """Of the gradient."""

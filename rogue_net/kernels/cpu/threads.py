@@ -1,66 +1,70 @@
-"""Work on parts of a batch at the same time, each in a thread of its own that computes alone."""
+"""Work on parts of a batch at the same time, each in a thread of its own. Threads wait without spinning."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
-import torch
-
-T = TypeVar("T")
-
-_pool: ThreadPoolExecutor | None = None
-_pool_size = 0
+from queue import SimpleQueue
+from threading import Lock, Thread
 
 
-def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
-    """Call `work` with every part: the first in this thread, the others at the same time in others.
+class _Worker(Thread):
+    """Does what it is given, and says what came of it: None or an error."""
 
-    Matrix products inside `work` use one thread each. Nothing in it is recorded for autograd. What a part raises is raised
-    here, when all have ended. A thread of Python's that uses torch for the first time meanwhile finds its number of threads
-    set to 1, as torch hands the latest number on. A forked child starts threads of its own.
+    def __init__(self) -> None:
+        super().__init__(name="kernels", daemon=True)  # it ends with the process
+        self.given: SimpleQueue[tuple[Callable[[int], None], int]] = SimpleQueue()
+        self.done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            work, number = self.given.get()
+            error: BaseException | None = None
+            try:
+                work(number)
+            except BaseException as raised:  # raised where the work was given
+                error = raised
+            del work  # nothing is held while it waits
+            self.done.put(error)
+
+
+_workers: list[_Worker] = []
+_in_use = Lock()
+
+
+def run_parts(work: Callable[[int], None], count: int) -> None:
+    """Call `work` with every number below `count`: 0 in this thread, the others at the same time in others.
+
+    What a part raises is raised here, when all have ended. While another thread of Python's has the workers, all parts are done
+    in this one.
     """
-    if not parts:
+    if count <= 1 or not _in_use.acquire(blocking=False):
+        for number in range(count):
+            work(number)
         return
-    threads = torch.get_num_threads()
-    if threads == 1 and len(parts) == 1:
-        work(parts[0])
-        return
-    torch.set_num_threads(1)
     try:
-        inference = torch.is_inference_mode_enabled()
-        others = [_workers(len(parts) - 1).submit(_unrecorded, work, part, inference) for part in parts[1:]]
+        while len(_workers) < count - 1:
+            _workers.append(_Worker())
+        helping: Sequence[_Worker] = _workers[: count - 1]
+        for number, worker in enumerate(helping, 1):
+            worker.given.put((work, number))
         try:
-            work(parts[0])
+            work(0)
         finally:
-            errors = [future.exception() for future in others]  # waits
+            errors = [worker.done.get() for worker in helping]
     finally:
-        torch.set_num_threads(threads)
+        _in_use.release()
     for error in errors:
         if error is not None:
             raise error
 
 
-def _unrecorded(work: Callable[[T], None], part: T, inference: bool) -> None:
-    # torch's modes belong to a thread too
-    with torch.inference_mode(inference), torch.no_grad():
-        work(part)
-
-
-def _workers(count: int) -> ThreadPoolExecutor:
-    global _pool, _pool_size
-    if _pool is None or _pool_size < count:
-        # torch's number of threads belongs to a thread: a new one computes alone from its start
-        _pool, _pool_size = ThreadPoolExecutor(count, "fused", initializer=torch.set_num_threads, initargs=(1,)), count
-    return _pool
-
-
 def _forget_workers() -> None:
-    """Drop the pool of the parent process: a fork copies the pool, and none of its threads."""
-    global _pool, _pool_size
-    _pool, _pool_size = None, 0
+    """Forget the threads of the parent process: a fork copies none of them."""
+    global _in_use
+    _workers.clear()
+    _in_use = Lock()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
