@@ -155,8 +155,7 @@ class RogueNetConfig:
     others, as in rogue-net, whose weights need it. With a global action the entity, which takes it, is there in any case."""
     pooling: Pooling = "none"
     """What entities of a frame see of each other: through attention (`none`), or the `mean`, the `max` or both (`meanmax`) of a
-    linear map of them all, which costs less than attention in PyTorch, and no less than the fused one in frames of some
-    entities."""
+    linear map of them all, which costs less than attention."""
     embedding_dropout: HalfOpenUnitInterval = 0.0
     """Share of the embedding's features set to 0 while learning."""
     attention_dropout: HalfOpenUnitInterval = 0.0
@@ -168,9 +167,9 @@ class RogueNetConfig:
     translation: TranslationConfig = field(default_factory=TranslationConfig)
     """Positions relative to one entity."""
     backend: Backend = "auto"
-    """How the transformer is computed: readable PyTorch on any device (`reference`), kernels for the CPU or CUDA (`fused`), or
-    kernels where they can and, on CUDA, `scripts/gpu_checks.sh` has passed on this GPU, else PyTorch (`auto`). Both have the
-    same weights and, but for rounding, results."""
+    """How the network is computed: by PyTorch's modules on any device (`reference`), by a compiled program on a CPU or kernels on
+    CUDA (`fused`), or by these where they can and, on CUDA, `scripts/gpu_checks.sh` has passed on this GPU, else by PyTorch
+    (`auto`). Both have the same weights and, but for rounding, results."""
     precision: Precision = "fp32"
     """Numbers in the transformer's matrix products: `fp32`; `bf16` on CUDA, and on CPUs that have instructions for it; or on CUDA
     `tf32`, which while training is that of all matrix products. Logits, losses and everything else stay in fp32."""

@@ -97,11 +97,11 @@ def transform_backward(
         each = block_of(net, tile, number)
         qkv = net.first_block + 4 * number
         project, up, down = qkv + 1, qkv + 2, qkv + 3
-        _outer(kernels, net, each.activated, tile.x, gradient, down, rows)
+        _outer(kernels, net, tile, each.activated, tile.x, gradient, down, rows)
         invoke(kernels.product, BOUND, tile.x, turned(net, down), tile.dhidden, rows, width, 4 * width, 0)
         dup = shifted(gradient, linear(net, up, BIAS))
         invoke(kernels.gelu_backward, BOUND, BOUND, tile.dhidden, each.slope, rows, dup)
-        _outer(kernels, net, each.normalized2, tile.dhidden, gradient, up, rows)
+        _outer(kernels, net, tile, each.normalized2, tile.dhidden, gradient, up, rows)
         invoke(kernels.product, BOUND, tile.dhidden, turned(net, up), dtokens, rows, 4 * width, width, 0)
         dproject = shifted(gradient, linear(net, project, BIAS))
         invoke(
@@ -116,17 +116,17 @@ def transform_backward(
             dproject,
         )
         if net.mixing == ATTENTION:
-            _outer(kernels, net, each.attended, tile.x, gradient, project, rows)
+            _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
             invoke(kernels.product, BOUND, tile.x, turned(net, project), dtokens, rows, width, width, 0)
             invoke(
                 kernels.attend_backward, BOUND, BOUND, net.num_heads, each.qkv, tile.offsets, batch.hides, tile.visible,
                 0, frames, each.attended, each.softmax, dtokens, tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)),
                 tile.attention,
             )  # fmt: skip
-            _outer(kernels, net, each.normalized, tile.dqkv, gradient, qkv, rows)
+            _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
             invoke(kernels.product, BOUND, tile.dqkv, turned(net, qkv), dtokens, rows, 3 * width, width, 0)
         elif net.mixing == RELATIVE:
-            _outer(kernels, net, each.attended, tile.x, gradient, project, rows)
+            _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
             invoke(kernels.product, BOUND, tile.x, turned(net, project), dtokens, rows, width, width, 0)
             found = Gradients(
                 tile.dqkv, shifted(gradient, linear(net, qkv, BIAS)), shifted(gradient, net.key_table),
@@ -137,7 +137,7 @@ def transform_backward(
                 shifted(net.weights, net.key_table), shifted(net.weights, net.value_table), each.more, tile.offsets,
                 batch.hides, tile.visible, 0, frames, each.attended, each.softmax, dtokens, found, tile.relative,
             )  # fmt: skip
-            _outer(kernels, net, each.normalized, tile.dqkv, gradient, qkv, rows)
+            _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
             invoke(kernels.product, BOUND, tile.dqkv, turned(net, qkv), dtokens, rows, 3 * width, width, 0)
             _gate_backward(kernels, net, tile, each, number, rows, gradient)
         else:
@@ -151,11 +151,11 @@ def transform_backward(
 
 
 @inline
-def _outer(kernels, net, x, dy, gradient, layer, rows):  # type: ignore[no-untyped-def]
+def _outer(kernels, net, tile, x, dy, gradient, layer, rows):  # type: ignore[no-untyped-def]
     """Add the gradient of a linear layer's weight."""
     invoke(
         kernels.outer, BOUND, x, dy, shifted(gradient, linear(net, layer, WEIGHT)), rows, linear(net, layer, INPUTS),
-        linear(net, layer, OUTPUTS),
+        linear(net, layer, OUTPUTS), tile.panel,
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _gate_backward(kernels, net, tile, each, number, rows, gradient):  # type: i
     width, layer = net.head_width, net.first_gate + number
     slopes, dbias = shifted(each.more, tile.room * width), shifted(gradient, linear(net, layer, BIAS))
     invoke(kernels.close_gates, BOUND, BOUND, tile.dgate, slopes, rows, dbias)
-    _outer(kernels, net, each.normalized, tile.dgate, gradient, layer, rows)
+    _outer(kernels, net, tile, each.normalized, tile.dgate, gradient, layer, rows)
     invoke(kernels.product, BOUND, tile.dgate, turned(net, layer), tile.tokens, rows, width, net.width, 1)
 
 
@@ -289,7 +289,7 @@ def pool_backward(
         for token in range(tile.offsets[frame], tile.offsets[frame + 1]):
             row = frame * kinds + (kinds == 2 and tile.visible[token] != 0)
             add_row(lanes, dout, row * width, tile.x, token * width, width)
-    _outer(kernels, net, each.more, dout, gradient, prepare + 1, frames * kinds)
+    _outer(kernels, net, tile, each.more, dout, gradient, prepare + 1, frames * kinds)
     invoke(kernels.product, BOUND, dout, turned(net, prepare + 1), dpooled, frames * kinds, width, pooled_width, 0)
     clear(dprepared, 0, rows * width)
     for frame in range(frames):
@@ -297,7 +297,7 @@ def pool_backward(
             at = (frame * kinds + kind) * pooled_width
             _reduce_backward(lanes, net, tile, each, frame, kind, at, dpooled, dprepared)
     add_rows(shifted(gradient, linear(net, prepare, BIAS)), dprepared, 0, rows, width)
-    _outer(kernels, net, each.normalized, dprepared, gradient, prepare, rows)
+    _outer(kernels, net, tile, each.normalized, dprepared, gradient, prepare, rows)
     invoke(kernels.product, BOUND, dprepared, turned(net, prepare), tile.tokens, rows, width, width, 0)
 
 

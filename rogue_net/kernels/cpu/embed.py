@@ -164,6 +164,7 @@ def embed_backward(lanes: Const, kernels: Kernels, net: Net, tile: Tile, gradien
             invoke(
                 kernels.outer, BOUND, _inputs(net, tile, number), shifted(tile.hidden, start * width),
                 shifted(gradient, linear(net, layer, WEIGHT)), end - start, of_type[STRIDE], width,
+                tile.panel,
             )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """A network's parameters as flat numbers: linear layers as the products want them, gradients, and AdamW.
 
-Linear layers are kept as (in, out) and (out, in), padded to multiples of 4 inputs and 8 outputs, with the scale g and shift s of
-a LayerNorm before folded in, W (g n + s) + b = W' n + b' with W' = W diag(g), b' = b + W s; and back
+Linear layers are kept as (in, out) and (out, in), in the panels of `dense`, padded to multiples of 4 inputs and 8 outputs, with
+the scale g and shift s of a LayerNorm before folded in, W (g n + s) + b = W' n + b' with W' = W diag(g), b' = b + W s; and back
 
     dW = dW' diag(g) + db' sᵀ,   db = db',   dg = diag(Wᵀ dW'),   ds = Wᵀ db'
 """
@@ -14,6 +14,7 @@ import numpy as np
 
 from rogue_net.kernels.cpu.calling import floats_at, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Ints, Number, kernel
+from rogue_net.kernels.cpu.dense import DEPTH, LANES, place_of
 from rogue_net.kernels.cpu.simd import fma, load, spread, square_root, store, total
 
 EIGHT = Const(8)
@@ -35,16 +36,18 @@ def fold(count: Count, table: Ints, parameters: Floats, weights: Floats, turned:
             table[at + _TO],
             table[at + _TO_TURNED],
         )
+        depth = inputs + (-inputs) % DEPTH
         for o in range(table[at + _OUTPUTS]):
             constant = parameters[bias + o]
+            first, step = place_of(0, o, depth, padded), min(padded - o + o % LANES, LANES)
             for i in range(inputs):
                 w = parameters[weight + o * inputs + i]
                 if scale >= 0:
                     constant += w * parameters[shift + i]
                     w *= parameters[scale + i]
-                weights[to + i * padded + o] = w
+                weights[to + first + i * step] = w
                 if to_turned >= 0:
-                    turned[to_turned + o * inputs + i] = w
+                    turned[to_turned + place_of(o, i, padded, inputs)] = w
             weights[table[at + _TO_BIAS] + o] = constant
 
 
@@ -83,11 +86,13 @@ def unfold(
     for at in range(0, count * FOLD_COLUMNS, FOLD_COLUMNS):
         weight, bias, scale, shift = table[at + _WEIGHT], table[at + _BIAS], table[at + _SCALE], table[at + _SHIFT]
         inputs, padded, to = table[at + _INPUTS], table[at + _PADDED], table[at + _TO]
+        depth = inputs + (-inputs) % DEPTH
         for o in range(table[at + _OUTPUTS]):
+            first, step = place_of(0, o, depth, padded), min(padded - o + o % LANES, LANES)
             dconstant = gradient[table[at + _TO_BIAS] + o]
             dparameters[bias + o] += dconstant
             for i in range(inputs):
-                dw = gradient[to + i * padded + o]
+                dw = gradient[to + first + i * step]
                 if scale >= 0:
                     w = parameters[weight + o * inputs + i]
                     dparameters[scale + i] += w * dw

@@ -36,7 +36,7 @@ def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, 
     width, padded = net.width, linear(net, layer, OUTPUTS)
     gather(lanes, tile.tokens, places, start, end, tile.rows, width)
     dweight = shifted(gradient, linear(net, layer, WEIGHT))
-    invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, linear(net, layer, INPUTS), padded)
+    invoke(kernels.outer, BOUND, tile.rows, dout, dweight, end - start, linear(net, layer, INPUTS), padded, tile.panel)
     add_rows(shifted(gradient, linear(net, layer, BIAS)), dout, 0, end - start, padded)
     invoke(kernels.product, BOUND, dout, turned(net, layer), tile.rows, end - start, padded, width, 0)
     for number in range(start, end):

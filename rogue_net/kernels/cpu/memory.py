@@ -9,6 +9,7 @@ import numpy as np
 
 from rogue_net.kernels.cpu import attention, relative_attention, tables
 from rogue_net.kernels.cpu.compiling import address
+from rogue_net.kernels.cpu.dense import LANES as LANES_OF_A_PANEL
 from rogue_net.kernels.cpu.dense import ROWS
 from rogue_net.kernels.cpu.relative_terms import Places, Scheme
 from rogue_net.kernels.cpu.scores import rounded
@@ -57,6 +58,7 @@ class TileMemory:
             "x": room * width, "tokens": room * width, "dqkv": room * 3 * width, "dhidden": room * 4 * width,
             "dgate": room * head_width, "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * self._inputs,
             "hidden": (room + ROWS) * width, "normalized": room * width, "inverse_std": room, "log_probs": actors,
+            "panel": 2 * room * LANES_OF_A_PANEL,
             "old_log_probs": actors, "entropies": actors, "divergences": actors, "dlog_probs": actors,
             "dentropies": actors, "ddivergences": actors, "logits": logits + room * 8, "rows": room * max(width, keys),
             "queries": room * keys, "keys": (room + ROWS) * keys, "dkeys": (room + ROWS) * keys, "means": room * width,

@@ -45,7 +45,8 @@ class Kernels(NamedTuple):
     decide_backward: Count
 
 
-#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `turned` as (out, in); padded sizes.
+#: A linear layer: its place in `weights` as (in, out), that of its bias, and its place in `turned` as (out, in), both in
+#: panels (`dense`); padded sizes.
 WEIGHT, BIAS, TURNED, INPUTS, OUTPUTS = range(5)
 LINEAR_COLUMNS = 5
 
@@ -182,6 +183,7 @@ class Tile(NamedTuple):
     ddivergences: Floats
     logits: Floats  # log-probabilities of every action's choices, or means of its numbers
     rows: Floats  # (T, D) tokens of actors or actees
+    panel: Floats  # (2 T, 16) of `dense.outer`
     queries: Floats  # (T, K)
     keys: Floats  # (T + 6, K)
     dkeys: Floats  # likewise
