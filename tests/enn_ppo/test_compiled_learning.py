@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -487,3 +488,9 @@ def test_a_frame_larger_than_a_tile() -> None:
 
     batch = to_batch([frame(count) for count in (1, 300, 0, 2, 140, 0)], world)
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
+
+
+def test_values_that_are_one_expanded_number_are_read_as_such() -> None:
+    model, given = typed_case()
+    same = replace(given, values=torch.tensor(0.5).expand(len(given)))
+    assert_same_gradients(model, same, PPOConfig())

@@ -267,14 +267,11 @@ class CompiledPPO:
     def _columns(self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks) -> NDArray[np.float32]:
         """What the loss reads of a minibatch of one rank."""
         columns = np.empty((5, len(frames)), np.float32)
-        numbers: tuple[Any, ...] = (
-            samples.advantages,
-            samples.values,
-            samples.returns,
-            self.steps.num_actors,
-        )  # all are contiguous
+        # values that are all the same may be one number that is expanded
+        read = [each.contiguous() for each in (samples.advantages, samples.values, samples.returns)]
+        numbers = [*map(address, read), address(self.steps.num_actors)]
         bind(compiled_loss.weigh)(
-            len(frames), address(frames), *map(address, numbers), settings.ratio == "joint", settings.weighting == "actor",
+            len(frames), address(frames), *numbers, settings.ratio == "joint", settings.weighting == "actor",
             settings.normalize_advantages, address(columns),
         )  # fmt: skip
         return columns
