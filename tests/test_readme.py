@@ -22,7 +22,7 @@ def test_the_environment_of_the_readme_is_learned_by_the_program_of_the_readme(t
     environment, program = python_blocks()
     assert len(environment.splitlines()) <= 45
     (tmp_path / "gold.py").write_text(environment)
-    shorter = program.replace("total_timesteps=100_000", "total_timesteps=30_000")
+    shorter = program.replace("total_timesteps=100_000", "total_timesteps=30_000, seed=2")
     assert shorter != program
     learned = "\nfinal = result.metrics['episodic_reward']\nassert final > 2.5, final  # of 3; a random walk finds about 1.5\n"
     path = os.pathsep.join([str(README.parent), os.environ.get("PYTHONPATH", "")])
