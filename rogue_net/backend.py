@@ -1,4 +1,4 @@
-"""What computes a network: the one place that chooses.
+"""Choice of what computes a network.
 
 On CPUs a compiled program acts and learns (`rogue_net.kernels.cpu.program`), and PyTorch's modules are the reference, for
 autograd and for what the program does not have. On CUDA modules compute everything, attention by kernels where they can.
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Choice(NamedTuple):
-    """What computes the blocks."""
+    """Choice of what computes the blocks."""
 
     attention: AttentionBackend
     products: Precision = "fp32"  # what modules multiply matrices in
@@ -47,7 +47,7 @@ VARLEN_FROM = 128
 
 
 def choose(config: RogueNetConfig, tokens: Tensor, frames: Frames | None = None, *, drop: bool) -> Choice:
-    """What the blocks' modules compute with on these tokens.
+    """Choose what the blocks' modules compute with on these tokens.
 
     On CUDA, `auto` takes the Triton kernels only where they have passed their checks (`rogue_net/kernel_checks.py`).
 

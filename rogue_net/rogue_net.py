@@ -17,7 +17,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
-from rogue_net.backend import why_not_compiled
+from rogue_net.backend import say_once, why_not_compiled, why_not_precision
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.crossing import to_host
@@ -224,9 +224,19 @@ class RogueNet(nn.Module):
         return self.translation(self.global_features(batch))
 
     def program(self, batch: ObsBatch) -> Program | None:
-        """What acts on this batch without PyTorch's operations; None: modules do."""
-        weight = self.value_head.project.weight
-        if batch.device.type != "cpu" or batch.padded or why_not_compiled(self.config, weight) is not None:
+        """Return the program that acts on this batch without PyTorch's operations; None: modules act.
+
+        Raises:
+            ValueError: `fused` was asked for, and cannot be.
+        """
+        if batch.device.type != "cpu" or batch.padded:
+            return None
+        reason = why_not_compiled(self.config, self.value_head.project.weight)
+        if reason is not None and self.config.backend == "fused":
+            problem = f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
+            raise ValueError(why_not_precision(self.config, "cpu") or problem)
+        if reason is not None:
+            say_once(reason)
             return None
         if self._program is None or not self._program.is_current():
             from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,17 @@ def test_what_could_be_kept_is_not_compiled_again(said: Callable[[], list[str]])
     bind(again)
     assert sum(again.stats.cache_hits.values()) == 1
     assert said() == []
+
+
+@pytest.mark.parametrize("ending", ["*.nbi", "*.nbc"])
+def test_damaged_files_are_replaced(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.config, "CACHE_DIR", str(tmp_path))
+    bind(kernel(twice))
+    damaged = list(tmp_path.rglob(ending))
+    assert damaged
+    for path in damaged:
+        path.write_bytes(b"\x80damaged")
+    check(twice, 2)
+    again = kernel(twice)
+    bind(again)
+    assert sum(again.stats.cache_hits.values()) == 1

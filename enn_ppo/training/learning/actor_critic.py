@@ -52,6 +52,17 @@ class ActorCritic(nn.Module):
             return result
         return result._replace(values=self.value_net.value(batch, drop=self.training))
 
+    @torch.no_grad()
+    def log_probs(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Log-probs of `actions`, and (B,) values, without gradients; dropout as in `evaluate`."""
+        program = self.policy.program(batch)
+        if program is None:
+            found = self.policy.evaluate(batch, actions)
+            log_probs, values = found.log_probs, found.values
+        else:
+            log_probs, values = program.evaluate(batch, actions)
+        return log_probs, values if self.value_net is None else self.value_net.value(batch)
+
     def value(self, batch: ObsBatch) -> Tensor:
         """(B,) values."""
         return (self.value_net or self.policy).value(batch)

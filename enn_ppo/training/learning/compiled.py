@@ -265,7 +265,7 @@ class CompiledPPO:
         return stats | {name: torch.tensor(norm) for name, norm in named}
 
     def _columns(self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks) -> NDArray[np.float32]:
-        """What the loss reads of a minibatch of one rank."""
+        """Compute the columns that the loss reads, of a minibatch of one rank."""
         columns = np.empty((5, len(frames)), np.float32)
         # values that are all the same may be one number that is expanded
         read = [each.contiguous() for each in (samples.advantages, samples.values, samples.returns)]
@@ -279,7 +279,7 @@ class CompiledPPO:
     def _columns_of_ranks(
         self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks
     ) -> NDArray[np.float32]:
-        """The same of a minibatch of which each rank has a part."""
+        """Compute the same columns of a minibatch that ranks share."""
         num_actors = torch.from_numpy(self.steps.num_actors).index_select(0, frames)
         weighed = weigh(samples.advantages.index_select(0, frames), num_actors, settings, ranks)
         others = [samples.values.index_select(0, frames), samples.returns.index_select(0, frames)]

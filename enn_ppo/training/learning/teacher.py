@@ -17,6 +17,10 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet
+from rogue_net.ragged import Cat, Cuts
+
+#: Frames in which the teacher acts at a time, to bound the memory of what it computes.
+FRAMES_AT_ONCE = 4096
 
 
 class TeacherLoss:
@@ -41,10 +45,14 @@ class TeacherLoss:
         return settings.teacher_kl * kl, {"teacher_kl": kl}
 
     def logits(self, obs: ObsBatch) -> dict[str, RaggedTensor]:
-        """What the teacher would draw from in these frames, see `ActResult.logits`."""
-        logits = self._teacher.act(obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
-        assert logits is not None
-        return logits
+        """Compute what the teacher would draw from in these frames, see `ActResult.logits`; some frames at a time."""
+        sizes = [min(FRAMES_AT_ONCE, len(obs) - first) for first in range(0, len(obs), FRAMES_AT_ONCE)]
+        found = []
+        for part in obs.split(Cuts(sizes, obs.offsets)) if len(sizes) > 1 else [obs]:
+            logits = self._teacher.act(part, greedy=True, logits=True).logits  # greedy: nothing is sampled
+            assert logits is not None
+            found.append(logits)
+        return {name: Cat()([each[name] for each in found]) for name in found[0]}
 
 
 def load_teacher(

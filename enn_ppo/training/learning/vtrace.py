@@ -143,14 +143,14 @@ def recompute_log_probs(model: ActorCritic, rollout: Rollout) -> tuple[Rollout, 
     sizes = [min(FRAMES_AT_ONCE, len(frames) - first) for first in range(0, len(frames), FRAMES_AT_ONCE)]
     was_training = model.training
     model.eval()
-    parts = [model.evaluate(part.obs, part.actions) for part in frames.split(sizes)]
+    parts = [model.log_probs(part.obs, part.actions) for part in frames.split(sizes)]
     model.train(was_training)
     log_probs = {
-        name: RaggedTensor(torch.cat([part.log_probs[name] for part in parts]), before.offsets)
+        name: RaggedTensor(torch.cat([found[name] for found, _ in parts]), before.offsets)
         for name, before in frames.log_probs.items()
     }
     log_ratios = joint_log_ratios(log_probs, frames.log_probs).view(-1, rollout.num_envs)
-    values = torch.cat([part.values for part in parts])
+    values = torch.cat([part for _, part in parts])
     return replace(rollout, frames=replace(frames, log_probs=log_probs, values=values)), log_ratios
 
 

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from rogue_net.kernels.cpu.compiling import Const, signature
+from numba.core.compiler_lock import global_compiler_lock
+
+from rogue_net.kernels.cpu.compiling import Const, KernelCache, signature
 
 Job: TypeAlias = tuple[Any, tuple[Const, ...]]  # a kernel, and the `Const`s that it is compiled for
 
@@ -25,7 +27,10 @@ def compile_all(jobs: Sequence[Job]) -> None:
     if not missing:
         return
     print(f"compiling {len(missing)} kernels of the network: takes some seconds, once", file=sys.stderr, flush=True)
-    child = os.fork() if _can_share(missing) else None
+    child = None
+    if _can_share(missing):
+        with global_compiler_lock:  # a lock that another thread holds would be held in the child for ever
+            child = os.fork()
     if child == 0:
         _compile_and_exit(missing[1::2])
     try:
@@ -42,17 +47,13 @@ def compile_all(jobs: Sequence[Job]) -> None:
 
 def _is_there(compiled: Any, consts: tuple[Const, ...]) -> bool:
     wanted = signature(compiled, *consts)
-    if wanted in compiled.overloads:
-        return True
-    try:
-        overloads = compiled._cache._cache_file._load_index()
-        return compiled._cache._index_key(wanted, compiled.targetctx.codegen()) in overloads
-    except (AttributeError, OSError):  # nothing is kept on disk
-        return False
+    return wanted in compiled.overloads or (
+        isinstance(compiled._cache, KernelCache) and compiled._cache.has(wanted, compiled.targetctx)
+    )
 
 
 def _can_share(missing: Sequence[Job]) -> bool:
-    is_kept = all(hasattr(compiled._cache, "_cache_file") for compiled, _ in missing)
+    is_kept = all(isinstance(compiled._cache, KernelCache) for compiled, _ in missing)
     return len(missing) > 1 and is_kept and hasattr(os, "fork") and (os.cpu_count() or 1) > 1
 
 

@@ -26,7 +26,7 @@ from rogue_net.kernels.cpu.tables import (
     linear,
     turned,
     weight_of,
-)  # fmt: skip
+)
 
 LOWEST = np.float32(np.finfo(np.float32).min)
 

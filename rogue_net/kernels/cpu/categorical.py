@@ -15,7 +15,7 @@ from rogue_net.kernels.cpu.heads import (
     score,
     slope_of,
     slope_to,
-)  # fmt: skip
+)
 from rogue_net.kernels.cpu.rows import gather
 from rogue_net.kernels.cpu.tables import (
     ACTION_COLUMNS,
@@ -36,7 +36,7 @@ from rogue_net.kernels.cpu.tables import (
     bias_of,
     linear,
     weight_of,
-)  # fmt: skip
+)
 
 
 @piece

@@ -34,7 +34,7 @@ from rogue_net.kernels.cpu.tables import (
     STRIDE,
     TYPE_COLUMNS,
     VALUES,
-)  # fmt: skip
+)
 from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor

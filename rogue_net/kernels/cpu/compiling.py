@@ -19,6 +19,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
@@ -56,14 +57,29 @@ def piece(function: Callable[..., Any]) -> Callable[..., Any]:
 def _kept(function: Callable[..., Any], compiled: Any) -> Callable[..., Any]:
     """A kernel that is kept on disk."""
     try:
-        compiled._cache = _Cache(function)  # as `enable_caching` does
+        compiled._cache = KernelCache(function)  # as `enable_caching` does
     except RuntimeError:
         say_not_kept("Numba finds no folder that can be written")
     return compiled  # type: ignore[no-any-return]
 
 
-class _Cache(FunctionCache):
-    """Numba's cache of a kernel, which does without a disk that is full, or a folder that cannot be read or written."""
+class KernelCache(FunctionCache):
+    """Numba's cache of a kernel. It does without a full disk, a folder that cannot be used, and files that are damaged."""
+
+    def has(self, signature: Any, target_context: Any) -> bool:
+        """Whether the kernel is on disk for these types of arguments."""
+        try:
+            return self._index_key(signature, target_context.codegen()) in self._cache_file._load_index()
+        except OSError:  # said when it is loaded
+            return False
+        except Exception:
+            return self._drop()
+
+    def _drop(self) -> bool:
+        """Forget files that cannot be read as what they should be; they were damaged, or written by other versions."""
+        with suppress(OSError):
+            self.flush()
+        return False
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _DIGEST)
@@ -73,6 +89,9 @@ class _Cache(FunctionCache):
             return super().load_overload(sig, target_context)
         except OSError as error:
             say_not_kept(error.strerror or str(error))
+            return None
+        except Exception:
+            self._drop()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

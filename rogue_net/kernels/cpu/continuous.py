@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rogue_net.gaussian import Bounds
+from rogue_net.heads import LOG_STD_LIMIT
 from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
 from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
@@ -34,7 +35,7 @@ from rogue_net.kernels.cpu.tables import (
     bias_of,
     linear,
     weight_of,
-)  # fmt: skip
+)
 from rogue_net.noise import BELOW_ONE
 
 #: Rows of the table of bounds, (11, n); behind it the nodes and weights of the quadrature.
@@ -43,7 +44,7 @@ _ROWS = 11
 _NAMES = ("both", "one", "low", "high", "center", "radius", "limit", "log_radius", "edge", "sign", "step")
 NODES = 45
 
-LOG_STD_LIMIT = np.float32(20)
+LIMIT_OF_LOG_STD = np.float32(LOG_STD_LIMIT)
 LOG_SQRT_2PI = np.float32(0.5 * math.log(2 * math.pi))
 LOG_2 = np.float32(math.log(2))
 ZERO, ONE_, TWO = np.float32(0), np.float32(1), np.float32(2)
@@ -84,7 +85,7 @@ def decide(
         for k in range(size):
             at = (actor - start) * padded + k
             means[at] += bias[k]
-            mean, log_std = means[at], _clamp(log_stds[k], -LOG_STD_LIMIT, LOG_STD_LIMIT)
+            mean, log_std = means[at], _clamp(log_stds[k], -LIMIT_OF_LOG_STD, LIMIT_OF_LOG_STD)
             std = np.float32(math.exp(log_std))
             if choice.mode != GIVEN:
                 u = mean + std * _normal(key, k) if choice.mode == SAMPLED else mean
@@ -129,7 +130,7 @@ def decide_backward(
         )
         for k in range(size):
             at = (actor - start) * padded + k
-            mean, log_std = means[at], _clamp(log_stds[k], -LOG_STD_LIMIT, LOG_STD_LIMIT)
+            mean, log_std = means[at], _clamp(log_stds[k], -LIMIT_OF_LOG_STD, LIMIT_OF_LOG_STD)
             std = np.float32(math.exp(log_std))
             u, _ = _unbound(bounds, size, k, made[source * size + k])
             z = (u - mean) / std
@@ -142,7 +143,7 @@ def decide_backward(
                 dmean += ddivergence * (mean - of_target[0]) / (std * std)
                 dlog_std += ddivergence * (ONE_ - spread / (std * std))
             means[at] = dmean
-            if log_stds[k] >= -LOG_STD_LIMIT and log_stds[k] <= LOG_STD_LIMIT:
+            if log_stds[k] >= -LIMIT_OF_LOG_STD and log_stds[k] <= LIMIT_OF_LOG_STD:
                 gradient[action[DOWN] + k] += dlog_std
         for k in range(size, padded):
             means[(actor - start) * padded + k] = ZERO

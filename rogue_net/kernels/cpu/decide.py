@@ -26,7 +26,7 @@ from rogue_net.kernels.cpu.tables import (
     Minibatch,
     Net,
     Tile,
-)  # fmt: skip
+)
 
 
 @piece

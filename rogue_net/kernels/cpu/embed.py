@@ -41,7 +41,7 @@ from rogue_net.kernels.cpu.tables import (
     bias_of,
     linear,
     weight_of,
-)  # fmt: skip
+)
 
 
 @piece

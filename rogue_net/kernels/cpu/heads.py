@@ -21,7 +21,7 @@ from rogue_net.kernels.cpu.tables import (
     WEIGHT,
     linear,
     turned,
-)  # fmt: skip
+)
 from rogue_net.noise import FIRST, GOLDEN, SECOND
 
 TINY = np.float32(np.finfo(np.float32).tiny)

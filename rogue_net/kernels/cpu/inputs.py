@@ -27,7 +27,7 @@ from rogue_net.kernels.cpu.tables import (
     TYPE_COLUMNS,
     VALUES,
     VECTOR,
-)  # fmt: skip
+)
 from rogue_net.normalization import RunningNorm
 
 LIMIT = np.float32(RunningNorm.LIMIT)

@@ -66,7 +66,7 @@ TOKENS_OF_A_THREAD = 256  # that are worth another thread
 
 
 def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
-    """What `tables.Kernels` has for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
+    """Kernels for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
     lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
     token, hidden = elementwise.Shape.of(width), elementwise.Shape.of(4 * width)
     head, gate = attention.Shape.of(head_width), elementwise.Shape.of(head_width)
@@ -97,12 +97,12 @@ def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
 
 
 def kernels_of_action(kind: Any, width: int) -> list[Job]:
-    """The kernels of a kind of action, a module of this folder: `decide` and `decide_backward`."""
+    """Kernels of a kind of action, which is a module of this folder: `decide` and `decide_backward`."""
     lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
     return [(kind.decide, lanes), (kind.decide_backward, lanes)]
 
 
-#: What a program calls itself.
+#: Kernels that a program calls from Python.
 _CALLED: list[Job] = [
     (each, ())
     for each in (
@@ -603,7 +603,7 @@ class Program:
         return stats.sum(dim=0)
 
     def _to_flat(self) -> None:
-        """From the gradients as the kernels add them up to those of the parameters."""
+        """Turn the gradients of folded weights into those of the parameters."""
         numbers, own = self.gradient_flat, self._gradients[0]
         numbers.numpy().fill(0)
         bind(flat.unfold)(
@@ -614,7 +614,7 @@ class Program:
             numbers.index_add_(0, sources, torch.from_numpy(own[at : at + len(sources)]))
 
     def norm(self) -> float:
-        """Of the gradient."""
+        """Norm of the gradient."""
         result = np.zeros(1, np.float32)
         bind(flat.squares)(len(self.gradient_flat), address(self.gradient_flat), address(result))
         return math.sqrt(float(result[0]))

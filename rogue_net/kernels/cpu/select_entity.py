@@ -19,7 +19,7 @@ from rogue_net.kernels.cpu.heads import (
     score,
     slope_of,
     slope_to,
-)  # fmt: skip
+)
 from rogue_net.kernels.cpu.rows import add_bias, clear, gather
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
 from rogue_net.kernels.cpu.tables import (
@@ -48,7 +48,7 @@ from rogue_net.kernels.cpu.tables import (
     bias_of,
     linear,
     weight_of,
-)  # fmt: skip
+)
 
 
 @piece

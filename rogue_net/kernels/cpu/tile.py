@@ -20,7 +20,7 @@ from rogue_net.kernels.cpu.tables import (
     Minibatch,
     Net,
     Tile,
-)  # fmt: skip
+)
 
 
 @inline
