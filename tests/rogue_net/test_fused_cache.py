@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from numba.core import caching
 
 from rogue_net.kernels.cpu import compiling
+from rogue_net.kernels.cpu.ahead import interrupts_between_kernels
 from rogue_net.kernels.cpu.compiling import Count, Floats, address, bind, kernel
 
 ADVICE = (
@@ -107,3 +109,16 @@ def test_damaged_files_are_replaced(ending: str, tmp_path: Path, monkeypatch: py
     again = kernel(twice)
     bind(again)
     assert sum(again.stats.cache_hits.values()) == 1
+
+
+def test_ctrl_c_takes_effect_between_kernels() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), interrupts_between_kernels() as check:
+        check()
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the kernel is compiled")
+        check()
+        reached.append("the next one")
+    assert reached == ["the kernel is compiled"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeAlias
 
 from numba.core.compiler_lock import global_compiler_lock
@@ -33,16 +36,37 @@ def compile_all(jobs: Sequence[Job]) -> None:
             child = os.fork()
     if child == 0:
         _compile_and_exit(missing[1::2])
+    with interrupts_between_kernels() as check:
+        try:
+            _compile(missing[::2] if child else missing, check)
+        except BaseException:
+            if child:
+                os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            if child:
+                os.waitpid(child, 0)
+        _compile(missing, check)  # loads what the child has compiled, or compiles what it could not
+
+
+@contextmanager
+def interrupts_between_kernels() -> Iterator[Callable[[], None]]:
+    """Hold Ctrl-C back until the yielded function is called: what is raised while LLVM compiles may be lost."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield lambda: None
+        return
+    pressed: list[tuple[int, FrameType | None]] = []
+
+    def check() -> None:
+        if pressed and callable(before):
+            before(*pressed.pop())
+
+    before = signal.signal(signal.SIGINT, lambda *how: pressed.append(how))
     try:
-        _compile(missing[::2] if child else missing)
-    except BaseException:
-        if child:
-            os.kill(child, signal.SIGKILL)
-        raise
+        yield check
+        check()
     finally:
-        if child:
-            os.waitpid(child, 0)
-    _compile(missing)  # loads what the child has compiled, or compiles what it could not
+        signal.signal(signal.SIGINT, before)
 
 
 def _is_there(compiled: Any, consts: tuple[Const, ...]) -> bool:
@@ -57,14 +81,16 @@ def _can_share(missing: Sequence[Job]) -> bool:
     return len(missing) > 1 and is_kept and hasattr(os, "fork") and (os.cpu_count() or 1) > 1
 
 
-def _compile(jobs: Sequence[Job]) -> None:
+def _compile(jobs: Sequence[Job], check: Callable[[], None] = lambda: None) -> None:
     for compiled, consts in jobs:
+        check()
         compiled.compile(signature(compiled, *consts))
 
 
 def _compile_and_exit(jobs: Sequence[Job]) -> None:
     """In a forked child, which must not do anything that the parent will do at its end."""
     try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         _compile(jobs)
     finally:
         os._exit(0)
