@@ -32,6 +32,8 @@ from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -173,7 +175,7 @@ def _steps(block: EnvBlock, steps: int, clock: Clock, counts: defaultdict[str, i
 
 
 class Replayed:
-    """A pool that shows recorded observations, whatever it is asked to do."""
+    """A pool that shows recorded observations, whatever it is asked to do, and each time as if nobody had read it before."""
 
     def __init__(self, seen: Sequence[VecObs]) -> None:
         self._seen, self._step = seen, 0
@@ -186,7 +188,9 @@ class Replayed:
 
     def act(self, actions: object) -> VecObs:
         self._step += 1
-        return self._seen[self._step % len(self._seen)]
+        obs = self._seen[self._step % len(self._seen)]
+        # compiled pools make reports when they are asked for them, and keep them
+        return replace(obs, end_of_episode_info=copy(obs.end_of_episode_info))
 
 
 class Net:

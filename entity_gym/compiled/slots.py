@@ -593,21 +593,23 @@ class _EpisodeInfo(Mapping[int, Mapping[str, Any]]):
         return _EpisodeInfo(self._columns, self._all, ids)
 
     @functools.cached_property
-    def _rows(self) -> dict[int, int]:
-        row_of = {env_id: row for row, env_id in enumerate(self._all.tolist())}
-        return {env_id: row_of[env_id] for env_id in self._ids.tolist()}
-
-    @functools.cached_property
-    def _lists(self) -> dict[str, list[Any]]:
-        return {name: column.tolist() for name, column in self._columns.items()}
+    def _reports(self) -> dict[int, dict[str, Any]]:
+        of_rows: list[dict[str, Any]] = [{} for _ in range(len(self._all))]
+        for name, column in self._columns.items():
+            for report, value in zip(of_rows, column.tolist(), strict=True):
+                if value == value:  # NaN, which does not equal itself: nothing to report
+                    report[name] = value
+        reports = dict(zip(self._all.tolist(), of_rows, strict=True))
+        return reports if self._ids is self._all else {env_id: reports[env_id] for env_id in self._ids.tolist()}
 
     def __getitem__(self, env_id: int) -> Mapping[str, Any]:
-        row = self._rows[env_id]
-        # NaN, which does not equal itself: nothing to report
-        return {name: value for name, column in self._lists.items() if (value := column[row]) == value}
+        return self._reports[env_id]
+
+    def get(self, env_id: int, default: Any = None) -> Any:
+        return self._reports.get(env_id, default)  # a third of the time of `Mapping.get`
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
+        return iter(self._reports)
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,7 @@ from entity_gym.pools.workers import check_affinity, check_num_threads, numbers_
 from entity_gym.spaces import ObsSpace
 
 
-@dataclass(frozen=True)
-class Episode:
+class Episode(NamedTuple):
     """A finished episode.
 
     Attributes:
@@ -34,7 +32,7 @@ class Episode:
     reward: float
     length: int
     truncated: bool
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = {}
 
 
 class RunningEpisodes:
@@ -75,23 +73,22 @@ class EpisodeTracker(RunningEpisodes):
 
     def step(self, obs: VecObs) -> list[Episode]:
         """Take in what `act` returned; returns the episodes that ended with it."""
-        if len(obs.env_id) == len(self._all) and np.array_equal(obs.env_id, self._all):
+        if len(obs.env_id) == len(self._all) and (obs.env_id == self._all).all():
             self.rewards += obs.reward  # a step of all environments, the usual one: indexing takes many times as long
             self.lengths += 1
         else:
             self.rewards[obs.env_id] += obs.reward
             self.lengths[obs.env_id] += 1
-        frames = np.flatnonzero(obs.done)
+        (frames,) = obs.done.nonzero()
         if len(frames) == 0:
             return []
         envs = obs.env_id[frames]
-        columns = (envs, self.rewards[envs], self.lengths[envs], obs.truncated[frames])
+        rewards, lengths, truncated = self.rewards[envs], self.lengths[envs], obs.truncated[frames]
         self.rewards[envs], self.lengths[envs] = 0.0, 0
-        infos, first = obs.end_of_episode_info, self.first_env
-        return [
-            Episode(first + env, reward, length, truncated, infos.get(env, {}))
-            for env, reward, length, truncated in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+        told = obs.end_of_episode_info
+        infos = [told.get(env, {}) for env in envs.tolist()]
+        columns = (envs + self.first_env, rewards, lengths, truncated)
+        return list(map(Episode._make, zip(*(column.tolist() for column in columns), infos, strict=True)))
 
 
 class Running(NamedTuple):

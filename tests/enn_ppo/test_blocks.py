@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -58,7 +57,7 @@ def parts(rollout: Rollout, envs: Sequence[int]) -> dict[str, Any]:
            ("values", "rewards", "terminated", "truncated", "final_values")},
         "last_values": rollout.last_values[list(envs)],
         "step": rollout.by_step("step")[:, list(envs)],
-        "episodes": [dataclasses.astuple(each)[1:] for each in rollout.stats.episodes
+        "episodes": [each[1:] for each in rollout.stats.episodes
                      if each.env_id in rollout.by_step("env_id")[0, list(envs)]],
     }  # fmt: skip
 

@@ -9,6 +9,8 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.pool import ListEnv
 from entity_gym.spaces import ObsSpace
+from tests.entity_gym.compiled.comparing import play_pool
+from tests.entity_gym.compiled.worlds import Everything
 from tests.worlds import Script, Zoo, making, play
 
 
@@ -88,3 +90,15 @@ def test_a_restored_tracker_goes_on_where_it_was() -> None:
     other = EpisodeTracker(1)
     other.load_state(state)  # the saved state is not what the first one counted on in
     assert other.step(step(Observation(done=True))) == [Episode(0, 1.0, 2, False)]
+
+
+def test_episodes_of_a_compiled_pool_are_numbered_from_its_first_environment_and_come_with_their_reports() -> None:
+    tracker, ended = EpisodeTracker(6, first_env=100), []
+    for obs in play_pool(Everything, steps=80):
+        episodes = tracker.step(obs)
+        assert [episode.env_id - 100 for episode in episodes] == np.flatnonzero(obs.done).tolist()
+        assert [episode.info for episode in episodes] == list(obs.end_of_episode_info.values())
+        running = np.flatnonzero(~obs.done)
+        assert all(obs.end_of_episode_info.get(env, "none") == "none" for env in running.tolist())
+        ended += episodes
+    assert len(ended) > 10 and {type(value) for episode in ended for value in episode[:4]} == {int, float, bool}
