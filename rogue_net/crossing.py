@@ -6,7 +6,7 @@ memory and nobody waits for it; torch keeps such memory, and gives it out again 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import accumulate
 from operator import mul
@@ -20,43 +20,54 @@ from torch import Tensor
 _ALIGNMENT = 16  # bytes, at which every tensor begins: enough for any element, and for loads of several
 
 
+class Cut(NamedTuple):
+    """Where a tensor lies in a buffer."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    first: int  # its first element, counted in elements from the beginning of the buffer
+
+    def begin(self, rows: int) -> Cut:
+        """The first rows of it."""
+        return Cut(self.dtype, (rows, *self.shape[1:]), self.strides, self.first)
+
+
+def cut(memory: Tensor, cuts: Collection[Cut]) -> list[Tensor]:
+    """The tensors that lie in a uint8 buffer, whose memory they share."""
+    typed = {dtype: memory.view(dtype) for dtype in {each.dtype for each in cuts}}
+    begins = {dtype: each.storage_offset() for dtype, each in typed.items()}
+    # slicing and shaping would be two operations for each tensor, and these are most of the host's work for an observation
+    return [typed[dtype].as_strided(shape, strides, begins[dtype] + first) for dtype, shape, strides, first in cuts]
+
+
 class Packing:
-    """Arrays of the host that cross to a device as one buffer: those of one type end to end, the largest elements first.
+    """Arrays of the host that cross to a device as one buffer.
 
     Args:
         arrays: contiguous.
-        fills: of each array, the numbers that follow it in the buffer, of its type and one-dimensional; None: none.
 
     Attributes:
+        cuts: where each array lies in the buffer.
         num_bytes: size of the buffer.
     """
 
-    def __init__(self, arrays: Sequence[NDArray[Any]], fills: Sequence[NDArray[Any]] | None = None) -> None:
-        self._groups: list[_Group] = []
-        self._places: list[tuple[int, _Place]] = [(0, _NOWHERE)] * len(arrays)
-        members: dict[np.dtype[Any], list[int]] = {}
-        for i, array in enumerate(arrays):
-            members.setdefault(array.dtype, []).append(i)
+    def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
+        self._arrays = arrays
+        self.cuts: list[Cut] = []
         begin = 0
-        for number, dtype in enumerate(sorted(members, key=_negative_size)):
-            step = _ALIGNMENT // dtype.itemsize
-            parts: list[NDArray[Any]] = []
-            end = 0
-            for i in members[dtype]:
-                array = arrays[i]
-                self._places[i] = number, (array.shape, _strides(array), end)
-                parts.append(array.reshape(-1))
-                end += array.size
-                if fills is not None and len(fills[i]):
-                    parts.append(fills[i])
-                    end += len(fills[i])
-                if missing := -end % step:
-                    parts.append(_zeros(dtype, missing))
-                    end += missing
-            size = end * dtype.itemsize
-            self._groups.append(_Group(dtype, parts, begin, begin + size))
-            begin += size
+        for array in arrays:
+            dtype, shape = array.dtype, array.shape
+            self.cuts.append(Cut(_tensor_type(dtype), shape, _strides(shape), begin // dtype.itemsize))
+            begin += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
         self.num_bytes = begin
+
+    def write(self, host: Tensor) -> None:
+        """Copy the arrays to the buffer `host`, uint8 of the host."""
+        memory = host.numpy()
+        for array, (_, shape, _, first) in zip(self._arrays, self.cuts, strict=True):
+            dtype = array.dtype
+            copy_array(np.ndarray(shape, dtype, memory, first * dtype.itemsize), array)
 
     def to_device(self, device: torch.device, into: Tensor | None = None) -> Tensor:
         """Copy the arrays to a device in one go, without waiting for it.
@@ -69,40 +80,41 @@ class Packing:
             (num_bytes,) uint8 on the device: the buffer.
         """
         host = _staging(self.num_bytes, device)
-        flat = host.numpy()
-        for group in self._groups:
-            _concatenate(group.parts, flat[group.begin : group.end].view(group.dtype))
+        self.write(host)
         memory = torch.empty(self.num_bytes, dtype=torch.uint8, device=device) if into is None else into
         memory = memory if len(memory) == self.num_bytes else memory[: self.num_bytes]
         _enqueue(memory, host)
         return memory
 
     def views(self, memory: Tensor) -> list[Tensor]:
-        """Of each array, without its fill, a tensor that shares the buffer's memory."""
-        groups = []
-        for dtype, _, begin, end in self._groups:
-            numbers = memory[begin:end].view(_tensor_type(dtype))
-            groups.append((numbers, numbers.storage_offset()))
-        # slicing and shaping would be two operations for each array, and these are most of the host's work for an observation
-        found = []
-        for number, (shape, strides, begin) in self._places:
-            numbers, first = groups[number]
-            found.append(numbers.as_strided(shape, strides, first + begin))
-        return found
+        """Of each array a tensor that shares the buffer's memory."""
+        return cut(memory if len(memory) == self.num_bytes else memory[: self.num_bytes], self.cuts)
 
 
-#: Shape, strides and first element of an array among those of its type.
-_Place = tuple[tuple[int, ...], tuple[int, ...], int]
-_NOWHERE: _Place = ((), (), 0)
+class HostBuffer:
+    """(size,) uint8 of the host that is copied to a device again and again; pinned, if that is a GPU.
 
+    Attributes:
+        memory: to write to after `wait`.
+    """
 
-class _Group(NamedTuple):
-    """The arrays of one type in a `Packing`."""
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.memory = _staging(size, device)
+        self._device = device
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    dtype: np.dtype[Any]
-    parts: list[NDArray[Any]]  # what lies end to end
-    begin: int  # bytes, in the buffer
-    end: int
+    def wait(self) -> None:
+        """Wait until the last copy has been made."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def to_device(self) -> Tensor:
+        """Copy it to new memory of the device, without waiting for it."""
+        there = torch.empty(len(self.memory), dtype=torch.uint8, device=self._device)
+        _enqueue(there, self.memory)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self._device))
+        return there
 
 
 def to_device(tensors: Sequence[Tensor], device: torch.device, into: Tensor | None = None) -> list[Tensor]:
@@ -145,35 +157,56 @@ def views(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return Packing([tensor.numpy() for tensor in like]).views(memory)
 
 
-def to_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
+class Joined(NamedTuple):
+    """Tensors of one device in one buffer."""
+
+    memory: Tensor  # uint8
+    cuts: list[Cut]  # where each tensor lies in it
+
+
+def join(tensors: Sequence[Tensor]) -> Joined:
+    """Copy tensors of one device, at least one, into one buffer."""
+    sizes = [tensor.element_size() for tensor in tensors]
+    cuts: dict[int, Cut] = {}
+    parts: list[Tensor] = []
+    begin = 0
+    for i in sorted(range(len(tensors)), key=sizes.__getitem__, reverse=True):  # then all are aligned
+        tensor = tensors[i]
+        shape = tuple(tensor.shape)
+        cuts[i] = Cut(tensor.dtype, shape, _strides(shape), begin // sizes[i])
+        parts.append((tensor if len(shape) == 1 else tensor.reshape(-1)).view(torch.uint8))
+        begin += tensor.nbytes
+    if missing := -begin % _ALIGNMENT:  # only whole elements can be looked at as another type
+        parts.append(torch.empty(missing, dtype=torch.uint8, device=tensors[0].device))
+    return Joined(torch.cat(parts), [cuts[i] for i in range(len(tensors))])
+
+
+def to_host(tensors: Sequence[Tensor], joined: Joined | None = None) -> list[NDArray[Any]]:
     """The numbers of tensors of one device, copied in one go. Synchronises with the device, if that is another.
 
     On the CPU arrays share the tensors' memory.
+
+    Args:
+        tensors: at least one.
+        joined: the same tensors, where they lie in one buffer already.
     """
-    if all(is_host(tensor.device) for tensor in tensors):
+    if is_host(tensors[0].device):
         return [tensor.numpy() for tensor in tensors]
-    return in_one_copy(tensors)
+    return in_one_copy(join(tensors) if joined is None else joined)
 
 
-def in_one_copy(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """The numbers of tensors of one device, at least one, in new memory of the host."""
-    # the largest elements first: then all are aligned
-    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
-    flat = torch.cat([tensors[i].reshape(-1).view(torch.uint8) for i in order])
-    host = _staging(len(flat), flat.device)
-    _fetch(host, flat)
-    memory = host.numpy()
-    arrays: list[NDArray[Any]] = [memory] * len(tensors)
-    begin = 0
-    for i in order:
-        tensor = tensors[i]
-        end = begin + tensor.nbytes
-        arrays[i] = memory[begin:end].view(_array_type(tensor.dtype)).reshape(tensor.shape)
-        begin = end
+def in_one_copy(joined: Joined) -> list[NDArray[Any]]:
+    """The numbers of joined tensors, in new memory of the host."""
+    host = _staging(len(joined.memory), joined.memory.device)
+    _fetch(host, joined.memory)
+    memory, arrays = host.numpy(), []
+    for dtype, shape, _, first in joined.cuts:
+        array_type = _array_type(dtype)
+        arrays.append(np.ndarray(shape, array_type, memory, first * array_type.itemsize))
     return arrays
 
 
-# --- The four steps that touch memory of two places, which `scripts/bench_host.py` counts
+# --- The steps that touch memory of two places, which `scripts/bench_host.py` counts
 
 
 def _staging(size: int, device: torch.device) -> Tensor:
@@ -181,8 +214,14 @@ def _staging(size: int, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
-def _concatenate(parts: Sequence[NDArray[Any]], out: NDArray[Any]) -> None:
-    np.concatenate(parts, out=out)
+def copy_array(out: NDArray[Any], array: NDArray[Any]) -> None:
+    """Copy an array of the host."""
+    np.copyto(out, array)
+
+
+def copy_there(into: Tensor, source: Tensor) -> None:
+    """Enqueue a copy on the device."""
+    into.copy_(source)
 
 
 def _enqueue(there: Tensor, host: Tensor) -> None:
@@ -196,23 +235,13 @@ def _fetch(host: Tensor, there: Tensor) -> None:
         torch.cuda.current_stream(there.device).synchronize()
 
 
-def _strides(array: NDArray[Any]) -> tuple[int, ...]:
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Of a contiguous array, in elements."""
-    shape = array.shape
     if len(shape) == 1:
         return (1,)
     if len(shape) == 2:
         return (shape[1], 1)
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
-
-
-def _negative_size(dtype: np.dtype[Any]) -> int:
-    return -dtype.itemsize
-
-
-@cache
-def _zeros(dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-    return np.zeros(count, dtype)
 
 
 @cache

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from entity_gym.batch.vec_obs import VecAction
+from rogue_net.crossing import to_host
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.rogue_net import ActResult
 
@@ -32,25 +33,23 @@ def check_finite(net: object, batch: ObsBatch, result: ActResult) -> None:
     Raises:
         NotFinite: a value is NaN or infinite, or a log-prob is NaN.
     """
-    _check(net, batch, result, float(_sum(result)))
+    _check(net, batch, result, to_host([result.values, *result.log_probs.values()]))
 
 
 def fetch_actions(
     net: object, batch: ObsBatch, result: ActResult, offsets: Mapping[str, NDArray[np.int64]] | None = None
 ) -> dict[str, VecAction]:
     """`ActResult.to_buffers` and `check_finite` in one copy from the device, with which it synchronises. See both."""
-    buffers, (total,) = result.fetch(offsets, [_sum(result)])
-    _check(net, batch, result, float(total))
+    buffers, numbers = result.fetch(offsets)
+    _check(net, batch, result, numbers)
     return buffers
 
 
-def _sum(result: ActResult) -> Tensor:
-    """() sum of all values and log-probs."""
-    return torch.cat([result.values, *result.log_probs.values()]).sum()
-
-
-def _check(net: object, batch: ObsBatch, result: ActResult, total: float) -> None:
-    if math.isfinite(total):
+def _check(net: object, batch: ObsBatch, result: ActResult, numbers: list[NDArray[np.float32]]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        # finite only if all numbers are, and in a third of the time that it takes to look at each
+        squares = sum(float(each.dot(each)) for each in numbers)
+    if math.isfinite(squares):
         return
     log_probs = torch.cat([result.values[:0], *result.log_probs.values()])
     if not result.values.isfinite().all() or log_probs.isnan().any():

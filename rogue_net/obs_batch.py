@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
-from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from rogue_net import crossing
-from rogue_net.crossing import Packing, is_on, to_device
+from rogue_net.crossing import Cut, Packing, cut, is_on, to_device
 from rogue_net.layout import Layout
 from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
 from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
@@ -56,15 +56,28 @@ class ObsBatch:
         """
         device = torch.device(device)
         if not crossing.is_host(device):
-            arrays, places = _arrays_of(obs)
+            arrays = _arrays_of(obs)
             packing = Packing(arrays)
-            return _batch_of(obs, _Views(places, packing.views(packing.to_device(device))))
+            places = dict(zip(map(id, arrays), packing.cuts, strict=True))
+            return ObsBatch.lying_in(packing.to_device(device), obs, places)
         return ObsBatch.sharing(obs)
 
     @staticmethod
     def sharing(obs: VecObs) -> ObsBatch:
         """A step of N environments on the CPU, whose memory it shares."""
-        return _batch_of(obs, _Wrapper())
+        return _batch_of(obs, _Sharing())
+
+    @staticmethod
+    def lying_in(memory: Tensor, obs: VecObs, places: Mapping[int, Cut]) -> ObsBatch:
+        """A step of N environments whose arrays have been copied to a buffer, which the batch shares.
+
+        Args:
+            memory: uint8, the buffer.
+            obs: the step.
+            places: where its arrays lie in the buffer, by their ids.
+        """
+        found = dict(zip(places, cut(memory, places.values()), strict=True))
+        return _batch_of(obs, lambda array: found[id(array)])
 
     @staticmethod
     def cat(batches: Sequence[ObsBatch], cat: Cat | None = None) -> ObsBatch:
@@ -213,61 +226,69 @@ class ObsBatch:
         return flags
 
 
-def _num_pairs(actors: NDArray[np.int64], actees: NDArray[np.int64]) -> int:
-    return int(np.dot(actors[1:] - actors[:-1], actees[1:] - actees[:-1]))
+def pairs_in_step(mask: VecActionMask) -> int:
+    """Pairs of actors and actees in all frames of a step."""
+    assert mask.actees is not None
+    if mask.mask is not None:
+        return len(mask.mask.values)
+    if not len(mask.actors.values) or not len(mask.actees.values):
+        return 0
+    return int(np.dot(mask.actors.size1(), mask.actees.size1()))
 
 
-def _batch_of(obs: VecObs, move: Callable[[Buffer], RaggedTensor]) -> ObsBatch:
-    """The frames of a step, with what `move` makes of every ragged buffer."""
+def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBatch:
+    """The frames of a step, with a tensor in the place of every array."""
+
+    def ragged(buffer: Buffer) -> RaggedTensor:
+        return RaggedTensor(tensor_of(buffer.values), tensor_of(buffer.offsets))
+
     masks: dict[str, ActionMask] = {}
     for name, mask in obs.action_masks.items():
         if mask.actees is None:
-            masks[name] = CategoricalMask(move(mask.actors), None if mask.mask is None else move(mask.mask).values)
-        else:
-            pairs = None if mask.mask is None else move(mask.mask)
-            num_pairs = (
-                _num_pairs(mask.actors.offsets, mask.actees.offsets) if mask.mask is None else len(mask.mask.values)
+            masks[name] = CategoricalMask(
+                ragged(mask.actors), None if mask.mask is None else tensor_of(mask.mask.values)
             )
-            masks[name] = SelectEntityMask(move(mask.actors), move(mask.actees), pairs, num_pairs)
+        else:
+            pairs = None if mask.mask is None else ragged(mask.mask)
+            masks[name] = SelectEntityMask(ragged(mask.actors), ragged(mask.actees), pairs, pairs_in_step(mask))
     return ObsBatch(
         num_frames=len(obs),
-        features={name: move(buffer) for name, buffer in obs.features.items()},
+        features={name: ragged(buffer) for name, buffer in obs.features.items()},
         action_masks=masks,
-        visible={name: move(buffer) for name, buffer in obs.visible.items()},
+        visible={name: ragged(buffer) for name, buffer in obs.visible.items()},
     )
 
 
-class _Wrapper:
-    """Ragged buffers as tensors that share their memory; offsets that several buffers share stay shared."""
+def _arrays_of(obs: VecObs) -> list[NDArray[Any]]:
+    """The arrays that `_batch_of` asks for, each once."""
+    arrays: dict[int, NDArray[Any]] = {}
+
+    def add(*found: NDArray[Any]) -> None:
+        for array in found:
+            arrays[id(array)] = array
+
+    buffers: list[Buffer] = [*obs.features.values(), *obs.visible.values()]
+    for buffer in buffers:
+        add(buffer.values, buffer.offsets)
+    for mask in obs.action_masks.values():
+        add(mask.actors.values, mask.actors.offsets)
+        if mask.actees is not None:
+            add(mask.actees.values, mask.actees.offsets)
+        if mask.mask is not None:
+            add(mask.mask.values, mask.mask.offsets)
+    return list(arrays.values())
+
+
+class _Sharing:
+    """Arrays as tensors that share their memory; arrays that are there several times are so as tensors."""
 
     def __init__(self) -> None:
-        self.offsets: dict[int, Tensor] = {}
+        self._found: dict[int, Tensor] = {}
 
-    def __call__(self, buffer: Buffer) -> RaggedTensor:
-        offsets = buffer.offsets
-        if id(offsets) not in self.offsets:
-            self.offsets[id(offsets)] = torch.from_numpy(offsets)
-        return RaggedTensor(torch.from_numpy(buffer.values), self.offsets[id(offsets)])
-
-
-def _arrays_of(obs: VecObs) -> tuple[list[NDArray[Any]], dict[int, int]]:
-    """The arrays of all ragged buffers of a step, each once, and the place of each in this list by its id."""
-    buffers: list[Buffer | None] = [*obs.features.values(), *obs.visible.values()]
-    for mask in obs.action_masks.values():
-        buffers += (mask.actors, mask.actees, mask.mask)
-    arrays = {id(each): each for buffer in buffers if buffer is not None for each in (buffer.values, buffer.offsets)}
-    return list(arrays.values()), {number: place for place, number in enumerate(arrays)}
-
-
-class _Views:
-    """Ragged buffers as the tensors that stand in the places of their arrays."""
-
-    def __init__(self, places: Mapping[int, int], tensors: Sequence[Tensor]) -> None:
-        self._places, self._tensors = places, tensors
-
-    def __call__(self, buffer: Buffer) -> RaggedTensor:
-        values, offsets = self._places[id(buffer.values)], self._places[id(buffer.offsets)]
-        return RaggedTensor(self._tensors[values], self._tensors[offsets])
+    def __call__(self, array: NDArray[Any]) -> Tensor:
+        if id(array) not in self._found:
+            self._found[id(array)] = torch.from_numpy(array)
+        return self._found[id(array)]
 
 
 def _cat_visible(batches: Sequence[ObsBatch], cat: Cat) -> dict[str, RaggedTensor]:
@@ -284,6 +305,6 @@ def _cat_visible(batches: Sequence[ObsBatch], cat: Cat) -> dict[str, RaggedTenso
 
 def actions_to_tensors(actions: Mapping[str, VecAction], device: torch.device | str = "cpu") -> dict[str, RaggedTensor]:
     """Copy batched actions to `device`."""
-    wrap = _Wrapper()
-    wrapped = {name: wrap(buffer) for name, buffer in actions.items()}
+    share = _Sharing()
+    wrapped = {name: RaggedTensor(share(buffer.values), share(buffer.offsets)) for name, buffer in actions.items()}
     return {name: ragged.map(lambda tensor: tensor.to(device)) for name, ragged in wrapped.items()}

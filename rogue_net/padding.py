@@ -14,20 +14,21 @@ Shapes: B frames that are real, F of the capacity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from entity_gym.batch.ragged import offsets_of
+from entity_gym.batch.vec_obs import VecObs
 from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.crossing import Packing
+from rogue_net.crossing import Cut, HostBuffer, Packing, copy_array
 from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
-from rogue_net.obs_batch import ObsBatch
+from rogue_net.obs_batch import Buffer, ObsBatch, pairs_in_step
 from rogue_net.ragged import RaggedTensor
 
 #: Sizes are rounded up to multiples of an eighth of the power of two below them, so that at most 12.5 % are filled up for
@@ -143,133 +144,101 @@ def padded(batch: ObsBatch, capacity: Capacity) -> ObsBatch:
     )
 
 
-class PaddedPacking:
-    """`padded(batch, capacity)` on the way to a device: filled up while it is packed, without tensors of the host in between.
+class PaddedBuffer:
+    """A padded batch in one buffer of the host, into which one step after the other is written, to cross to a device.
+
+    Every tensor keeps its place, and so does what fills it up: only rows in which the step before had something are filled again.
 
     Args:
-        batch: on the CPU; it fits the capacity.
-        capacity: to fill it up to.
+        batch: on the CPU, what to begin with.
+        capacity: that it fits in, and the steps to come.
+        device: to which the buffer is copied.
+
+    Attributes:
+        batch: `padded(batch, capacity)` as tensors of the host, which share the buffer's memory.
+        num_bytes: size of the buffer.
     """
 
-    def __init__(self, batch: ObsBatch, capacity: Capacity) -> None:
-        fills = _Fills()
-        _walk(batch, capacity, fills)
-        self._batch, self._capacity = batch, capacity
-        self._packing = Packing(fills.arrays, fills.fills)
+    def __init__(self, batch: ObsBatch, capacity: Capacity, device: torch.device) -> None:
+        full = padded(batch, capacity)
+        packing = Packing([tensor.numpy() for tensor in full.tensors()])
+        self.num_bytes, self._cuts, self._capacity = packing.num_bytes, packing.cuts, capacity
+        self._buffer = HostBuffer(packing.num_bytes, device)
+        tensors = packing.views(self._buffer.memory)
+        packing.write(self._buffer.memory)
+        self.batch = full.with_tensors(tensors)
+        self._arrays = [tensor.numpy() for tensor in tensors]
+        self._counts = [len(array) for array in self._arrays]  # rows that may hold something
 
-    def to_device(self, device: torch.device, into: Tensor) -> None:
-        """Copy the padded batch to a device in one go, as `to_device(padded(...).tensors(), device, into)` does."""
-        self._packing.to_device(device, into)
+    def write(self, obs: VecObs) -> dict[int, Cut] | None:
+        """Write a step into the buffer, after the copy before has been made.
 
-    def real(self, memory: Tensor) -> ObsBatch:
-        """The batch without what fills it up, in memory like that of `to_device`."""
-        return _walk(self._batch, self._capacity, _Cuts(self._packing.views(memory)))
+        Returns:
+            Where its arrays lie, by their ids, for `ObsBatch.lying_in`; None if the step does not fit.
+        """
+        self._buffer.wait()
+        capacity, counts = self._capacity, self._counts
+        slots = zip(range(len(counts)), self._arrays, self._cuts, strict=True)
+        places: dict[int, Cut] = {}
+        fits = len(obs) + 2 <= capacity.frames and capacity.hiding.issuperset(obs.visible)
 
+        def write_values(values: NDArray[Any] | None, fill: bool = False) -> None:
+            nonlocal fits
+            i, array, where = next(slots)
+            count = 0 if values is None else len(values)
+            if count >= len(array):
+                fits = False
+                return
+            if values is not None:
+                copy_array(array[:count], values)
+                places[id(values)] = where.begin(count)
+            if count < counts[i]:
+                array[count : counts[i]] = fill
+            counts[i] = count
 
-class _Visitor(Protocol):
-    """Makes something of every tensor of a batch, which is to be filled up."""
+        def write_offsets(offsets: NDArray[np.int64], end: int, spare: int = 1) -> None:
+            _, array, where = next(slots)
+            if fits:
+                copy_array(array[: len(offsets)], offsets)
+                array[len(offsets) : len(array) - spare] = end
+                places[id(offsets)] = where.begin(len(offsets))
 
-    def values(self, values: Tensor, rows: int, fill: bool = False) -> Tensor:
-        """(n, ...) that is to have `rows` rows, the further ones 0 or false, or with `fill` true."""
+        def write(buffer: Buffer, spare: int = 1) -> None:
+            write_values(buffer.values)
+            write_offsets(buffer.offsets, len(buffer.values), spare)
 
-    def offsets(self, offsets: Tensor, rows: int, frames: int, spare: int = 1) -> Tensor:
-        """As in `pad_ragged`."""
+        for name, buffer in obs.features.items():
+            if name == GLOBAL_ENTITY:  # no frame is without: there is one more in each frame that fills up
+                write_values(buffer.values)
+                places[id(buffer.offsets)] = next(slots)[2].begin(len(buffer.offsets))
+            else:
+                write(buffer)
+        for name, mask in obs.action_masks.items():
+            is_masked = name in capacity.masked
+            fits = fits and (is_masked or mask.mask is None)
+            given = None if mask.mask is None else mask.mask.values  # None: everything is open
+            if mask.actees is None:
+                write(mask.actors)
+                if is_masked:
+                    write_values(given, True)
+            else:
+                num_pairs = pairs_in_step(mask)
+                fits = fits and num_pairs < capacity.pairs[name]
+                if is_masked:
+                    write_values(given, True)
+                    offsets = offsets_of(mask.num_rows) if mask.mask is None else mask.mask.offsets
+                    write_offsets(offsets, num_pairs)
+                write(mask.actors)
+                write(mask.actees, 2)
+        for name in sorted(capacity.hiding):
+            write_values(obs.visible[name].values if name in obs.visible else None, True)
+        if capacity.token_pairs is not None:
+            fits = fits and token_pairs_in(ObsBatch.sharing(obs)) < capacity.token_pairs
+        return places if fits else None
 
-    def one_each(self, offsets: Tensor, frames: int) -> Tensor:
-        """Offsets of an entity in each frame."""
-
-
-class _Fills:
-    """The arrays of a batch in the order of `padded(...).tensors()`, and what fills each of them up."""
-
-    def __init__(self) -> None:
-        self.arrays: list[NDArray[Any]] = []
-        self.fills: list[NDArray[Any]] = []
-
-    def _add(self, tensor: Tensor, fill: NDArray[Any]) -> Tensor:
-        self.arrays.append(tensor.numpy())
-        self.fills.append(fill)
-        return tensor
-
-    def values(self, values: Tensor, rows: int, fill: bool = False) -> Tensor:
-        count = (rows - len(values)) * (values.shape[1] if values.dim() == 2 else 1)
-        return self._add(values, _constants(values.dtype, fill, room(count))[:count])
-
-    def offsets(self, offsets: Tensor, rows: int, frames: int, spare: int = 1) -> Tensor:
-        array = offsets.numpy()
-        between = frames + 1 - len(array) - spare  # few: a list is faster than operations of NumPy
-        return self._add(offsets, np.array([int(array[-1])] * between + [rows] * spare, np.int64))
-
-    def one_each(self, offsets: Tensor, frames: int) -> Tensor:
-        return self._add(offsets, np.arange(len(offsets), frames + 1))
-
-
-class _Cuts:
-    """The tensors of a batch, one after the other."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._tensors = iter(tensors)
-
-    def values(self, values: Tensor, rows: int, fill: bool = False) -> Tensor:
-        return next(self._tensors)
-
-    def offsets(self, offsets: Tensor, rows: int, frames: int, spare: int = 1) -> Tensor:
-        return next(self._tensors)
-
-    def one_each(self, offsets: Tensor, frames: int) -> Tensor:
-        return next(self._tensors)
-
-
-def _walk(batch: ObsBatch, capacity: Capacity, visit: _Visitor) -> ObsBatch:
-    """Visit the tensors of a batch in the order of `padded(batch, capacity).tensors()`; the batch of what comes of them."""
-    frames = capacity.frames
-
-    def ragged(each: RaggedTensor, rows: int, fill: bool = False, spare: int = 1) -> RaggedTensor:
-        return RaggedTensor(visit.values(each.values, rows, fill), visit.offsets(each.offsets, rows, frames, spare))
-
-    features, masks, visible = {}, {}, {}
-    for name, each in batch.features.items():
-        if name == GLOBAL_ENTITY:
-            features[name] = RaggedTensor(visit.values(each.values, frames), visit.one_each(each.offsets, frames))
-        else:
-            features[name] = ragged(each, capacity.entities[name])
-    for name, mask in batch.action_masks.items():
-        masks[name] = _walk_mask(mask, capacity, name, ragged, visit)
-    for name in sorted(capacity.hiding):
-        values = batch.features[name].values
-        rows = frames if name == GLOBAL_ENTITY else capacity.entities[name]
-        given = batch.visible[name].values if name in batch.visible else values.new_ones(0, 1, dtype=torch.bool)
-        flags = visit.values(given, rows, True)
-        if name in batch.visible:
-            visible[name] = RaggedTensor(flags, features[name].offsets)
-    return ObsBatch(len(batch), features, masks, visible)
-
-
-def _walk_mask(
-    mask: ActionMask, capacity: Capacity, name: str, ragged: Callable[..., RaggedTensor], visit: _Visitor
-) -> ActionMask:
-    rows = capacity.actors[name]
-    if isinstance(mask, CategoricalMask):
-        actors = ragged(mask.actors, rows)
-        if name not in capacity.masked:
-            return CategoricalMask(actors, None)
-        given = mask.mask
-        if given is None:
-            given = mask.actors.values.new_ones(0, capacity.masked[name], dtype=torch.bool)
-        opened = visit.values(given, rows, True)
-        return CategoricalMask(actors, None if mask.mask is None else opened)
-    pairs = None
-    if name in capacity.masked:
-        no_pairs = mask.actors.values.new_ones(0, 1, dtype=torch.bool)
-        given_pairs = RaggedTensor(no_pairs if mask.pairs is None else mask.pairs.values, mask.pair_offsets)
-        pairs = ragged(given_pairs, capacity.pairs[name], True)
-    actors, actees = ragged(mask.actors, rows), ragged(mask.actees, capacity.actees[name], False, 2)
-    return SelectEntityMask(actors, actees, None if mask.pairs is None else pairs, mask.num_pairs)
-
-
-@lru_cache(maxsize=64)
-def _constants(dtype: torch.dtype, ones: bool, count: int) -> NDArray[Any]:
-    return (torch.ones if ones else torch.zeros)(count, dtype=dtype).numpy()
+    def to_device(self) -> Tensor:
+        """Copy the buffer to new memory of the device, without waiting for it: (num_bytes,) uint8."""
+        return self._buffer.to_device()
 
 
 def fill_up(values: Tensor, rows: int, fill: float = 0) -> Tensor:

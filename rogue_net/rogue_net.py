@@ -5,7 +5,7 @@ Shapes: B frames, E tokens, A actors of an action in all frames together, n numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from entity_gym.spaces import ObsSpace
 from rogue_net.backend import say_once, why_not_compiled, why_not_precision
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
-from rogue_net.crossing import to_host
+from rogue_net.crossing import Joined, to_host
 from rogue_net.embedding import Embedding
 from rogue_net.global_features import GlobalFeatures
 from rogue_net.heads import HEADS, ActionHead, FrameHead, ValueHead
@@ -46,6 +46,13 @@ class ActResult(NamedTuple):
     #: then log standard deviations, before they are bounded.
     logits: dict[str, RaggedTensor] | None = None
 
+    #: All tensors of `tensors()` in one buffer, where they lie so; None: each has its own memory.
+    joined: Joined | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """The values, log-probs, and numbers of the actions."""
+        return [self.values, *self.log_probs.values(), *(ragged.values for ragged in self.actions.values())]
+
     def to_buffers(self, offsets: Mapping[str, NDArray[np.int64]] | None = None) -> dict[str, VecAction]:
         """The actions as a `VecEnv` takes them: one copy from the device, with which it synchronises.
 
@@ -55,19 +62,22 @@ class ActResult(NamedTuple):
         return self.fetch(offsets)[0]
 
     def fetch(
-        self, offsets: Mapping[str, NDArray[np.int64]] | None = None, more: Sequence[Tensor] = ()
-    ) -> tuple[dict[str, VecAction], list[NDArray[Any]]]:
-        """`to_buffers`, and the numbers of `more` tensors of the device, in the same copy."""
-        chosen = [ragged.values for ragged in self.actions.values()]
-        asked = [ragged.offsets for ragged in self.actions.values()] if offsets is None else []
-        found = to_host([*more, *chosen, *asked])
-        values = found[len(more) : len(more) + len(chosen)]
-        of_each = found[len(more) + len(chosen) :] if offsets is None else [offsets[name] for name in self.actions]
+        self, offsets: Mapping[str, NDArray[np.int64]] | None = None
+    ) -> tuple[dict[str, VecAction], list[NDArray[np.float32]]]:
+        """`to_buffers`, and in the same copy the values and the log-probs of each action."""
+        tensors, count = self.tensors(), 1 + len(self.log_probs)
+        if offsets is None:
+            found = to_host([*tensors, *(ragged.offsets for ragged in self.actions.values())])
+            offsets = dict(zip(self.actions, found[len(tensors) :], strict=True))
+        else:
+            found = to_host(tensors, self.joined)
         buffers: dict[str, VecAction] = {
-            name: (RaggedBufferF32 if ragged.values.is_floating_point() else RaggedBufferI64).from_offsets(*each)
-            for (name, ragged), *each in zip(self.actions.items(), values, of_each, strict=True)
+            name: (RaggedBufferF32 if values.dtype == np.float32 else RaggedBufferI64).from_offsets(
+                values, offsets[name]
+            )
+            for name, values in zip(self.actions, found[count : len(tensors)], strict=True)
         }
-        return buffers, found[: len(more)]
+        return buffers, found[:count]
 
 
 class Evaluation(NamedTuple):

@@ -12,8 +12,9 @@ before, and played again), and waiting for the device.
 
 The stand-in for the GPU is the CPU: its tensors take the way of those on a GPU, so that they are packed, copied in one go and
 fetched. Operations on them cost the host about what it costs to launch them on CUDA, some microseconds each, and `operations`
-counts them; most are views, which launch nothing. Copies between host and device are replaced by nothing: enqueuing one takes
-some microseconds on CUDA. Pinned memory is replaced by memory that is used again, as torch's allocator of pinned memory does.
+counts them; most are views, which launch nothing. Copies between host and device, and of buffers on the device, are replaced by
+nothing: enqueuing one takes some microseconds on CUDA. Pinned memory is replaced by memory that is used again, as torch's
+allocator of pinned memory does.
 
     eager      without CUDA graphs (`compile=off`)
     graph      with them (`compile=auto`): observations are padded to the sizes of the graph
@@ -47,7 +48,7 @@ from enn_ppo.training.learning.graphs import acting
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.registry import make
-from rogue_net import ActResult, ObsBatch, RaggedTensor, crossing
+from rogue_net import ActResult, ObsBatch, RaggedTensor, crossing, padding
 
 import torch  # isort: skip
 from torch import Tensor  # isort: skip
@@ -247,14 +248,17 @@ def stand_in() -> Iterator[defaultdict[str, int]]:
         counts["transfers"] += 1
         counts["to_host_bytes"] += host.nbytes
 
-    def concatenate(parts: Sequence[np.ndarray], out: np.ndarray) -> None:
-        counts["packed"] += len(parts)
-        counts["packed_bytes"] += out.nbytes
-        np.concatenate(parts, out=out)
+    def copy_array(out: np.ndarray, array: np.ndarray) -> None:
+        counts["packed"] += 1
+        counts["packed_bytes"] += array.nbytes
+        np.copyto(out, array)
 
     replaced = {"is_host": lambda device: False, "_staging": staging, "_enqueue": enqueue, "_fetch": fetch}
-    replaced["_concatenate"] = concatenate
-    with patch.multiple(crossing, **replaced):
+    replaced["copy_array"] = copy_array
+    with ExitStack() as stack:
+        stack.enter_context(patch.multiple(crossing, **replaced))
+        stack.enter_context(patch.object(padding, "copy_array", copy_array))
+        stack.enter_context(patch.object(acting, "copy_there", lambda into, source: None))
         yield counts
 
 

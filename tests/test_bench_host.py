@@ -31,7 +31,9 @@ def test_a_step_is_one_copy_to_the_device_and_one_back(
     bench.main()
     found = {row["name"]: row["value"] for row in json.loads(out.read_text())}
     assert found["transfers"] == 2
-    assert found["to_device_bytes"] == found["packed_bytes"] > 16 * 100
+    filled_up = found["to_device_bytes"] - found["packed_bytes"]
+    assert found["packed_bytes"] > 16 * 100
+    assert filled_up > 1000 if how == "graph" else 0 <= filled_up < 16 * found["packed"]
     assert 0 < found["to_host_bytes"] < found["to_device_bytes"]
     assert found["host"] > found["to_device"] > 0 and found["to_host"] > 0 and found["episodes"] > 0
     assert found["operations"] > 0

@@ -29,6 +29,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.heads import CategoricalHead, SelectEntityHead
@@ -117,9 +118,14 @@ class Scene(NamedTuple):
     acting: str = "some"  # who acts: "some", "nobody", or "on one": all, and only one entity can be picked
 
     @property
-    def batch(self) -> ObsBatch:
+    def obs(self) -> VecObs:
         rng = np.random.default_rng(self.seed)
-        return to_batch([self._frame(rng, dict(zip(SPACE.entities, counts, strict=True))) for counts in self.counts])
+        frames = [self._frame(rng, dict(zip(SPACE.entities, counts, strict=True))) for counts in self.counts]
+        return batch_observations(frames, SPACE, ACTIONS)
+
+    @property
+    def batch(self) -> ObsBatch:
+        return ObsBatch.from_vec_obs(self.obs)
 
     def _frame(self, rng: np.random.Generator, counts: Mapping[str, int]) -> Observation:
         ids: list[EntityID] = [(name, i) for name, count in counts.items() for i in range(count)]

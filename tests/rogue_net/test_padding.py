@@ -1,17 +1,22 @@
 """Batches of a fixed size: what fills them up changes nothing."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_gym import SelectEntityActionSpace
+from entity_gym.batch.vec_obs import VecObs
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
 from rogue_net.crossing import num_bytes, to_device, views
-from rogue_net.masks import ActionMask
-from rogue_net.padding import Capacity, PaddedPacking, fill_up, pad_ragged, padded, room
+from rogue_net.masks import ActionMask, SelectEntityMask
+from rogue_net.padding import Capacity, PaddedBuffer, fill_up, pad_ragged, padded, pairs_in, room
 from tests.rogue_net import backends
-from tests.rogue_net.worlds import WORLDS, batches, net_of, to_batch, worlds
+from tests.rogue_net.worlds import WORLDS, batches, net_of, to_batch, to_obs, worlds
 
 
 def filled_up(actions: dict[str, RaggedTensor], capacity: Capacity) -> dict[str, RaggedTensor]:
@@ -59,15 +64,25 @@ def tensors_of(mask: ActionMask) -> list[torch.Tensor]:
     return found
 
 
-def check_packing(batch: ObsBatch, capacity: Capacity) -> None:
-    """Filling up while packing makes what packing a padded batch makes, and gives the batch back."""
-    tensors, cpu = padded(batch, capacity).tensors(), torch.device("cpu")
-    memory = torch.empty(num_bytes(tensors), dtype=torch.uint8)
-    packing = PaddedPacking(batch, capacity)
-    packing.to_device(cpu, memory)
-    for found, expected in zip(views(memory, tensors), to_device(tensors, cpu), strict=True):
-        assert found.dtype == expected.dtype and torch.equal(found, expected)
-    real = packing.real(memory)
+def check_buffer(steps: Sequence[VecObs], capacity: Capacity) -> None:
+    """Writing one step after the other makes what packing a padded batch makes, and gives the batch back."""
+    cpu = torch.device("cpu")
+    buffer = PaddedBuffer(ObsBatch.from_vec_obs(steps[0]), capacity, cpu)
+    for obs in steps:
+        batch = ObsBatch.from_vec_obs(obs)
+        places = buffer.write(obs)
+        assert (places is not None) == capacity.fits(batch)
+        if places is None:
+            continue
+        tensors = padded(batch, capacity).tensors()
+        memory = buffer.to_device()
+        assert len(memory) == num_bytes(tensors)
+        for found, expected in zip(views(memory, tensors), to_device(tensors, cpu), strict=True):
+            assert found.dtype == expected.dtype and torch.equal(found, expected)
+        check_same_batch(ObsBatch.lying_in(memory, obs, places), batch)
+
+
+def check_same_batch(real: ObsBatch, batch: ObsBatch) -> None:
     assert len(real) == len(batch) and not real.padded
     assert real.visible.keys() == batch.visible.keys()
     for name, ragged in batch.features.items():
@@ -81,18 +96,50 @@ def check_packing(batch: ObsBatch, capacity: Capacity) -> None:
         assert getattr(found_mask, "num_pairs", None) == getattr(mask, "num_pairs", None)
 
 
+def check_capacities(*steps: VecObs) -> None:
+    first, *others = (Capacity.of(ObsBatch.from_vec_obs(each), token_pairs=True) for each in steps)
+    check_buffer(steps, first)  # in which the others may not fit
+    largest = reduce(Capacity.covering, others, first)
+    check_buffer([*steps, *reversed(steps)], largest)
+
+
 @given(st.data(), worlds)
-def test_a_batch_is_filled_up_while_it_is_packed(data: st.DataObject, world) -> None:  # type: ignore[no-untyped-def]
-    batch, larger = (to_batch(data.draw(batches(world)), world) for _ in range(2))
-    check_packing(batch, Capacity.of(batch))
-    check_packing(batch, Capacity.of(batch).covering(Capacity.of(larger)))
+def test_steps_are_filled_up_one_after_the_other(data: st.DataObject, world) -> None:  # type: ignore[no-untyped-def]
+    check_capacities(*(to_obs(data.draw(batches(world)), world) for _ in range(3)))
 
 
 @given(backends.scenes(), backends.scenes())
-def test_hidden_entities_and_all_actions_are_filled_up_while_they_are_packed(
+def test_steps_with_hidden_entities_and_all_actions_are_filled_up_one_after_the_other(
     scene: backends.Scene, other: backends.Scene
 ) -> None:
-    check_packing(scene.batch, Capacity.of(scene.batch).covering(Capacity.of(other.batch)))
+    check_capacities(scene.obs, other.obs)
+
+
+def test_a_step_that_has_exactly_the_room_does_not_fit() -> None:
+    """One row more than there are has to be left: of entities, actors, actees, pairs, pairs of entities and frames."""
+    obs = backends.Scene([(1, 3, 1), (2, 4, 0)], seed=1, hide=True, acting="on one").obs
+    batch, few = ObsBatch.from_vec_obs(obs), backends.Scene([(0, 0, 0)], seed=1, acting="nobody").batch
+    capacity = Capacity.of(batch, token_pairs=True)
+    check_buffer([obs], capacity)
+    (pick,) = (mask for mask in batch.action_masks.values() if isinstance(mask, SelectEntityMask))
+    name = next(name for name, mask in batch.action_masks.items() if mask is pick)
+    ship, ships = next(iter(batch.features)), len(next(iter(batch.features.values())).values)
+    assert capacity.masked and capacity.hiding
+    tight = [
+        {"frames": len(batch) + 1},
+        {"entities": {**capacity.entities, ship: ships}},
+        {"actors": {**capacity.actors, name: len(pick.actors.values)}},
+        {"actees": {**capacity.actees, name: len(pick.actees.values)}},
+        {"pairs": {**capacity.pairs, name: pairs_in(pick)}},
+        {"masked": {}},
+        {"hiding": frozenset()},
+        {"token_pairs": 5 * 5 + 6 * 6},
+    ]
+    for changes in tight:
+        tight_capacity = replace(capacity, **changes)
+        assert PaddedBuffer(few, tight_capacity, torch.device("cpu")).write(obs) is None and not tight_capacity.fits(
+            batch
+        )
 
 
 @given(backends.scenes())

@@ -25,6 +25,7 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.batch.batching import batch_observations
+from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
 from rogue_net.noise import FrameKeys, keyed
@@ -52,8 +53,12 @@ GLOBAL = World(
 WORLDS = [LOCAL, GLOBAL]
 
 
+def to_obs(observations: Sequence[Observation], world: World = LOCAL) -> VecObs:
+    return batch_observations(observations, world.obs_space, world.action_space)
+
+
 def to_batch(observations: Sequence[Observation], world: World = LOCAL) -> ObsBatch:
-    return ObsBatch.from_vec_obs(batch_observations(observations, world.obs_space, world.action_space))
+    return ObsBatch.from_vec_obs(to_obs(observations, world))
 
 
 def make_net(world: World = LOCAL, *, n_layer: int = 2, seed: int = 0, backend: Backend = "auto") -> RogueNet:

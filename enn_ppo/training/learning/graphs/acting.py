@@ -12,8 +12,8 @@ from enn_ppo.training.learning.graphs.recording import Recording
 from enn_ppo.training.learning.graphs.room import Room
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
-from rogue_net.crossing import num_bytes, views
-from rogue_net.padding import PaddedPacking, padded
+from rogue_net.crossing import Joined, copy_there, cut, join, views
+from rogue_net.padding import PaddedBuffer
 
 
 class Acted(NamedTuple):
@@ -26,6 +26,7 @@ class Acted(NamedTuple):
 class _Recorded(NamedTuple):
     """A recorded graph, and its input tensors."""
 
+    host: PaddedBuffer  # what is copied to `memory`
     memory: Tensor  # uint8, all tensors of the observations one after another
     keys: Tensor  # (F,) int64
     act: Recording[ActResult]
@@ -55,39 +56,49 @@ class ActGraph:
             obs: N frames.
             keys: (N,) int64, keys of the sampling noise.
         """
-        batch = ObsBatch.sharing(obs)
-        if not self._room.fits(batch, self._net):
-            self._recorded = None
-        packing = PaddedPacking(batch, self._room.capacity)
-        if self._recorded is None:
-            self._recorded = self._record(padded(batch, self._room.capacity))
-        packing.to_device(self._device, self._recorded.memory)
-        self._recorded.keys[: len(keys)].copy_(keys)
-        result = self._recorded.act()
+        places = None if self._recorded is None else self._recorded.host.write(obs)
+        if self._recorded is None or places is None:
+            batch = ObsBatch.sharing(obs)
+            self._room.fits(batch, self._net)
+            self._recorded = None  # frees the old graph's memory first
+            self._recorded = self._record(PaddedBuffer(batch, self._room.capacity, self._device))
+            places = self._recorded.host.write(obs)
+            assert places is not None, "the capacity has room for the step that it was made for"
+        host, memory, recorded_keys, act = self._recorded
         # copies, since the next step overwrites the graph's inputs and outputs
-        seen = packing.real(self._recorded.memory.clone())
+        own_memory = host.to_device()
+        copy_there(memory, own_memory)
+        recorded_keys[: len(keys)].copy_(keys)
+        result = act()
+        seen = ObsBatch.lying_in(own_memory, obs, places)
         return Acted(seen, _real_results(result, seen))
 
-    def _record(self, full: ObsBatch) -> _Recorded:
-        memory = torch.empty(num_bytes(full.tensors()), dtype=torch.uint8, device=self._device)
-        keys = torch.zeros(len(full), dtype=torch.int64, device=self._device)
+    def _record(self, host: PaddedBuffer) -> _Recorded:
+        memory = torch.empty(host.num_bytes, dtype=torch.uint8, device=self._device)
+        keys = torch.zeros(len(host.batch), dtype=torch.int64, device=self._device)
 
         def act() -> ActResult:
             # a new object per call, so that cached properties of the batch are computed from the current inputs
-            batch = full.with_tensors(views(memory, full.tensors()))
-            return self._net.act(batch, generator=FrameKeys(keys))
+            batch = host.batch.with_tensors(views(memory, host.batch.tensors()))
+            result = self._net.act(batch, generator=FrameKeys(keys))
+            return result._replace(joined=join(result.tensors()))
 
-        return _Recorded(memory, keys, Recording(act, self._device))
+        return _Recorded(host, memory, keys, Recording(act, self._device))
 
 
 def _real_results(result: ActResult, seen: ObsBatch) -> ActResult:
     """Copy the results without those of padding."""
+    assert result.joined is not None
     actors = {name: mask.actors for name, mask in seen.action_masks.items()}
+    counts = [len(seen), *(len(actors[name].values) for name in (*result.log_probs, *result.actions))]
+    cuts = [each.begin(count) for each, count in zip(result.joined.cuts, counts, strict=True)]
+    memory = torch.empty_like(result.joined.memory)
+    copy_there(memory, result.joined.memory)
+    values, *others = cut(memory, cuts)
+    found = iter(others)
     return ActResult(
-        actions={
-            name: RaggedTensor(action.values[: len(actors[name].values)].clone(), actors[name].offsets)
-            for name, action in result.actions.items()
-        },
-        log_probs={name: each[: len(actors[name].values)].clone() for name, each in result.log_probs.items()},
-        values=result.values[: len(seen)].clone(),
+        log_probs={name: next(found) for name in result.log_probs},
+        actions={name: RaggedTensor(next(found), actors[name].offsets) for name in result.actions},
+        values=values,
+        joined=Joined(memory, cuts),
     )
