@@ -35,7 +35,10 @@ class Cut(NamedTuple):
 
 def cut(memory: Tensor, cuts: Collection[Cut]) -> list[Tensor]:
     """The tensors that lie in a uint8 buffer, whose memory they share."""
-    typed = {dtype: memory.view(dtype) for dtype in {each.dtype for each in cuts}}
+    typed: dict[torch.dtype, Tensor] = {}
+    for dtype in {each.dtype for each in cuts}:
+        rest = len(memory) % dtype.itemsize  # in which no element of this type lies
+        typed[dtype] = (memory[:-rest] if rest else memory).view(dtype)
     begins = {dtype: each.storage_offset() for dtype, each in typed.items()}
     # slicing and shaping would be two operations for each tensor, and these are most of the host's work for an observation
     return [typed[dtype].as_strided(shape, strides, begins[dtype] + first) for dtype, shape, strides, first in cuts]
@@ -176,8 +179,6 @@ def join(tensors: Sequence[Tensor]) -> Joined:
         cuts[i] = Cut(tensor.dtype, shape, _strides(shape), begin // sizes[i])
         parts.append((tensor if len(shape) == 1 else tensor.reshape(-1)).view(torch.uint8))
         begin += tensor.nbytes
-    if missing := -begin % _ALIGNMENT:  # only whole elements can be looked at as another type
-        parts.append(torch.empty(missing, dtype=torch.uint8, device=tensors[0].device))
     return Joined(torch.cat(parts), [cuts[i] for i in range(len(tensors))])
 
 

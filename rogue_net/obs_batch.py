@@ -261,22 +261,19 @@ def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBa
 
 def _arrays_of(obs: VecObs) -> list[NDArray[Any]]:
     """The arrays that `_batch_of` asks for, each once."""
-    arrays: dict[int, NDArray[Any]] = {}
-
-    def add(*found: NDArray[Any]) -> None:
-        for array in found:
-            arrays[id(array)] = array
-
     buffers: list[Buffer] = [*obs.features.values(), *obs.visible.values()]
-    for buffer in buffers:
-        add(buffer.values, buffer.offsets)
+    found: list[NDArray[Any]] = []
     for mask in obs.action_masks.values():
-        add(mask.actors.values, mask.actors.offsets)
+        buffers.append(mask.actors)
         if mask.actees is not None:
-            add(mask.actees.values, mask.actees.offsets)
-        if mask.mask is not None:
-            add(mask.mask.values, mask.mask.offsets)
-    return list(arrays.values())
+            buffers.append(mask.actees)
+        if mask.mask is not None and mask.actees is not None:
+            buffers.append(mask.mask)
+        elif mask.mask is not None:
+            found.append(mask.mask.values)
+    for buffer in buffers:
+        found += (buffer.values, buffer.offsets)
+    return list({id(array): array for array in found}.values())
 
 
 class _Sharing:

@@ -27,7 +27,7 @@ from enn_ppo.training.ranks import ALONE
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.pools.pool import ListEnv
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, crossing, keyed
 from rogue_net.config import RelposConfig
 from tests.enn_ppo.samples import samples_of
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
@@ -200,6 +200,20 @@ def test_what_is_kept_of_a_step_is_not_overwritten_by_the_next() -> None:
     act(env.act(result.to_buffers()), keyed(6, torch.arange(4)))
     assert all(torch.equal(a, b) for a, b in zip(before[0], first.tensors(), strict=True))
     assert torch.equal(before[1], result.values)
+
+
+def test_results_come_to_the_host_as_they_lie_in_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = sweepers(4)
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(backend="reference"), env.obs_space(), env.action_space())
+    result = ActGraph(net, CPU)(env.reset(), keyed(5, torch.arange(4))).result
+    expected = result.to_buffers()
+    monkeypatch.setattr(crossing, "is_host", lambda device: False)  # the CPU takes the way of a GPU
+    monkeypatch.setattr(crossing, "join", lambda tensors: pytest.fail("they are one already"))
+    buffers, (values, *log_probs) = result.fetch({name: buffer.offsets for name, buffer in expected.items()})
+    assert buffers == expected and (values == result.values.numpy()).all()
+    for found, name in zip(log_probs, result.log_probs, strict=True):
+        assert (found == result.log_probs[name].numpy()).all()
 
 
 # --- Where there are none

@@ -25,7 +25,7 @@ from entity_gym import (
 from entity_gym.registry import make
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, crossing, keyed, transformer
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.crossing import in_one_copy, is_on, join, num_bytes, to_device, to_host, views
+from rogue_net.crossing import cut, in_one_copy, is_on, join, num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
 from rogue_net.padding import Capacity, padded, token_pairs_in
 from rogue_net.ragged import Cuts, Gather
@@ -260,6 +260,8 @@ def test_what_crosses_is_what_was_there() -> None:
     assert all(torch.equal(a, b) for a, b in zip(tensors, again, strict=True))
     assert all((a == b.numpy()).all() for a, b in zip(to_host(tensors), tensors, strict=True))
     mixed = [*tensors, torch.tensor(7), torch.rand(4, 3).t(), torch.tensor([True])]
-    for array, tensor in zip(in_one_copy(join(mixed)), mixed, strict=True):
+    joined = join(mixed)
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(cut(*joined), mixed, strict=True))
+    for array, tensor in zip(in_one_copy(joined), mixed, strict=True):
         assert array.dtype == tensor.numpy().dtype and array.shape == tensor.shape and (array == tensor.numpy()).all()
         assert array.flags.aligned
