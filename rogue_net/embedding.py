@@ -190,12 +190,12 @@ class Embedding(nn.Module):
     def _parts(self, batch: ObsBatch) -> list[_Part]:
         """The entities of each type, in the batch's order of types."""
         self.check(batch)
-        layout = batch.layout
         entities = dict(zip(self.types, self.entities, strict=True))
         values = {name: ragged.values for name, ragged in batch.features.items()}
         joining: Sequence[Tensor] = ()
         if self.num_globals:
             # every frame has exactly one `__global__` row, so frame b's is row b
+            layout = batch.layout
             everywhere = values[GLOBAL_ENTITY].index_select(0, layout.frames.index_select(0, layout.order))
             joining = torch.split(everywhere, [len(each) for each in values.values()])
         parts = []
