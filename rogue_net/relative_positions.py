@@ -232,8 +232,8 @@ class RelativePositions(nn.Module):
         geometry = self.geometry(batch)
         for i, j in _pairs_of_frames(batch):
             used = (geometry.types[i] >= 0) & (geometry.types[j] >= 0)
-            if batch.token_visible is not None:
-                used &= batch.token_visible[j] | ~batch.token_visible[i]
+            if batch.frames.visible is not None:
+                used &= batch.frames.visible[j] | ~batch.frames.visible[i]
             i, j = i[used], j[used]
             facing = None if geometry.facing is None else geometry.facing[i]
             difference = seen_from(geometry.positions[i] - geometry.positions[j], facing)
@@ -410,8 +410,8 @@ def _axes(config: RelposConfig) -> tuple[Axis, ...]:
 
 def _pairs_of_frames(batch: ObsBatch) -> Iterator[tuple[Tensor, Tensor]]:
     """All pairs of tokens of one frame, (pairs,) first and second, some at a time: linear memory."""
-    layout = batch.layout
-    keys = layout.lengths[layout.frames]  # (E,) with how many tokens each forms pairs
+    frames = batch.frames
+    keys = frames.lengths[frames.of_token]  # (E,) with how many tokens each forms pairs
     ends = keys.cumsum(0)
     first = 0
     while first < len(keys):
@@ -420,5 +420,5 @@ def _pairs_of_frames(batch: ObsBatch) -> Iterator[tuple[Tensor, Tensor]]:
         last = max(first + 1, int(torch.searchsorted(ends, done + PAIRS_AT_ONCE, right=True)))
         i = torch.repeat_interleave(torch.arange(first, last, device=keys.device), keys[first:last])
         starts = offsets_of(keys[first:last])[i - first]
-        yield i, layout.offsets[layout.frames[i]] + torch.arange(len(i), device=keys.device) - starts
+        yield i, frames.offsets[frames.of_token[i]] + torch.arange(len(i), device=keys.device) - starts
         first = last

@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
-from rogue_net.absent import with_absent
 from rogue_net.attention import attention_of_joined
 from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, Precision, RogueNetConfig
@@ -73,7 +72,7 @@ class Block(nn.Module):
             if relative is not None and positions is not None:
                 relative = relative._replace(gate=positions.gate(x))
             attended = attention_of_joined(
-                self.query_key_value(x).view(len(x), 3, self.num_heads, -1),
+                self.query_key_value(x).view(len(x), 3, self.num_heads, x.shape[1] // self.num_heads),
                 frames,
                 relative,
                 dropout=self.attention_dropout if drop else 0.0,
@@ -101,16 +100,16 @@ class Pool(nn.Module):
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
         prepared = self.prepare(tokens).to(tokens.dtype)  # sums of bf16 would lose what is added to hundreds
-        pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.numbers)
+        pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.of_token)
         if frames.visible is None:
             return pooled
         visible = frames.visible.unsqueeze(1)
-        of_visible = self.project(self._reduce(prepared, frames, visible)).index_select(0, frames.numbers)
+        of_visible = self.project(self._reduce(prepared, frames, visible)).index_select(0, frames.of_token)
         return torch.where(visible, of_visible, pooled)
 
     def _reduce(self, values: Tensor, frames: Frames, counted: Tensor | None) -> Tensor:
         """(E, D) to (B, D) or (B, 2 D); 0 for a frame without tokens that are `counted`, (E, 1) bool; None: all are."""
-        numbers, num_frames = frames.numbers, len(frames.offsets) - 1
+        numbers, num_frames = frames.of_token, len(frames.offsets) - 1
         pooled = []
         if "mean" in self.pooling:
             added = values if counted is None else torch.where(counted, values, 0)  # NaN * 0 is NaN
@@ -166,9 +165,9 @@ class Transformer(nn.Module):
         """
         if drop:
             tokens = functional.dropout(tokens, self.config.embedding_dropout)
-        if len(self.blocks) == 0 or len(tokens) == 0:
-            return with_absent(tokens, self.parameters())
-        frames = Frames.of(batch)
+        if len(self.blocks) == 0:
+            return tokens
+        frames = batch.frames
         choice = choose(self.config, tokens, frames, drop=drop)
         positions, relative = self.relative_positions, None
         if positions is not None:

@@ -46,7 +46,6 @@ from enn_ppo.settings.config import OptimConfig, RolloutConfig  # noqa: E402
 from rogue_net import RogueNetConfig  # noqa: E402
 from rogue_net.attention import ragged_attention  # noqa: E402
 from rogue_net.config import RelposConfig  # noqa: E402
-from rogue_net.frames import Frames as BatchFrames  # noqa: E402
 
 import torch  # isort: skip  # noqa: E402
 
@@ -300,7 +299,7 @@ def relpos_layer(width: int, entities: int, backend: str, rounds: int, seconds: 
         gradient = torch.randn(shape)
 
         def run() -> None:
-            of_batch = BatchFrames.of(batch)
+            of_batch = batch.frames
             relative = positions(batch, of_batch.rows.index if backend == "reference" else None)
             relative = relative._replace(gate=positions.gate(tokens))
             attention = "packed" if backend == "reference" else "fused"

@@ -74,7 +74,7 @@ def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: Relpos
     batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
     net = make_net(make_config((16, 2), relpos=relpos, backend="reference"), batch)
     tokens = net.transformer(net.embedding(batch), batch).detach()
-    offsets = batch.layout.offsets.tolist()
+    offsets = batch.frames.offsets.tolist()
     for frame in (0, 20, 40):
         single = batch[torch.tensor([frame])]
         alone = net.transformer(net.embedding(single), single).detach()

@@ -698,7 +698,9 @@ def _shares(sizes: NDArray[np.int64], threads: int, ahead: int) -> list[tuple[in
     if threads == 1:
         return [(0, len(sizes))]
     ends = sizes.cumsum()
-    each = (int(ends[-1]) - ahead) // threads
+    total = int(ends[-1])
+    ahead = min(ahead, total // (2 * threads))
+    each = (total - ahead) // threads
     cuts = ends.searchsorted([ahead + number * each for number in range(1, threads)], "right").tolist()
     limits = [0, *cuts, len(sizes)]
     return [(low, high) for low, high in zip(limits[:-1], limits[1:], strict=True) if low < high]

@@ -61,7 +61,7 @@ class Results(NamedTuple):
 
 def attend(case: Case, backend: AttentionBackend, device: str, dtype: torch.dtype, padding: int = 0) -> Results:
     module, batch = copy.deepcopy(case.module).to(device, dtype), case.batch.to(torch.device(device))
-    frames, num_tokens = Frames.of(batch), batch.num_tokens
+    frames, num_tokens = batch.frames, batch.num_tokens
     generator = torch.Generator().manual_seed(num_tokens)
     shape = (3, num_tokens + padding, case.num_heads, case.head_width)
     numbers = torch.randn((4, *shape[1:]), generator=generator)
@@ -97,7 +97,7 @@ def some_entities(lengths: list[tuple[int, int]]) -> bool:
 
 
 def relative_of(case: Case) -> tuple[Frames, Relative]:
-    return Frames.of(case.batch), case.module(case.batch)
+    return case.batch.frames, case.module(case.batch)
 
 
 @EACH_DEVICE
@@ -117,13 +117,13 @@ def test_heads_may_be_as_many_and_as_wide_as_they_like(device: str, num_heads: i
 @EACH_DEVICE
 def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
     case = make_case(RelposConfig(**ALL), [(3, 4)], 1)
-    frames = Frames.of(case.batch)
+    frames = case.batch.frames
     heads, gate = torch.randn(3, 7, 1, 8, generator=torch.Generator().manual_seed(0)), torch.rand(7, 8)
     packed = case.module.double()(case.batch, frames.rows.index)._replace(gate=gate.double())
     exact = ragged_attention(*heads.double().unbind(0), frames, packed, backend="packed")
     batch, module = case.batch.to(torch.device(device)), case.module.float().to(device)
     relative = module(batch)._replace(gate=gate.to(device, torch.bfloat16))
-    narrow = ragged_attention(*heads.to(device, torch.bfloat16).unbind(0), Frames.of(batch), relative, backend="triton")
+    narrow = ragged_attention(*heads.to(device, torch.bfloat16).unbind(0), batch.frames, relative, backend="triton")
     assert narrow.dtype == torch.bfloat16
     assert 1e-4 < float((narrow.detach().cpu().double() - exact.detach()).norm() / exact.detach().norm()) < 2e-2
 
@@ -132,7 +132,7 @@ def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
 def test_joined_heads_get_the_same(device: str) -> None:
     case = make_case(RelposConfig(**KINDS["radial"]), [(3, 4)])
     batch, module = case.batch.to(torch.device(device)), case.module.to(device)
-    frames, relative = Frames.of(batch), module(batch)
+    frames, relative = batch.frames, module(batch)
     qkv = torch.randn(7, 3, 2, 8, device=device, requires_grad=True)
     joined = triton_attention_of_joined(qkv, frames, relative)
     parted = triton_attention(*qkv.unbind(1), frames, relative)
@@ -167,11 +167,11 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
 
     def attend_in(batch: ObsBatch, qkv: Tensor) -> Tensor:
         batch, module = batch.to(torch.device(device)), copy.deepcopy(whole.module).to(device)
-        return ragged_attention(*qkv.to(device).unbind(0), Frames.of(batch), module(batch), backend="triton").detach()
+        return ragged_attention(*qkv.to(device).unbind(0), batch.frames, module(batch), backend="triton").detach()
 
     together = attend_in(whole.batch, qkv)
     for frame in range(len(lengths)):
-        low, high = whole.batch.layout.offsets[frame : frame + 2].tolist()
+        low, high = whole.batch.frames.offsets[frame : frame + 2].tolist()
         alone = attend_in(whole.batch[torch.tensor([frame])], qkv[:, low:high])
         torch.testing.assert_close(together[low:high], alone, atol=1e-6, rtol=1e-6)
 
@@ -180,7 +180,7 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter's, of what hidden entities see
 def test_where_a_hidden_entity_is_changes_no_bit_of_what_visible_ones_get(device: str) -> None:
     case = make_case(RelposConfig(**ALL | {"value_gate": "none"}), [(6, 5)], 1, 8, 3)
-    visible = case.batch.token_visible
+    visible = case.batch.frames.visible
     assert visible is not None and 0 < int(visible.sum()) < 11
     before = attend(case, "triton", device, torch.float32).out
     hidden = case.batch.features["Ship"].values[~visible[:6]]
@@ -236,7 +236,7 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     geometry = case.module.geometry(case.batch)
     on_meta = type(geometry)(*(None if each is None else each.to("meta") for each in geometry))
     module = case.module.to("meta")
-    frames = Frames(case.batch.layout.offsets.to("meta"), num_pairs=53)
+    frames = Frames(case.batch.frames.offsets.to("meta"), num_pairs=53)
     qkv = torch.zeros(9, 3, 2, 8, device="meta", requires_grad=True)
     relative = Relative(module, on_meta, *module.tables(), gate=module.gate(torch.zeros(9, 16, device="meta")))
     ragged_attention(*qkv.unbind(1), frames, relative, backend="triton").sum().backward()
