@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
-from rogue_net.attention import attention_of_joined
+from rogue_net.attention import ragged_attention
 from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, Precision, RogueNetConfig
 from rogue_net.frames import Frames
@@ -71,7 +71,7 @@ class Block(nn.Module):
         else:
             if relative is not None and positions is not None:
                 relative = relative._replace(gate=positions.gate(x))
-            attended = attention_of_joined(
+            attended = ragged_attention(
                 self.query_key_value(x).view(len(x), 3, self.num_heads, x.shape[1] // self.num_heads),
                 frames,
                 relative,

@@ -70,15 +70,15 @@ def one(
     function = attend(backend, precision)
     tokens = int(lengths.sum())
     shape = (tokens, WIDTH // head_width, head_width)
-    q, k, v = (torch.randn(shape, device=device, requires_grad=True) for _ in range(3))
+    qkv = torch.randn(tokens, 3, *shape[1:], device=device, requires_grad=True)
     gradient = torch.randn(shape, device=device)
 
     @torch.no_grad()
     def forward() -> None:
-        function(q, k, v, frames)
+        function(qkv, frames)
 
     def both() -> None:
-        torch.autograd.grad(function(q, k, v, frames), (q, k, v), gradient)
+        torch.autograd.grad(function(qkv, frames), qkv, gradient)
 
     forward_seconds = seconds_per_call(forward, device, seconds)
     both_seconds = seconds_per_call(both, device, seconds)

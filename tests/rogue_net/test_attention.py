@@ -53,7 +53,7 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, flags: list[list[bool]]) ->
 def test_attention_is_a_softmax_over_what_each_entity_sees(flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     q, k, v = random_heads(batch.num_tokens)
-    attended = ragged_attention(q, k, v, batch.frames)
+    attended = ragged_attention(torch.stack([q, k, v], 1), batch.frames)
     torch.testing.assert_close(attended, naive_attention(q, k, v, flags))
 
 
@@ -61,7 +61,7 @@ def test_attention_is_a_softmax_over_what_each_entity_sees(flags: list[list[bool
 def test_gradients_of_attention_are_finite_and_those_of_the_softmax(flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     inputs, naive_inputs = ([x.clone().requires_grad_() for x in random_heads(batch.num_tokens)] for _ in range(2))
-    ragged_attention(*inputs, batch.frames).square().sum().backward()
+    ragged_attention(torch.stack(inputs, 1), batch.frames).square().sum().backward()
     naive_attention(*naive_inputs, flags).square().sum().backward()
     for given_input, expected in zip(inputs, naive_inputs, strict=True):
         torch.testing.assert_close(given_input.grad, expected.grad, atol=1e-5, rtol=1e-4)
@@ -101,7 +101,7 @@ def test_pairs_are_counted(flags: list[list[bool]]) -> None:
 def test_without_frames_nothing_attends() -> None:
     nothing = torch.zeros(0, 2, 8)
     frames = Frames(torch.zeros(1, dtype=torch.int64))
-    assert ragged_attention(nothing, nothing, nothing, frames).shape == (0, 2, 8)
+    assert ragged_attention(torch.stack([nothing] * 3, 1), frames).shape == (0, 2, 8)
 
 
 def test_frames_may_be_described_by_parts_of_other_tensors() -> None:
@@ -109,5 +109,5 @@ def test_frames_may_be_described_by_parts_of_other_tensors() -> None:
     table = torch.tensor([[0, 9], [3, 9], [5, 9]])
     visible = torch.tensor([[flag, not flag] for frame in flags for flag in frame])
     q, k, v = random_heads(5)
-    attended = ragged_attention(q, k, v, Frames(table[:, 0], visible[:, 0]))
+    attended = ragged_attention(torch.stack([q, k, v], 1), Frames(table[:, 0], visible[:, 0]))
     torch.testing.assert_close(attended, naive_attention(q, k, v, flags))

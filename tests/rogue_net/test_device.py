@@ -62,7 +62,7 @@ def device_like_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return qkv.sum(1) + relative.keys.rows.sum() + relative.values.rows.sum() + gate
 
     monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
-    monkeypatch.setattr(transformer, "attention_of_joined", attention)
+    monkeypatch.setattr(transformer, "ragged_attention", attention)
     yield
 
 

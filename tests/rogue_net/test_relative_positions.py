@@ -389,7 +389,7 @@ def test_attention_adds_relative_keys_to_keys_and_gated_relative_values_to_value
     relative = module(batch, frames.rows.index)._replace(gate=module.gate(x))
     keys, values = packed(module, batch)
     gates = torch.relu(x @ module.gate_projection.weight.T + module.gate_projection.bias)
-    out = packed_attention(q, k, v, frames, relative, dropout=0.0)
+    out = packed_attention(torch.stack([q, k, v], 1), frames, relative, dropout=0.0)
     for i in range(3):
         for head in range(2):
             weights = ((k[:, head] + keys[i]) @ q[i, head] / math.sqrt(4)).softmax(0)
@@ -476,7 +476,7 @@ def test_a_hidden_entity_does_not_reach_visible_ones_and_sees_them() -> None:
         batch = batch_of(BOTH, {**FRAME, "B": [place]}, visible={"B": [False]})
         frames = batch.frames
         relative = module(batch, frames.rows.index)._replace(gate=torch.ones(3, 4))
-        outs.append(packed_attention(q, k, v, frames, relative, dropout=0.0))
+        outs.append(packed_attention(torch.stack([q, k, v], 1), frames, relative, dropout=0.0))
     assert torch.equal(outs[0][:2], outs[1][:2])
     assert not torch.allclose(outs[0][2], outs[1][2])
 
@@ -538,7 +538,7 @@ def test_gradients_are_those_of_the_statistics_that_the_forward_pass_saw() -> No
         case = make_case(config, [(3, 2)], 1, 8, 0, hide=False)
         q, k, v = torch.randn(3, 5, 1, 8, generator=torch.Generator().manual_seed(0))
         frames = case.batch.frames
-        out = ragged_attention(q, k, v, frames, case.module(case.batch, frames.rows.index))
+        out = ragged_attention(torch.stack([q, k, v], 1), frames, case.module(case.batch, frames.rows.index))
         if more:
             case.module.update_normalization(make_case(config, [(9, 9)], 1, 8, 1, hide=False).batch)
         (out * torch.arange(out.numel()).view_as(out)).sum().backward()

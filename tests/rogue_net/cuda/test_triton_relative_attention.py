@@ -17,7 +17,6 @@ from rogue_net.attention import AttentionBackend, ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.attention import triton_attention, triton_attention_of_joined
 from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
 from rogue_net.relative_positions import Relative, RelativePositions
 from tests.rogue_net.cuda.devices import EACH_DEVICE
@@ -69,7 +68,7 @@ def attend(case: Case, backend: AttentionBackend, device: str, dtype: torch.dtyp
     x = torch.randn(shape[1], shape[2] * shape[3], generator=generator).to(device, dtype).requires_grad_()
     relative = module(batch, frames.rows.index if backend == "packed" else None)
     relative = relative._replace(gate=module.gate(x))
-    out = ragged_attention(*qkv.unbind(0), frames, relative, backend=backend)
+    out = ragged_attention(qkv.movedim(0, 1), frames, relative, backend=backend)
     out.backward(numbers[3].to(device, dtype))
     named = {"qkv": qkv, "x": x, **dict(module.named_parameters())}
     return Results(
@@ -120,26 +119,12 @@ def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
     frames = case.batch.frames
     heads, gate = torch.randn(3, 7, 1, 8, generator=torch.Generator().manual_seed(0)), torch.rand(7, 8)
     packed = case.module.double()(case.batch, frames.rows.index)._replace(gate=gate.double())
-    exact = ragged_attention(*heads.double().unbind(0), frames, packed, backend="packed")
+    exact = ragged_attention(heads.double().movedim(0, 1), frames, packed, backend="packed")
     batch, module = case.batch.to(torch.device(device)), case.module.float().to(device)
     relative = module(batch)._replace(gate=gate.to(device, torch.bfloat16))
-    narrow = ragged_attention(*heads.to(device, torch.bfloat16).unbind(0), batch.frames, relative, backend="triton")
+    narrow = ragged_attention(heads.to(device, torch.bfloat16).movedim(0, 1), batch.frames, relative, backend="triton")
     assert narrow.dtype == torch.bfloat16
     assert 1e-4 < float((narrow.detach().cpu().double() - exact.detach()).norm() / exact.detach().norm()) < 2e-2
-
-
-@EACH_DEVICE
-def test_joined_heads_get_the_same(device: str) -> None:
-    case = make_case(RelposConfig(**KINDS["radial"]), [(3, 4)])
-    batch, module = case.batch.to(torch.device(device)), case.module.to(device)
-    frames, relative = batch.frames, module(batch)
-    qkv = torch.randn(7, 3, 2, 8, device=device, requires_grad=True)
-    joined = triton_attention_of_joined(qkv, frames, relative)
-    parted = triton_attention(*qkv.unbind(1), frames, relative)
-    assert torch.equal(joined, parted)
-    (expected,) = torch.autograd.grad(parted.square().sum(), qkv)
-    (gradient,) = torch.autograd.grad(joined.square().sum(), qkv)
-    assert torch.equal(gradient, expected)
 
 
 @EACH_DEVICE
@@ -167,7 +152,7 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
 
     def attend_in(batch: ObsBatch, qkv: Tensor) -> Tensor:
         batch, module = batch.to(torch.device(device)), copy.deepcopy(whole.module).to(device)
-        return ragged_attention(*qkv.to(device).unbind(0), batch.frames, module(batch), backend="triton").detach()
+        return ragged_attention(qkv.to(device).movedim(0, 1), batch.frames, module(batch), backend="triton").detach()
 
     together = attend_in(whole.batch, qkv)
     for frame in range(len(lengths)):
@@ -198,9 +183,9 @@ def test_layers_share_what_depends_on_positions_alone(device: str, monkeypatch: 
     frames, relative = relative_of(case)
     shared = with_pairs(relative, frames, 7)
     heads = torch.randn(7, 2, 8, device=device)
-    expected = ragged_attention(heads, heads, heads, frames, relative, backend="triton")
+    expected = ragged_attention(torch.stack([heads] * 3, 1), frames, relative, backend="triton")
     monkeypatch.setattr(RelativePositions, "pairs", None)  # nobody calls it again
-    assert torch.equal(ragged_attention(heads, heads, heads, frames, shared, backend="triton"), expected)
+    assert torch.equal(ragged_attention(torch.stack([heads] * 3, 1), frames, shared, backend="triton"), expected)
 
 
 def test_pairs_take_memory_for_their_terms_and_not_for_their_features(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +224,7 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     frames = Frames(case.batch.frames.offsets.to("meta"), num_pairs=53)
     qkv = torch.zeros(9, 3, 2, 8, device="meta", requires_grad=True)
     relative = Relative(module, on_meta, *module.tables(), gate=module.gate(torch.zeros(9, 16, device="meta")))
-    ragged_attention(*qkv.unbind(1), frames, relative, backend="triton").sum().backward()
+    ragged_attention(qkv, frames, relative, backend="triton").sum().backward()
     assert len(launched) == 2
     assert module.keys.grad is not None and module.keys.grad.shape == module.keys.shape
 
@@ -252,8 +237,8 @@ def test_deterministic_algorithms_have_no_kernels_for_relative_positions() -> No
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.raises(ValueError, match=r"net\.backend=triton cannot be: .* in any order, .*; allowed: reference"):
-            ragged_attention(heads, heads, heads, frames, relative, backend="triton")
+            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, backend="triton")
         with torch.no_grad():
-            ragged_attention(heads, heads, heads, frames, relative, backend="triton")
+            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, backend="triton")
     finally:
         torch.use_deterministic_algorithms(False)
