@@ -6,16 +6,14 @@ Shapes: E tokens of all frames, B frames, R rows of L packed tokens, H heads, K 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from torch import Tensor
 from torch.nn import functional
 
+from rogue_net.config import Kernels
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.launching import Precision
 from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
-
-AttentionBackend = Literal["packed", "triton", "varlen"]
 
 
 def ragged_attention(
@@ -24,7 +22,7 @@ def ragged_attention(
     relative: Relative | None = None,
     *,
     dropout: float = 0.0,
-    backend: AttentionBackend = "packed",
+    kernels: Kernels = "none",
     precision: Precision = "fp32",
 ) -> Tensor:
     """Softmax attention of every token to those of its frame that it may see.
@@ -38,9 +36,9 @@ def ragged_attention(
         qkv: (E, 3, H, K) queries, keys and values.
         frames: which tokens are a frame, and which are hidden.
         relative: relative positions, if any.
-        dropout: share of the p that is set to 0, the rest being scaled up; only `packed` has it.
-        backend: `packed`, the reference, in torch on any device; `triton`, kernels for CUDA; or `varlen`, torch's own for CUDA
-            and 16 bits, without hidden entities and relative positions.
+        dropout: share of the p that is set to 0, the rest being scaled up; only the reference has it.
+        kernels: `none`, the reference, in torch on any device; `triton`, for CUDA; or `varlen`, torch's own for CUDA and 16 bits,
+            without hidden entities and relative positions.
         precision: how `triton` multiplies float32 numbers; the others multiply them as they are.
 
     Returns:
@@ -49,12 +47,12 @@ def ragged_attention(
     Raises:
         ValueError: `triton` or `varlen` cannot compute this.
     """
-    assert dropout == 0 or backend == "packed"
-    if backend == "triton":
+    assert dropout == 0 or kernels == "none"
+    if kernels == "triton":
         from rogue_net.kernels.cuda.attention import triton_attention
 
         return triton_attention(qkv, frames, relative, precision=precision)
-    if backend == "varlen":
+    if kernels == "varlen":
         from rogue_net.kernels.cuda.varlen import varlen_attention
 
         if relative is not None:

@@ -17,7 +17,6 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
-from rogue_net.backend import say_once, why_not_compiled, why_not_precision
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.crossing import to_host
@@ -25,6 +24,7 @@ from rogue_net.distributions import ActionDistribution
 from rogue_net.embedding import Embedding
 from rogue_net.global_features import GlobalFeatures
 from rogue_net.heads import HEADS, FrameHead, ValueHead
+from rogue_net.kernels.select import select
 from rogue_net.noise import FrameKeys
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
@@ -284,12 +284,7 @@ class RogueNet(nn.Module):
         """
         if batch.device.type != "cpu" or batch.padded:
             return None
-        reason = why_not_compiled(self.config, self.value_head.project.weight)
-        if reason is not None and self.config.backend == "fused":
-            problem = f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
-            raise ValueError(why_not_precision(self.config, "cpu") or problem)
-        if reason is not None:
-            say_once(reason)
+        if select(self.config, self.value_head.project.weight).kernels != "program":
             return None
         if self._program is None or not self._program.is_current():
             from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it

@@ -15,10 +15,10 @@ from torch.nn import functional
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net.attention import ragged_attention
-from rogue_net.backend import REFERENCE, Choice, choose
 from rogue_net.config import Pooling, Precision, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.relative_attention import with_pairs
+from rogue_net.kernels.select import REFERENCE, Choice, select
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import segment_mean, segment_sum
 from rogue_net.relative_positions import Relative, RelativePositions
@@ -76,7 +76,7 @@ class Block(nn.Module):
                 frames,
                 relative,
                 dropout=self.attention_dropout if drop else 0.0,
-                backend=choice.attention,
+                kernels=choice.kernels,
                 precision=choice.products,
             )
             mixed = self.project(attended.flatten(1))
@@ -168,11 +168,11 @@ class Transformer(nn.Module):
         if len(self.blocks) == 0:
             return tokens
         frames = batch.frames
-        choice = choose(self.config, tokens, frames, drop=drop)
+        choice = select(self.config, tokens, frames, drop=drop, modules=True)
         positions, relative = self.relative_positions, None
         if positions is not None:
-            relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
-            if choice.attention == "triton":
+            relative = positions(batch, frames.rows.index if choice.kernels == "none" else None)
+            if choice.kernels == "triton":
                 relative = with_pairs(relative, frames, len(tokens))
         with _products_in(choice.products, tokens.device):
             for block in self.blocks:

@@ -197,7 +197,7 @@ def test_triton_keeps_nan_in_its_frame(device: str, relpos: RelposConfig | None)
             relative = relative._replace(gate=own_gate.to(device) if relpos.value_gate != "none" else None)
         q, k, v = own.to(device)
         with torch.no_grad():
-            return ragged_attention(torch.stack([q, k, v], 1), there.frames, relative, backend="triton").cpu()
+            return ragged_attention(torch.stack([q, k, v], 1), there.frames, relative, kernels="triton").cpu()
 
     expected = attend(batch, None)
     assert expected.isfinite().all()

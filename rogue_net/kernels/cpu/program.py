@@ -148,7 +148,7 @@ class Program:
     """A network, its flat parameters, and the moments of their optimizer.
 
     Args:
-        net: on the CPU, in float32; see `rogue_net.backend.why_not_compiled`.
+        net: on the CPU, in float32; see `rogue_net.kernels.select`.
         with_value: whether its value is used.
         with_actions: whether its heads are.
     """

@@ -47,7 +47,7 @@ def launches(
     relative = relative._replace(gate=case.module.gate(torch.zeros(7, num_heads * width))) if relpos else None
     qkv = torch.zeros(7, 3, num_heads, width, dtype=dtype, requires_grad=True)
     frames = case.batch.frames
-    ragged_attention(qkv, frames, relative, backend="triton", precision=precision).sum().backward()
+    ragged_attention(qkv, frames, relative, kernels="triton", precision=precision).sum().backward()
     return found
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rogue_net import ObsBatch
-from rogue_net.attention import AttentionBackend, ragged_attention
-from rogue_net.config import RelposConfig
+from rogue_net.attention import ragged_attention
+from rogue_net.config import Kernels, RelposConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
@@ -58,7 +58,7 @@ class Results(NamedTuple):
     gradients: dict[str, Tensor]
 
 
-def attend(case: Case, backend: AttentionBackend, device: str, dtype: torch.dtype, padding: int = 0) -> Results:
+def attend(case: Case, kernels: Kernels, device: str, dtype: torch.dtype, padding: int = 0) -> Results:
     module, batch = copy.deepcopy(case.module).to(device, dtype), case.batch.to(torch.device(device))
     frames, num_tokens = batch.frames, batch.num_tokens
     generator = torch.Generator().manual_seed(num_tokens)
@@ -66,9 +66,9 @@ def attend(case: Case, backend: AttentionBackend, device: str, dtype: torch.dtyp
     numbers = torch.randn((4, *shape[1:]), generator=generator)
     qkv = numbers[:3].to(device, dtype).requires_grad_()
     x = torch.randn(shape[1], shape[2] * shape[3], generator=generator).to(device, dtype).requires_grad_()
-    relative = module(batch, frames.rows.index if backend == "packed" else None)
+    relative = module(batch, frames.rows.index if kernels == "none" else None)
     relative = relative._replace(gate=module.gate(x))
-    out = ragged_attention(qkv.movedim(0, 1), frames, relative, backend=backend)
+    out = ragged_attention(qkv.movedim(0, 1), frames, relative, kernels=kernels)
     out.backward(numbers[3].to(device, dtype))
     named = {"qkv": qkv, "x": x, **dict(module.named_parameters())}
     return Results(
@@ -83,7 +83,7 @@ def assert_near(given: Tensor, expected: Tensor, name: str, least: float = 1e-6)
 
 
 def assert_equal_to_the_reference(case: Case, device: str) -> None:
-    given, expected = attend(case, "triton", device, torch.float32), attend(case, "packed", "cpu", torch.float64)
+    given, expected = attend(case, "triton", device, torch.float32), attend(case, "none", "cpu", torch.float64)
     assert_near(given.out, expected.out, "out")
     # A row that all keys of a query share has the gradient 0: what is left of a sum of such numbers is no measure of error.
     summed = 0.1 * float(expected.gradients["qkv"].norm())
@@ -119,10 +119,10 @@ def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
     frames = case.batch.frames
     heads, gate = torch.randn(3, 7, 1, 8, generator=torch.Generator().manual_seed(0)), torch.rand(7, 8)
     packed = case.module.double()(case.batch, frames.rows.index)._replace(gate=gate.double())
-    exact = ragged_attention(heads.double().movedim(0, 1), frames, packed, backend="packed")
+    exact = ragged_attention(heads.double().movedim(0, 1), frames, packed, kernels="none")
     batch, module = case.batch.to(torch.device(device)), case.module.float().to(device)
     relative = module(batch)._replace(gate=gate.to(device, torch.bfloat16))
-    narrow = ragged_attention(heads.to(device, torch.bfloat16).movedim(0, 1), batch.frames, relative, backend="triton")
+    narrow = ragged_attention(heads.to(device, torch.bfloat16).movedim(0, 1), batch.frames, relative, kernels="triton")
     assert narrow.dtype == torch.bfloat16
     assert 1e-4 < float((narrow.detach().cpu().double() - exact.detach()).norm() / exact.detach().norm()) < 2e-2
 
@@ -152,7 +152,7 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
 
     def attend_in(batch: ObsBatch, qkv: Tensor) -> Tensor:
         batch, module = batch.to(torch.device(device)), copy.deepcopy(whole.module).to(device)
-        return ragged_attention(qkv.to(device).movedim(0, 1), batch.frames, module(batch), backend="triton").detach()
+        return ragged_attention(qkv.to(device).movedim(0, 1), batch.frames, module(batch), kernels="triton").detach()
 
     together = attend_in(whole.batch, qkv)
     for frame in range(len(lengths)):
@@ -183,9 +183,9 @@ def test_layers_share_what_depends_on_positions_alone(device: str, monkeypatch: 
     frames, relative = relative_of(case)
     shared = with_pairs(relative, frames, 7)
     heads = torch.randn(7, 2, 8, device=device)
-    expected = ragged_attention(torch.stack([heads] * 3, 1), frames, relative, backend="triton")
+    expected = ragged_attention(torch.stack([heads] * 3, 1), frames, relative, kernels="triton")
     monkeypatch.setattr(RelativePositions, "pairs", None)  # nobody calls it again
-    assert torch.equal(ragged_attention(torch.stack([heads] * 3, 1), frames, shared, backend="triton"), expected)
+    assert torch.equal(ragged_attention(torch.stack([heads] * 3, 1), frames, shared, kernels="triton"), expected)
 
 
 def test_pairs_take_memory_for_their_terms_and_not_for_their_features(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     frames = Frames(case.batch.frames.offsets.to("meta"), num_pairs=53)
     qkv = torch.zeros(9, 3, 2, 8, device="meta", requires_grad=True)
     relative = Relative(module, on_meta, *module.tables(), gate=module.gate(torch.zeros(9, 16, device="meta")))
-    ragged_attention(qkv, frames, relative, backend="triton").sum().backward()
+    ragged_attention(qkv, frames, relative, kernels="triton").sum().backward()
     assert len(launched) == 2
     assert module.keys.grad is not None and module.keys.grad.shape == module.keys.shape
 
@@ -237,8 +237,8 @@ def test_deterministic_algorithms_have_no_kernels_for_relative_positions() -> No
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.raises(ValueError, match=r"net\.backend=triton cannot be: .* in any order, .*; allowed: reference"):
-            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, backend="triton")
+            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, kernels="triton")
         with torch.no_grad():
-            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, backend="triton")
+            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, kernels="triton")
     finally:
         torch.use_deterministic_algorithms(False)

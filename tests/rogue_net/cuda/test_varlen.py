@@ -43,7 +43,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_frames_are_given_as_offsets_and_the_longest_length() -> None:
     qkv = random_heads(8)
-    attended = ragged_attention(qkv, Frames(OFFSETS), backend="varlen")
+    attended = ragged_attention(qkv, Frames(OFFSETS), kernels="varlen")
     torch.testing.assert_close(attended, packed_attention(qkv, Frames(OFFSETS), None, 0.0))
 
 
@@ -71,17 +71,17 @@ def test_what_it_cannot_compute_is_said() -> None:
     with pytest.raises(
         ValueError, match=r"varlen attention cannot be: it computes on CUDA, .* on cpu; allowed: packed, triton"
     ):
-        ragged_attention(torch.stack([q, k, v], 1), Frames(OFFSETS), backend="varlen")
+        ragged_attention(torch.stack([q, k, v], 1), Frames(OFFSETS), kernels="varlen")
     relative: Any = object()
     with pytest.raises(ValueError, match=r"no relative positions; allowed: packed, triton"):
-        ragged_attention(torch.stack([q, k, v], 1), Frames(OFFSETS), relative, backend="varlen")
+        ragged_attention(torch.stack([q, k, v], 1), Frames(OFFSETS), relative, kernels="varlen")
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_it_computes_what_the_reference_computes() -> None:
     qkv = random_heads(10, torch.bfloat16).cuda().requires_grad_()
     frames = Frames(OFFSETS.cuda())
-    attended = ragged_attention(qkv, frames, backend="varlen")
+    attended = ragged_attention(qkv, frames, kernels="varlen")
     (gradient,) = torch.autograd.grad(attended.square().sum(), qkv)
     exact = random_heads(10, torch.bfloat16).double().requires_grad_()
     expected = packed_attention(exact[:8], Frames(OFFSETS), None, 0.0)
