@@ -146,6 +146,29 @@ class Frames:
             self._bounds = Bounds(limits[frames], torch.cat([limits[1:], limits[-1:]])[frames])
         return self._bounds
 
+    def pairs(self, start: int, stop: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """The tokens of the pairs numbered `start` to `stop`: (pairs,) int64 first and second of each. Never synchronises.
+
+        Pairs are of a token with each of its frame, token by token. Numbers behind the last pair are allowed, and stand for any
+        two tokens.
+
+        Args:
+            start: number of the first pair.
+            stop: number behind the last.
+            num_tokens: E, at least 1, tokens behind the last frame included.
+        """
+        first = self.first_pairs(num_tokens)
+        bounds = self.bounds(num_tokens)
+        numbers = torch.arange(start, stop, device=self.offsets.device)
+        i = torch.searchsorted(first, numbers, right=True) - 1
+        return i, (bounds.first[i] + numbers - first[i]).clamp(max=num_tokens - 1)
+
+    def first_pairs(self, num_tokens: int) -> Tensor:
+        """(E,) int64, the number of the first pair of each token."""
+        bounds = self.bounds(num_tokens)
+        counts = bounds.last - bounds.first
+        return counts.cumsum(0) - counts
+
     @property
     def real_offsets(self) -> Tensor:
         """The offsets without those of padding."""

@@ -20,7 +20,7 @@ from rogue_net.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of
 from rogue_net.kernels.cuda.launching import RELATIVE
-from rogue_net.relative_positions import Pairs, Relative
+from rogue_net.relative_positions import PairTerms, Relative
 
 # Programs add to copies of a table's gradient: so many at most, of so many numbers together.
 MOST_COPIES = 16
@@ -32,7 +32,7 @@ class _Setting(NamedTuple):
 
     bounds: Bounds
     visible: Tensor | None
-    pairs: Pairs
+    pairs: PairTerms
     constants: dict[str, Any]  # what they are compiled for
 
 
