@@ -62,7 +62,9 @@ class NetPolicy:
         batch = ObsBatch.from_vec_obs(obs)
         if self.adaptor is not None:
             batch = self.adaptor(batch)
-        result = self.net.act(batch, self.greedy, self.temperature, self._generator, logits=True)
+        result = self.net.act(
+            batch, greedy=self.greedy, temperature=self.temperature, generator=self._generator, logits=True
+        )
         check_finite(self.net, batch, result)
         assert result.logits is not None
         decisions = {name: decide(result.actions[name].values, result.logits[name].values) for name in obs.action_masks}

@@ -136,6 +136,9 @@ class EnvBlock:
             PlayersTracker(len(vec_env), cast.policies, first_env) if cast else EpisodeTracker(len(vec_env), first_env)
         )
         self.obs: VecObs | None = None  # the current observations of the environments; None before `reset`
+        self._states: list[
+            object
+        ] = []  # of the policies, in the order of the trajectories; none before the first rollout
 
     def begin(self, steps: int) -> None:
         """Begin a rollout of `steps` steps from the current observations."""
@@ -151,11 +154,12 @@ class EnvBlock:
                 for name, players in self._cast.policies.items()
                 for place, player in enumerate(players)
             ]
+        states = self._states or [None] * len(seats)
         self._trajectories: dict[str, list[Trajectory]] = {}  # in the order of `_show`
-        for (name, own_keys, env_id), view in zip(seats, views, strict=True):
+        for (name, own_keys, env_id), view, state in zip(seats, views, states, strict=True):
             graph = self._graphs.get(name)
             trajectory = Trajectory(
-                self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, graph=graph
+                self._nets[name], self.device, own_keys, view, env_id, logits=self._logits, graph=graph, state=state
             )
             self._trajectories.setdefault(name, []).append(trajectory)
 
@@ -191,6 +195,7 @@ class EnvBlock:
             of_each = [stats, *(RolloutStats() for _ in trajectories[1:])]
             return Rollout.merged([each.rollout(own) for each, own in zip(trajectories, of_each, strict=True)])
 
+        self._states = [each.state for played_by in self._trajectories.values() for each in played_by]
         return {name: played(self._trajectories[name], stats) for name, stats in self._stats.items()}
 
     def _show(self, obs: VecObs) -> list[VecObs]:
@@ -205,6 +210,7 @@ class EnvBlock:
         """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
         self.obs = self.vec_env.reset(seed, env_info)
         self.tracker.reset()
+        self._states = []
 
     def seed_noise(self, seed: int) -> None:
         """Key the sampling noise from now on by `seed`, the environment's number, and the steps since this call."""
@@ -228,6 +234,10 @@ class Trajectory:
         env_id: (N,) int64, the rollout's numbers of the environments.
         logits: whether the logits of all choices are kept.
         graph: CUDA graph that replaces `net.act`, without logits.
+        state: of the policy, after the step before.
+
+    Attributes:
+        state: of the policy, after the last step.
     """
 
     def __init__(
@@ -240,7 +250,9 @@ class Trajectory:
         *,
         logits: bool = False,
         graph: ActGraph | None = None,
+        state: object = None,
     ) -> None:
+        self.state = state
         self._net, self._device, self._keys, self._logits, self._graph = net, device, keys, logits, graph
         self._env_id = torch.from_numpy(env_id)
         self._seen = [obs]  # T + 1 observations in the end
@@ -254,7 +266,8 @@ class Trajectory:
             batch, result = self._graph(obs, keys)
         else:
             batch = ObsBatch.from_vec_obs(obs, self._device)
-            result = self._net.act(batch, generator=FrameKeys(keys), logits=self._logits)
+            result = self._net.act(batch, self.state, generator=FrameKeys(keys), logits=self._logits)
+            self.state = result.state
         offsets = {name: mask.actors.offsets for name, mask in obs.action_masks.items()}
         actions = fetch_actions(self._net, batch, result, offsets)  # synchronises: the environments need the actions
         self._batches.append(batch)

@@ -6,28 +6,23 @@ Shapes: E tokens of all frames, B frames, R rows of L packed tokens, H heads, K 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rogue_net.config import Kernels
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.launching import Precision
 from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
 
-AttentionBackend = Literal["packed", "triton", "varlen"]
-
 
 def ragged_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    qkv: Tensor,
     frames: Frames,
     relative: Relative | None = None,
     *,
     dropout: float = 0.0,
-    backend: AttentionBackend = "packed",
+    kernels: Kernels = "none",
     precision: Precision = "fp32",
 ) -> Tensor:
     """Softmax attention of every token to those of its frame that it may see.
@@ -38,14 +33,12 @@ def ragged_attention(
     relative positions add to both. Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
 
     Args:
-        q: (E, H, K) queries.
-        k: (E, H, K) keys.
-        v: (E, H, K) values.
+        qkv: (E, 3, H, K) queries, keys and values.
         frames: which tokens are a frame, and which are hidden.
         relative: relative positions, if any.
-        dropout: share of the p that is set to 0, the rest being scaled up; only `packed` has it.
-        backend: `packed`, the reference, in torch on any device; `triton`, kernels for CUDA; or `varlen`, torch's own for CUDA
-            and 16 bits, without hidden entities and relative positions.
+        dropout: share of the p that is set to 0, the rest being scaled up; only the reference has it.
+        kernels: `none`, the reference, in torch on any device; `triton`, for CUDA; or `varlen`, torch's own for CUDA and 16 bits,
+            without hidden entities and relative positions.
         precision: how `triton` multiplies float32 numbers; the others multiply them as they are.
 
     Returns:
@@ -54,42 +47,21 @@ def ragged_attention(
     Raises:
         ValueError: `triton` or `varlen` cannot compute this.
     """
-    assert dropout == 0 or backend == "packed"
-    if backend == "triton":
+    assert dropout == 0 or kernels == "none"
+    if kernels == "triton":
         from rogue_net.kernels.cuda.attention import triton_attention
 
-        return triton_attention(q, k, v, frames, relative, precision=precision)
-    if backend == "varlen":
+        return triton_attention(qkv, frames, relative, precision=precision)
+    if kernels == "varlen":
         from rogue_net.kernels.cuda.varlen import varlen_attention
 
         if relative is not None:
             raise ValueError("torch's varlen attention has no relative positions; allowed: packed, triton")
-        return varlen_attention(q, k, v, frames)
-    return packed_attention(q, k, v, frames, relative, dropout)
+        return varlen_attention(qkv, frames)
+    return packed_attention(qkv, frames, relative, dropout)
 
 
-def attention_of_joined(
-    qkv: Tensor,
-    frames: Frames,
-    relative: Relative | None = None,
-    *,
-    dropout: float = 0.0,
-    backend: AttentionBackend = "packed",
-    precision: Precision = "fp32",
-) -> Tensor:
-    """`ragged_attention` of (E, 3, H, K) queries, keys and values in one tensor, as a linear layer makes them."""
-    if backend == "triton":
-        from rogue_net.kernels.cuda.attention import triton_attention_of_joined
-
-        assert dropout == 0
-        return triton_attention_of_joined(qkv, frames, relative, precision=precision)
-    q, k, v = qkv.unbind(1)
-    return ragged_attention(q, k, v, frames, relative, dropout=dropout, backend=backend, precision=precision)
-
-
-def packed_attention(
-    q: Tensor, k: Tensor, v: Tensor, frames: Frames, relative: Relative | None, dropout: float
-) -> Tensor:
+def packed_attention(qkv: Tensor, frames: Frames, relative: Relative | None, dropout: float) -> Tensor:
     """`ragged_attention` on rows of a rectangle that hold several frames each, with a mask that keeps them apart.
 
     A weight of 0 keeps no NaN out, as 0 * NaN is NaN. So tokens that are not finite take part as zeros, and whoever may attend
@@ -97,8 +69,11 @@ def packed_attention(
     """
     rows = frames.rows
     gate = None if relative is None else relative.gate
-    broken = torch.stack([~x.detach().flatten(1).isfinite().all(1) for x in (q, k, v, gate) if x is not None]).any(0)
-    q, k, v = (x.masked_fill(broken[:, None, None], 0)[rows.index].transpose(1, 2) for x in (q, k, v))  # (R, H, L, K)
+    broken = ~qkv.detach().flatten(1).isfinite().all(1)
+    if gate is not None:
+        broken |= ~gate.detach().isfinite().all(1)
+    clean = qkv.masked_fill(broken[:, None, None, None], 0)
+    q, k, v = (x[rows.index].transpose(1, 2) for x in clean.unbind(1))  # (R, H, L, K)
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
     if relative is not None:
         scores = scores + relative_logits(q, relative)
@@ -107,7 +82,7 @@ def packed_attention(
     weights = functional.dropout(weights, dropout)
     packed = weights @ v
     if relative is not None:
-        clean = relative if gate is None else relative._replace(gate=gate.masked_fill(broken[:, None], 0))
-        packed = packed + relative_outputs(weights, clean, rows.index)
+        relative = relative if gate is None else relative._replace(gate=gate.masked_fill(broken[:, None], 0))
+        packed = packed + relative_outputs(weights, relative, rows.index)
     packed = packed.masked_fill(sees_broken, float("nan"))
     return packed.transpose(1, 2).flatten(0, 1)[rows.inverse_index]

@@ -18,6 +18,7 @@ from rogue_net.checks import (
 
 Backend = Literal["auto", "reference", "fused"]
 Precision = Literal["fp32", "tf32", "bf16"]
+Kernels = Literal["program", "triton", "varlen", "none"]  # see `rogue_net.kernels.select`
 Pooling = Literal["none", "mean", "max", "meanmax"]
 RelposKind = Literal["none", "grid", "radial", "distance", "polar"]
 ValueGate = Literal["none", "linear", "relu", "gelu", "sigmoid"]

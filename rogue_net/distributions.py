@@ -24,7 +24,12 @@ class ActionDistribution(ABC):
     Log-probs and entropies are (A,) float32.
     """
 
-    logits: Tensor  # what tells the distribution; see the classes
+    logits: Tensor  # parameters of the distribution; see the classes
+
+    @property
+    def rows(self) -> Tensor:
+        """The logits as a matrix: (A, C) or (A, 2 n), or (P, 1) where actors have different numbers of choices."""
+        return self.logits if self.logits.dim() == 2 else self.logits.unsqueeze(1)
 
     @abstractmethod
     def sample(self, source: Source = None) -> Tensor:

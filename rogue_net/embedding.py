@@ -6,7 +6,7 @@ Shapes: B frames, E tokens, D width, n entities of a type, F features of the typ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from torch.nn import functional
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.spaces import GLOBAL_ENTITY, Feature, ObsSpace, with_kinds
-from rogue_net.absent import with_absent
 from rogue_net.features import CategoryColumn, FeatureColumns
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
@@ -155,8 +154,9 @@ class Embedding(nn.Module):
             ValueError: the batch has other types or features than the network, or see `EntityEmbedding.looked_up`.
         """
         parts = self._parts(batch)
-        absent = (parameter for part in parts if len(part.features) == 0 for parameter in part.entity.parameters())
-        return with_absent(self._tokens([part for part in parts if len(part.features)], batch), absent)
+        if not parts:
+            return torch.zeros(0, self.d_model, device=batch.device)
+        return torch.cat([part.entity(part.features) for part in parts]).index_select(0, batch.frames.inverse)
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics."""
@@ -177,26 +177,17 @@ class Embedding(nn.Module):
             if found != expected:
                 raise ValueError(f"{name!r} has {found} features in this batch; the network knows {expected}")
 
-    def _tokens(self, parts: Sequence[_Part], batch: ObsBatch) -> Tensor:
-        """(E, D) from the types that have entities."""
-        if not parts:
-            return next(self.parameters(), torch.zeros(0)).new_zeros(0, self.d_model)
-        rows = torch.cat([part.entity(part.features) for part in parts])
-        tokens: Tensor = _Permute.apply(  # type: ignore[no-untyped-call]
-            rows, batch.layout.inverse, batch.layout.order
-        )
-        return tokens
-
     def _parts(self, batch: ObsBatch) -> list[_Part]:
         """The entities of each type, in the batch's order of types."""
         self.check(batch)
-        layout = batch.layout
         entities = dict(zip(self.types, self.entities, strict=True))
         values = {name: ragged.values for name, ragged in batch.features.items()}
         joining: Sequence[Tensor] = ()
         if self.num_globals:
             # every frame has exactly one `__global__` row, so frame b's is row b
-            everywhere = values[GLOBAL_ENTITY].index_select(0, layout.frames.index_select(0, layout.order))
+            everywhere = values[GLOBAL_ENTITY].index_select(
+                0, batch.frames.of_token.index_select(0, batch.frames.order)
+            )
             joining = torch.split(everywhere, [len(each) for each in values.values()])
         parts = []
         for position, (name, features) in enumerate(values.items()):
@@ -213,17 +204,3 @@ class _Part(NamedTuple):
 
     entity: EntityEmbedding
     features: Tensor  # (n, F + G)
-
-
-class _Permute(torch.autograd.Function):
-    """`rows[index]`, where `index` has every row once. The gradient needs no sums, as that of `rows[index]` would."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        return rows.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return gradient.index_select(0, inverse), None, None

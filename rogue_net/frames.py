@@ -1,11 +1,13 @@
-"""Which tokens of a batch are a frame, in the forms that attention needs; each is made once, when first asked for.
+"""The frames of a batch: which tokens belong together, and which are hidden.
 
 Shapes: E tokens, B frames, R rows of L packed tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.batch.packing import pack
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import sequence_of_item
+from rogue_net.ragged import RaggedTensor, sequence_of_item
 
 
 class Bounds(NamedTuple):
@@ -26,15 +27,16 @@ class Bounds(NamedTuple):
 
 
 class Frames:
-    """The frames of a batch.
+    """Frames of tokens. A token is an entity; the tokens of a frame are in the order of its entity indices.
 
     Args:
         offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
         visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
         num_tokens: E; None: looked up when it is needed, which synchronises.
-        padded: whether the last frame is none: see `rogue_net/padding.py`.
+        padded: whether the last frame is padding: see `rogue_net/padding.py`.
         num_pairs: as many pairs as there are, or more, of tokens of one frame, each token with itself among them; None: looked
             up when it is needed, which synchronises.
+        positions: entity type -> (entities of the type,) int64, their tokens.
     """
 
     def __init__(
@@ -44,23 +46,73 @@ class Frames:
         num_tokens: int | None = None,
         padded: bool = False,
         num_pairs: int | None = None,
+        positions: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.offsets = offsets
         self.visible = visible
         self.padded = padded
+        self.positions: Mapping[str, Tensor] = positions or {}
         self._num_pairs = num_pairs
         self._num_tokens = num_tokens
         self._bounds: Bounds | None = None
 
     @staticmethod
-    def of(batch: ObsBatch) -> Frames:
-        """Those of a batch."""
-        return Frames(batch.layout.offsets, batch.token_visible, batch.num_tokens, batch.padded, batch.num_token_pairs)
+    def of_types(
+        features: Mapping[str, RaggedTensor],
+        visible: Mapping[str, RaggedTensor],
+        num_frames: int,
+        device: torch.device,
+        *,
+        padded: bool = False,
+        num_pairs: int | None = None,
+    ) -> Frames:
+        """The frames of entities that are listed type by type. Asks the device for nothing.
+
+        Args:
+            features: entity type -> B sequences, an item for each entity.
+            visible: types that hide something -> B sequences of (n, 1) bool.
+            num_frames: B.
+            device: of the tensors.
+            padded: see `Frames`.
+            num_pairs: see `Frames`.
+        """
+        counts = [len(ragged.values) for ragged in features.values()]
+        if not features:
+            return Frames(torch.zeros(num_frames + 1, dtype=torch.int64, device=device), None, 0, padded, num_pairs)
+        offsets, order = _order([ragged.offsets for ragged in features.values()], counts)
+        positions = dict(zip(features, torch.split(order, counts), strict=True))
+        flags = None
+        if visible:
+            flags = torch.ones(sum(counts), dtype=torch.bool, device=device)
+            for name, ragged in visible.items():
+                flags[positions[name]] = ragged.values[:, 0]
+        return Frames(offsets, flags, sum(counts), padded, num_pairs, positions)
 
     @property
     def num_tokens(self) -> int:
         """E."""
         return int(self.offsets[-1]) if self._num_tokens is None else self._num_tokens
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """(B,) int64, tokens in each frame."""
+        return self.offsets.diff()
+
+    @cached_property
+    def of_token(self) -> Tensor:
+        """(E,) int64, the frame of each token."""
+        return sequence_of_item(self.offsets, self.num_tokens)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """(E,) int64, the token of each row where all entities of the first type come first, then all of the second."""
+        return torch.cat(list(self.positions.values())) if self.positions else self.offsets[:0]
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """(E,) int64, the row of each token where `order` has the token of each row."""
+        rows = torch.arange(len(self.order), device=self.order.device)
+        return torch.empty_like(rows).scatter_(0, self.order, rows)
 
     @cached_property
     def host_offsets(self) -> NDArray[np.int64]:
@@ -70,40 +122,88 @@ class Frames:
 
     @cached_property
     def max_length(self) -> int:
-        """Tokens of the longest frame; 0 without frames."""
+        """Tokens of the longest frame; 0 without frames. Synchronises with the device."""
         return int(np.diff(self.host_offsets).max(initial=0))
-
-    @cached_property
-    def numbers(self) -> Tensor:
-        """(E,) int64, the frame of each token."""
-        return sequence_of_item(self.offsets, self.num_tokens)
 
     @property
     def num_pairs(self) -> int:
-        """See the argument."""
+        """Pairs of tokens of one frame, or an upper limit; see the argument."""
         if self._num_pairs is None:
             self._num_pairs = int(np.square(np.diff(self.host_offsets)).sum())
         return self._num_pairs
 
     def bounds(self, num_tokens: int) -> Bounds:
-        """Where the frame of each token is. Never synchronises: the number of tokens is known to those who have them.
+        """The bounds of the frame of each token. Never synchronises: the caller knows the number of tokens.
 
         Args:
-            num_tokens: E. Tokens behind the last frame are allowed, and where the last one is none its tokens count as such;
-                their frame is empty.
+            num_tokens: E. Tokens behind the last frame are allowed, and padding counts as such; their frame is empty.
         """
         if self._bounds is None or len(self._bounds.first) != num_tokens:
-            offsets = self.offsets[:-1] if self.padded else self.offsets
+            offsets = self.real_offsets
             tokens = torch.arange(num_tokens, device=offsets.device)
             frames = torch.searchsorted(offsets[1:].contiguous(), tokens, right=True)  # B behind the last frame
             limits = offsets.to(torch.int32)
             self._bounds = Bounds(limits[frames], torch.cat([limits[1:], limits[-1:]])[frames])
         return self._bounds
 
+    def pairs(self, start: int, stop: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """The tokens of the pairs numbered `start` to `stop`: (pairs,) int64 first and second of each. Never synchronises.
+
+        Pairs are of a token with each of its frame, token by token. Numbers behind the last pair are allowed, and stand for any
+        two tokens.
+
+        Args:
+            start: number of the first pair.
+            stop: number behind the last.
+            num_tokens: E, at least 1, tokens behind the last frame included.
+        """
+        first = self.first_pairs(num_tokens)
+        bounds = self.bounds(num_tokens)
+        numbers = torch.arange(start, stop, device=self.offsets.device)
+        i = torch.searchsorted(first, numbers, right=True) - 1
+        return i, (bounds.first[i] + numbers - first[i]).clamp(max=num_tokens - 1)
+
+    def first_pairs(self, num_tokens: int) -> Tensor:
+        """(E,) int64, the number of the first pair of each token."""
+        bounds = self.bounds(num_tokens)
+        counts = bounds.last - bounds.first
+        return counts.cumsum(0) - counts
+
+    @property
+    def real_offsets(self) -> Tensor:
+        """The offsets without those of padding."""
+        return self.offsets[:-1] if self.padded else self.offsets
+
+    def means(self, tokens: Tensor) -> Tensor:
+        """(B, D) mean of each frame's (E, D) tokens, hidden ones included; 0 for a frame without any, and for padding."""
+        offsets = self.real_offsets
+        # the sums of a frame are in the order of its tokens, on any device
+        sums = torch.segment_reduce(tokens, "sum", offsets=offsets, axis=0, unsafe=True)
+        means = sums / offsets.diff().clamp(min=1).unsqueeze(1)
+        return torch.cat([means, means.new_zeros(1, means.shape[1])]) if self.padded else means
+
     @cached_property
     def rows(self) -> PackedRows:
         """The frames packed into rows."""
         return PackedRows(self)
+
+
+def _order(by_type: list[Tensor], counts: list[int]) -> tuple[Tensor, Tensor]:
+    """Offsets of the frames among the tokens, (B + 1,), and the token of each row, (E,).
+
+    Args:
+        by_type: (B + 1,) int64 offsets of each type; at least one type.
+        counts: entities of each type.
+    """
+    starts = torch.stack(by_type)  # (types, B + 1)
+    # (types, B): the entities of one type in one frame, a run, are neighbours among the tokens too
+    runs = starts.diff(dim=1)
+    offsets = starts.sum(0)
+    first_token = offsets[:-1] + runs.cumsum(0) - runs
+    rows_before = torch.stack([offsets.new_full((1,), rows) for rows in accumulate(counts[:-1], initial=0)])
+    shift = first_token - (starts[:, :-1] + rows_before)
+    shifts = torch.repeat_interleave(shift.flatten(), runs.flatten(), output_size=sum(counts))
+    return offsets, torch.arange(sum(counts), device=offsets.device) + shifts
 
 
 class PackedRows:

@@ -46,7 +46,7 @@ class Geometry(NamedTuple):
                 types.append(list(columns).index(name))
             if turns(config):
                 facing.append(_facing(features, own))
-        inverse = batch.layout.inverse
+        inverse = batch.frames.inverse
         counts = [len(ragged.values) for ragged in batch.features.values()]
         numbers = [torch.full((count,), own, device=batch.device) for own, count in zip(types, counts, strict=True)]
         places, directions = torch.cat(positions)[inverse], torch.cat(facing)[inverse] if facing else None

@@ -27,23 +27,23 @@ from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.gaussian import BoundedGaussian, Bounds
 from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
-from rogue_net.obs_batch import ObsBatch
 from rogue_net.pairs import pair_offsets, pair_products, pairs_of
-from rogue_net.readout import Readout
 
 #: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
 LOG_STD_LIMIT = 20.0
 
 
 class ActionHead(nn.Module):
-    """What decides about one action."""
+    """The head of one action."""
 
-    def forward(self, readout: Readout, batch: ObsBatch, name: str) -> ActionDistribution:
-        """Distributions of the actors of the action `name` in every frame."""
-        return self.decide(readout.actors[name], batch.action_masks[name], readout.actees.get(name))
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+        """The distribution over each actor's choices.
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
-        """The same from the actors' and, for select-entity, the actees' tokens."""
+        Args:
+            actors: (A, D) tokens.
+            mask: of the action.
+            actees: (N, D) tokens, for select-entity.
+        """
         raise NotImplementedError
 
     def logit_offsets(self, mask: ActionMask) -> Tensor:
@@ -58,7 +58,7 @@ class CategoricalHead(ActionHead):
         super().__init__()
         self.project = _nearly_zero(d_model, num_choices)
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, CategoricalMask)
         weight, bias = self.project.weight, self.project.bias
         by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
@@ -81,7 +81,7 @@ class SelectEntityHead(ActionHead):
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         assert isinstance(mask, SelectEntityMask) and actees is not None
         queries, keys = self.query(actors), self.key(actees)
         values = mask.actees.values[:, 0]
@@ -112,7 +112,7 @@ class ContinuousHead(ActionHead):
         self.log_std = nn.Parameter(torch.zeros(space.size))
         self.bounds = Bounds(space)
 
-    def decide(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
+    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
         return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
 
 
@@ -129,7 +129,7 @@ class FrameHead(nn.Module):
         nn.init.zeros_(self.project.bias)
 
     def forward(self, means: Tensor) -> Tensor:
-        """(B, D) from `mean_tokens` to (B, size) float32."""
+        """(B, D) mean tokens to (B, size) float32."""
         numbers: Tensor = self.project(means).float()
         return numbers
 

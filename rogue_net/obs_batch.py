@@ -19,7 +19,7 @@ from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBuf
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from rogue_net import crossing
 from rogue_net.crossing import Cut, Packing, cut, is_on, to_device
-from rogue_net.layout import Layout
+from rogue_net.frames import Frames
 from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
 from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
@@ -195,14 +195,21 @@ class ObsBatch:
         return sum(len(ragged.values) for ragged in self.features.values())
 
     @cached_property
-    def layout(self) -> Layout:
-        """The tokens' order."""
-        return Layout.of(self.features, self.num_frames, self.device, padded=self.padded)
+    def frames(self) -> Frames:
+        """Which tokens are a frame, and which are hidden."""
+        return Frames.of_types(
+            self.features,
+            self.visible,
+            self.num_frames,
+            self.device,
+            padded=self.padded,
+            num_pairs=self.num_token_pairs,
+        )
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:
         """The actors and actees of every action: of each entity index, the token that it means."""
-        starts = self.layout.offsets[:-1]
+        starts = self.frames.offsets[:-1]
 
         def tokens(listed: RaggedTensor) -> Tensor:
             indices = listed.values[:, 0]
@@ -214,16 +221,6 @@ class ObsBatch:
             name: ActionTokens(tokens(mask.actors), tokens(mask.actees) if isinstance(mask, SelectEntityMask) else None)
             for name, mask in self.action_masks.items()
         }
-
-    @cached_property
-    def token_visible(self) -> Tensor | None:
-        """(E,) bool, false for entities hidden from the policy; None where nothing is hidden."""
-        if not self.visible:
-            return None
-        flags = torch.ones(self.num_tokens, dtype=torch.bool, device=self.device)
-        for name, ragged in self.visible.items():
-            flags[self.layout.positions[name]] = ragged.values[:, 0]
-        return flags
 
 
 def pairs_in_step(mask: VecActionMask) -> int:

@@ -26,11 +26,12 @@ Shapes: E tokens, n position features, K width of a head, R rows of L packed tok
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,7 +44,6 @@ from rogue_net.geometry import Geometry, angles_of, components_of, seen_from
 from rogue_net.normalization import RunningNorm
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.position_columns import position_columns
-from rogue_net.ragged import offsets_of
 
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
 # and rounding must not decide for each backend anew.
@@ -99,11 +99,11 @@ class Relative(NamedTuple):
     gate: Tensor | None  # (E, K), of the layer; None: the values are not gated
     packed_keys: Tensor | None = None  # (R, L, L, K) of packed rows, query by key; only the reference has them
     packed_values: Tensor | None = None  # the same, not gated
-    pairs: Pairs | None = None  # of all frames; only kernels on GPUs have them
+    pairs: PairTerms | None = None  # of all frames; only kernels on GPUs have them
 
 
-class Pairs(NamedTuple):
-    """The P pairs of all frames, of each query with the keys of its frame, in order."""
+class PairTerms(NamedTuple):
+    """The terms of the P pairs of all frames, of each query with the keys of its frame, in order."""
 
     first: Tensor  # (E,) int64, the first pair of each token
     types: Tensor  # (E,) int32, of tokens as keys; 0 for excluded ones
@@ -229,11 +229,13 @@ class RelativePositions(nn.Module):
         """
         if not self.projects:
             return
-        geometry = self.geometry(batch)
-        for i, j in _pairs_of_frames(batch):
+        geometry, frames = self.geometry(batch), batch.frames
+        total = int(np.square(np.diff(frames.host_offsets)).sum())  # synchronises, on the side of training
+        for start in range(0, total, PAIRS_AT_ONCE):
+            i, j = frames.pairs(start, min(start + PAIRS_AT_ONCE, total), frames.num_tokens)
             used = (geometry.types[i] >= 0) & (geometry.types[j] >= 0)
-            if batch.token_visible is not None:
-                used &= batch.token_visible[j] | ~batch.token_visible[i]
+            if frames.visible is not None:
+                used &= frames.visible[j] | ~frames.visible[i]
             i, j = i[used], j[used]
             facing = None if geometry.facing is None else geometry.facing[i]
             difference = seen_from(geometry.positions[i] - geometry.positions[j], facing)
@@ -284,7 +286,7 @@ class RelativePositions(nn.Module):
         return Terms(torch.stack(rows, dim=-1).long(), torch.stack(coefficients, dim=-1))
 
     @torch.no_grad()
-    def pairs(self, geometry: Geometry, frames: Frames, num_tokens: int) -> Pairs:
+    def pairs(self, geometry: Geometry, frames: Frames, num_tokens: int) -> PairTerms:
         """The terms of all pairs, as memory that is linear in them. Synchronises only for `frames.num_pairs`.
 
         Args:
@@ -292,19 +294,17 @@ class RelativePositions(nn.Module):
             frames: which tokens are a frame.
             num_tokens: E, those behind the last frame included.
         """
-        bounds = frames.bounds(num_tokens)
-        ends = (bounds.last - bounds.first).cumsum(0)
-        starts = ends - (bounds.last - bounds.first)
-        parts, last = [], len(geometry.types) - 1
+        parts = []
         for start in range(0, max(1, frames.num_pairs), PAIRS_OF_TERMS_AT_ONCE):
-            pairs = torch.arange(start, min(start + PAIRS_OF_TERMS_AT_ONCE, frames.num_pairs), device=ends.device)
             # there may be numbers of more pairs than there are, and what they get is not used
-            i = torch.searchsorted(ends, pairs, right=True).clamp(max=last)
-            terms = self._terms_of(geometry, i, (bounds.first[i] + pairs - starts[i]).clamp(max=last))
+            stop = min(start + PAIRS_OF_TERMS_AT_ONCE, frames.num_pairs)
+            terms = self._terms_of(geometry, *frames.pairs(start, stop, num_tokens))
             rows = terms.rows[:, : self.num_bucket_terms]
             parts.append((rows.t().to(torch.int32), terms.coefficients.t().float()))
         rows, coefficients = (torch.cat(each, dim=1) for each in zip(*parts, strict=True))
-        return Pairs(starts, geometry.types.clamp(min=0).to(torch.int32), rows, coefficients)
+        return PairTerms(
+            frames.first_pairs(num_tokens), geometry.types.clamp(min=0).to(torch.int32), rows, coefficients
+        )
 
     def _terms_of(self, geometry: Geometry, i: Tensor, j: Tensor) -> Terms:
         """The terms of the pairs of queries i and keys j."""
@@ -406,19 +406,3 @@ def _axes(config: RelposConfig) -> tuple[Axis, ...]:
     strides = accumulate(sizes[:-1], mul, initial=1)
     angles = [config.kind in ("radial", "polar"), *[False] * len(sizes)]
     return tuple(Axis(*axis) for axis in zip(sizes, angles, strides, strict=False))
-
-
-def _pairs_of_frames(batch: ObsBatch) -> Iterator[tuple[Tensor, Tensor]]:
-    """All pairs of tokens of one frame, (pairs,) first and second, some at a time: linear memory."""
-    layout = batch.layout
-    keys = layout.lengths[layout.frames]  # (E,) with how many tokens each forms pairs
-    ends = keys.cumsum(0)
-    first = 0
-    while first < len(keys):
-        # synchronises once per chunk; this runs once per iteration of training, on the side
-        done = ends[first - 1] if first > 0 else 0
-        last = max(first + 1, int(torch.searchsorted(ends, done + PAIRS_AT_ONCE, right=True)))
-        i = torch.repeat_interleave(torch.arange(first, last, device=keys.device), keys[first:last])
-        starts = offsets_of(keys[first:last])[i - first]
-        yield i, layout.offsets[layout.frames[i]] + torch.arange(len(i), device=keys.device) - starts
-        first = last

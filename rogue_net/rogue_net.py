@@ -5,7 +5,7 @@ Shapes: B frames, E tokens, A actors of an action in all frames together, n numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,17 +17,18 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
-from rogue_net.backend import say_once, why_not_compiled, why_not_precision
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
 from rogue_net.crossing import Joined, to_host
+from rogue_net.distributions import ActionDistribution
 from rogue_net.embedding import Embedding
 from rogue_net.global_features import GlobalFeatures
-from rogue_net.heads import HEADS, ActionHead, FrameHead, ValueHead
+from rogue_net.heads import HEADS, FrameHead, ValueHead
+from rogue_net.kernels.select import select
 from rogue_net.noise import FrameKeys
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
-from rogue_net.readout import Readout, mean_tokens
+from rogue_net.readout import Readout
 from rogue_net.transformer import Transformer
 from rogue_net.translation import Translation
 
@@ -45,7 +46,8 @@ class ActResult(NamedTuple):
     #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
     #: then log standard deviations, before they are bounded.
     logits: dict[str, RaggedTensor] | None = None
-
+    #: State of the policy for the next step of these environments; None: it has none.
+    state: object = None
     #: All tensors of `tensors()` in one buffer, where they lie so; None: each has its own memory.
     joined: Joined | None = None
 
@@ -86,8 +88,16 @@ class Evaluation(NamedTuple):
     log_probs: dict[str, Tensor]  # action -> (A,) float32
     entropies: dict[str, Tensor]  # action -> (A,) float32
     values: Tensor  # (B,) float32
-    logits: dict[str, Tensor]  # action -> as the values of `ActResult.logits`, but (pairs,) for select-entity
+    logits: dict[str, Tensor]  # action -> the values of `ActResult.logits`
     regressions: dict[str, Tensor]  # regression head -> (B, its size) float32
+
+
+class Decision(NamedTuple):
+    """Actions of one kind of all actors of a batch, and the distributions that they come from."""
+
+    actions: Tensor  # (A, 1) int64 or (A, n) float32
+    log_probs: Tensor  # (A,) float32
+    distribution: ActionDistribution
 
 
 class RogueNet(nn.Module):
@@ -157,6 +167,8 @@ class RogueNet(nn.Module):
     def act(
         self,
         batch: ObsBatch,
+        state: object = None,
+        *,
         greedy: bool = False,
         temperature: float = 1.0,
         generator: torch.Generator | FrameKeys | None = None,
@@ -166,11 +178,12 @@ class RogueNet(nn.Module):
 
         Args:
             batch: B frames.
+            state: `ActResult.state` of the last step of the same environments; None: there is none, as in a first step.
             greedy: take the most probable action, and of numbers the middle, instead of sampling.
             temperature: below 1 bolder, above 1 more random: logits are divided by it, and standard deviations of numbers
                 (before they are bounded) multiplied. Greater than 0.
-            generator: source of the sampling noise, or what that of each frame is keyed by; on the batch's device.
-            logits: whether to return what the actions were drawn from.
+            generator: source of the sampling noise, or the keys of that of each frame; on the batch's device.
+            logits: whether to return the logits.
 
         Raises:
             ValueError: the temperature is not greater than 0, or the batch does not fit the network.
@@ -179,47 +192,86 @@ class RogueNet(nn.Module):
         is_keyed = greedy or isinstance(generator, FrameKeys)
         if is_keyed and temperature == 1 and not logits and (program := self.program(batch)) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
-            return ActResult(*program.act(batch, keys))
-        batch = self.seen(batch)
-        readout = Readout.of(self._tokens(batch, drop=False), batch)
-        actions, log_probs, rows = {}, {}, {}
-        for name, head in self._heads():
-            distribution = head(readout, batch, name)
-            if temperature != 1:
-                distribution = distribution.tempered(temperature)
-            actors = batch.action_masks[name].actors
-            source = generator.of_actors(name, actors) if isinstance(generator, FrameKeys) else generator
-            chosen = distribution.mode() if greedy else distribution.sample(source)
-            actions[name] = RaggedTensor(chosen, actors.offsets)
-            log_probs[name] = distribution.log_prob(chosen)
-            if logits:
-                mask = batch.action_masks[name]
-                rows[name] = RaggedTensor(_as_rows(distribution.logits), head.logit_offsets(mask))
-        return ActResult(actions, log_probs, self.value_head(readout.means), rows if logits else None)
+            return ActResult(*program.act(batch, keys), state=state)
+        readout = self.readout(batch)
+        decisions = self.decide(readout, greedy=greedy, temperature=temperature, generator=generator)
+        masks = readout.batch.action_masks
+        return ActResult(
+            actions={name: RaggedTensor(made.actions, masks[name].actors.offsets) for name, made in decisions.items()},
+            log_probs={name: made.log_probs for name, made in decisions.items()},
+            values=self.value_head(readout.means),
+            logits=self._ragged_logits(readout, decisions) if logits else None,
+            state=state,
+        )
 
     def evaluate(self, batch: ObsBatch, actions: Mapping[str, RaggedTensor]) -> Evaluation:
         """Log-probs and entropies of `actions` (aligned with the batch's actors), and values; differentiable.
 
         Dropout is active where the module is in training mode.
         """
-        batch = self.seen(batch)
-        readout = Readout.of(self._tokens(batch, drop=self.training), batch)
+        readout = self.readout(batch, drop=self.training)
         regressions = zip(self.regression_names, self.regression_heads, strict=True)
-        distributions = {name: head(readout, batch, name) for name, head in self._heads()}
+        decisions = self.decide(readout, actions)
         return Evaluation(
-            log_probs={name: d.log_prob(actions[name].values) for name, d in distributions.items()},
-            entropies={name: d.entropy() for name, d in distributions.items()},
+            log_probs={name: made.log_probs for name, made in decisions.items()},
+            entropies={name: made.distribution.entropy() for name, made in decisions.items()},
             values=self.value_head(readout.means),
-            logits={name: d.logits for name, d in distributions.items()},
+            logits={name: made.distribution.rows for name, made in decisions.items()},
             regressions={name: head(readout.means) for name, head in regressions},
         )
+
+    def readout(self, batch: ObsBatch, *, drop: bool = False) -> Readout:
+        """The tokens of a batch, as the heads read them; `drop`: whether dropout is active."""
+        batch = self.seen(batch)
+        return Readout(self.transformer(self.embedding(batch), batch, drop=drop), batch)
+
+    def decide(
+        self,
+        readout: Readout,
+        given: Mapping[str, RaggedTensor] | None = None,
+        *,
+        greedy: bool = False,
+        temperature: float = 1.0,
+        generator: torch.Generator | FrameKeys | None = None,
+    ) -> dict[str, Decision]:
+        """Choose the actions of all heads, one head after the other, or judge given ones.
+
+        Args:
+            readout: of B frames.
+            given: action -> B sequences of what the actors do; None: it is chosen, as the other arguments say (see `act`).
+            greedy: see `act`.
+            temperature: see `act`.
+            generator: see `act`.
+        """
+        decisions = {}
+        for name, head in zip(self.action_space, self.heads, strict=True):
+            mask = readout.batch.action_masks[name]
+            distribution = head(readout.actors(name), mask, readout.actees(name))
+            if temperature != 1:
+                distribution = distribution.tempered(temperature)
+            if given is not None:
+                actions = given[name].values
+            elif greedy:
+                actions = distribution.mode()
+            else:
+                source = generator.of_actors(name, mask.actors) if isinstance(generator, FrameKeys) else generator
+                actions = distribution.sample(source)
+            decisions[name] = Decision(actions, distribution.log_prob(actions), distribution)
+        return decisions
+
+    def _ragged_logits(self, readout: Readout, decisions: Mapping[str, Decision]) -> dict[str, RaggedTensor]:
+        heads: Any = zip(self.action_space, self.heads, strict=True)
+        masks = readout.batch.action_masks
+        return {
+            name: RaggedTensor(decisions[name].distribution.rows, head.logit_offsets(masks[name]))
+            for name, head in heads
+        }
 
     def value(self, batch: ObsBatch, *, drop: bool = False) -> Tensor:
         """(B,) values alone; `drop`: whether dropout is active."""
         if not torch.is_grad_enabled() and (program := self.program(batch)) is not None:
             return program.values(batch)
-        batch = self.seen(batch)
-        values: Tensor = self.value_head(mean_tokens(self._tokens(batch, drop=drop), batch.layout))
+        values: Tensor = self.value_head(self.readout(batch, drop=drop).means)
         return values
 
     def update_normalization(self, batch: ObsBatch) -> None:
@@ -241,12 +293,7 @@ class RogueNet(nn.Module):
         """
         if batch.device.type != "cpu" or batch.padded:
             return None
-        reason = why_not_compiled(self.config, self.value_head.project.weight)
-        if reason is not None and self.config.backend == "fused":
-            problem = f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
-            raise ValueError(why_not_precision(self.config, "cpu") or problem)
-        if reason is not None:
-            say_once(reason)
+        if select(self.config, self.value_head.project.weight).kernels != "program":
             return None
         if self._program is None or not self._program.is_current():
             from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
@@ -254,15 +301,3 @@ class RogueNet(nn.Module):
             with torch.inference_mode(False):  # its memory could not be written to outside that mode
                 self._program = Program(self)
         return self._program
-
-    def _tokens(self, batch: ObsBatch, *, drop: bool) -> Tensor:
-        """(E, D) of a translated batch."""
-        tokens: Tensor = self.transformer(self.embedding(batch), batch, drop=drop)
-        return tokens
-
-    def _heads(self) -> Iterator[tuple[str, ActionHead]]:
-        yield from zip(self.action_space, self.heads, strict=True)
-
-
-def _as_rows(logits: Tensor) -> Tensor:
-    return logits if logits.dim() == 2 else logits.unsqueeze(1)

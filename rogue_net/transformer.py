@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
-from rogue_net.absent import with_absent
-from rogue_net.attention import attention_of_joined
-from rogue_net.backend import REFERENCE, Choice, choose
+from rogue_net.attention import ragged_attention
 from rogue_net.config import Pooling, Precision, RogueNetConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.relative_attention import with_pairs
+from rogue_net.kernels.select import REFERENCE, Choice, select
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import segment_mean, segment_sum
 from rogue_net.relative_positions import Relative, RelativePositions
@@ -72,12 +71,12 @@ class Block(nn.Module):
         else:
             if relative is not None and positions is not None:
                 relative = relative._replace(gate=positions.gate(x))
-            attended = attention_of_joined(
-                self.query_key_value(x).view(len(x), 3, self.num_heads, -1),
+            attended = ragged_attention(
+                self.query_key_value(x).view(len(x), 3, self.num_heads, x.shape[1] // self.num_heads),
                 frames,
                 relative,
                 dropout=self.attention_dropout if drop else 0.0,
-                backend=choice.attention,
+                kernels=choice.kernels,
                 precision=choice.products,
             )
             mixed = self.project(attended.flatten(1))
@@ -101,16 +100,16 @@ class Pool(nn.Module):
     def forward(self, tokens: Tensor, frames: Frames) -> Tensor:
         """(E, D) to (E, D)."""
         prepared = self.prepare(tokens).to(tokens.dtype)  # sums of bf16 would lose what is added to hundreds
-        pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.numbers)
+        pooled: Tensor = self.project(self._reduce(prepared, frames, None)).index_select(0, frames.of_token)
         if frames.visible is None:
             return pooled
         visible = frames.visible.unsqueeze(1)
-        of_visible = self.project(self._reduce(prepared, frames, visible)).index_select(0, frames.numbers)
+        of_visible = self.project(self._reduce(prepared, frames, visible)).index_select(0, frames.of_token)
         return torch.where(visible, of_visible, pooled)
 
     def _reduce(self, values: Tensor, frames: Frames, counted: Tensor | None) -> Tensor:
         """(E, D) to (B, D) or (B, 2 D); 0 for a frame without tokens that are `counted`, (E, 1) bool; None: all are."""
-        numbers, num_frames = frames.numbers, len(frames.offsets) - 1
+        numbers, num_frames = frames.of_token, len(frames.offsets) - 1
         pooled = []
         if "mean" in self.pooling:
             added = values if counted is None else torch.where(counted, values, 0)  # NaN * 0 is NaN
@@ -166,14 +165,14 @@ class Transformer(nn.Module):
         """
         if drop:
             tokens = functional.dropout(tokens, self.config.embedding_dropout)
-        if len(self.blocks) == 0 or len(tokens) == 0:
-            return with_absent(tokens, self.parameters())
-        frames = Frames.of(batch)
-        choice = choose(self.config, tokens, frames, drop=drop)
+        if len(self.blocks) == 0:
+            return tokens
+        frames = batch.frames
+        choice = select(self.config, tokens, frames, drop=drop, modules=True)
         positions, relative = self.relative_positions, None
         if positions is not None:
-            relative = positions(batch, frames.rows.index if choice.attention == "packed" else None)
-            if choice.attention == "triton":
+            relative = positions(batch, frames.rows.index if choice.kernels == "none" else None)
+            if choice.kernels == "triton":
                 relative = with_pairs(relative, frames, len(tokens))
         with _products_in(choice.products, tokens.device):
             for block in self.blocks:

@@ -94,10 +94,7 @@ class Translation:
         features = dict(batch.features)
         for name, columns in self.columns.items():
             features[name] = self._move(batch.features[name], columns, pose)
-        moved = replace(batch, features=features)
-        # what the batch has worked out, its layout above all, tells of no feature and stays true
-        vars(moved).update({name: kept for name, kept in vars(batch).items() if name not in vars(moved)})
-        return moved
+        return replace(batch, features=features)
 
     def _move(self, entities: RaggedTensor, columns: Sequence[int], pose: Pose) -> RaggedTensor:
         frames = entities.sequences

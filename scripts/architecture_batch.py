@@ -11,7 +11,7 @@ import torch
 from enn_ppo.settings.config import PPOConfig
 from entity_gym import Observation
 from entity_gym.pools.pool import ListEnv
-from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, OBS_SPACE, PythonMineSweeper
 
 BOARDS: list[dict[str, Any]] = [
@@ -46,12 +46,14 @@ class GreedyNet(RogueNet):
     def act(
         self,
         batch: ObsBatch,
-        greedy: bool = False,
+        state: object = None,
+        *,
+        greedy: bool = True,
         temperature: float = 1.0,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | FrameKeys | None = None,
         logits: bool = False,
     ) -> ActResult:
-        return super().act(batch, greedy=True, logits=logits)
+        return super().act(batch, state, greedy=True, logits=logits)
 
 
 def make_net(seed: int) -> GreedyNet:

@@ -122,30 +122,30 @@ class Walk:
         return "\n".join(lines)
 
     def layout(self) -> str:
-        layout = self.batch.layout
-        lines = [f"offsets    {layout.offsets.tolist()}", f"frames     {layout.frames.tolist()}"]
-        lines += [f"positions[{name!r}]  {tokens.tolist()}" for name, tokens in layout.positions.items()]
+        frames = self.batch.frames
+        lines = [f"offsets    {frames.offsets.tolist()}", f"frames     {frames.of_token.tolist()}"]
+        lines += [f"positions[{name!r}]  {tokens.tolist()}" for name, tokens in frames.positions.items()]
         return "\n".join(lines)
 
     def statistics(self) -> str:
         return statistics_text(self.net)
 
     def embedding(self) -> str:
-        layout = self.batch.layout
+        frames = self.batch.frames
         kinds: dict[int, tuple[str, list[float], Tensor]] = {}
         for (name, features), entity in zip(self.batch.features.items(), self.net.embedding.entities, strict=True):
             normalized = entity.norm(features.values)
-            for row, token in enumerate(layout.positions[name].tolist()):
+            for row, token in enumerate(frames.positions[name].tolist()):
                 kinds[token] = (name, whole(features.values[row].tolist()), normalized[row])
         rows = []
         for token, (name, features, normalized) in sorted(kinds.items()):
-            frame = int(layout.frames[token])
-            index = token - int(layout.offsets[frame])
+            frame = int(frames.of_token[token])
+            index = token - int(frames.offsets[frame])
             rows.append([token, frame, index, name, features, numbers(normalized), numbers(self.embedded[token])])
         return table(["token", "frame", "index", "type", "features", "normalized", "embedded"], rows)
 
     def packing(self) -> str:
-        packing = pack(self.batch.layout.lengths.numpy())
+        packing = pack(self.batch.frames.lengths.numpy())
         frames = [["nan" if np.isnan(f) else str(int(f)) for f in row] for row in packing.batch.tolist()]
         return "\n".join(
             ["index"]
@@ -158,7 +158,7 @@ class Walk:
     def move_head(self) -> str:
         mask = self.batch.action_masks[MOVE]
         flat = self.batch.action_tokens[MOVE].actors
-        starts = self.batch.layout.offsets[:-1][mask.actors.sequences]
+        starts = self.batch.frames.offsets[:-1][mask.actors.sequences]
         chosen = self.result.actions[MOVE].values[:, 0].tolist()
         rows = []
         for i, token in enumerate(flat.tolist()):
@@ -191,7 +191,7 @@ class Walk:
         keys = self.net.heads[1].key(self.tokens[actees]).tolist()
         lines = [f"query of token {actor}  {numbers(query)}"]
         for token, key, entity, log_p in zip(
-            actees, keys, mask.actees.values[:, 0].tolist(), self.evaluation.logits[FIRE].tolist(), strict=True
+            actees, keys, mask.actees.values[:, 0].tolist(), self.evaluation.logits[FIRE][:, 0].tolist(), strict=True
         ):
             score = sum(q * k for q, k in zip(query, key, strict=True)) / 2
             lines.append(
@@ -205,7 +205,7 @@ class Walk:
         return "\n".join(lines)
 
     def values(self) -> str:
-        means = [self.tokens[self.batch.layout.frames == b].mean(0) for b in range(len(self.batch))]
+        means = [self.tokens[self.batch.frames.of_token == b].mean(0) for b in range(len(self.batch))]
         rows = [
             [b, numbers(mean), number(v)] for b, (mean, v) in enumerate(zip(means, self.result.values, strict=True))
         ]
@@ -313,12 +313,12 @@ class Walk:
     def minibatch(self) -> str:
         batch, found = self.played.frames.obs[torch.tensor(MINIBATCH)], self.learned
         rows = [
-            [frame, int(batch.layout.lengths[i]), int(found["num_actors"][i])]
+            [frame, int(batch.frames.lengths[i]), int(found["num_actors"][i])]
             + [number(found[key][i]) for key in ("weights", "raw", "advantages")]
             for i, frame in enumerate(MINIBATCH)
         ]
         head = ["frame", "tokens", "actors", "weight of each", "A", "A normalized"]
-        lines = [table(head, rows), "", f"{'token offsets':28}{batch.layout.offsets.tolist()}"]
+        lines = [table(head, rows), "", f"{'token offsets':28}{batch.frames.offsets.tolist()}"]
         for name, tokens in batch.action_tokens.items():
             lines.append(f"{name + ' actors':28}{tokens.actors.tolist()}")
         return "\n".join(lines)

@@ -197,7 +197,7 @@ class Replayed:
 class Net:
     """A policy that returns tensors of the right shapes."""
 
-    def act(self, batch: ObsBatch, **_: object) -> ActResult:
+    def act(self, batch: ObsBatch, state: object = None, **_: object) -> ActResult:
         actors = {name: mask.actors for name, mask in batch.action_masks.items()}
         return ActResult(
             {name: RaggedTensor(torch.empty_like(each.values), each.offsets) for name, each in actors.items()},

@@ -44,9 +44,7 @@ from policy_cases import (  # noqa: E402
 
 from enn_ppo.settings.config import OptimConfig, RolloutConfig  # noqa: E402
 from rogue_net import RogueNetConfig  # noqa: E402
-from rogue_net.attention import ragged_attention  # noqa: E402
 from rogue_net.config import RelposConfig  # noqa: E402
-from rogue_net.frames import Frames as BatchFrames  # noqa: E402
 
 import torch  # isort: skip  # noqa: E402
 
@@ -254,11 +252,11 @@ def bench_shapes(given: Namespace) -> list[Measurement]:
     return found
 
 
-# --- Relative positions: time and memory of one attention layer ---
+# --- Relative positions: time and memory of a network with one layer ---
 
 
 def bench_relpos(given: Namespace) -> list[Measurement]:
-    """Measure attention with relative positions, forward and backward, on 32 frames with growing numbers of entities."""
+    """Measure minibatches of a network with one layer and relative positions: 32 frames with growing numbers of entities."""
     found = []
     sizes = (16, 64) if given.quick else (16, 32, 64, 128, 256)
     for width in given.widths[:1] if given.quick else (32, 128):
@@ -287,26 +285,12 @@ def _layer_alone(width: int, entities: int, backend: str, given: Namespace) -> d
 
 
 def relpos_layer(width: int, entities: int, backend: str, rounds: int, seconds: float) -> None:
-    """Print time and memory of forward and backward, from queries, keys and values, and the tokens of the gates."""
+    """Print time and memory of a minibatch of a network with one layer."""
     torch.set_num_threads(1)
 
     def layer(lengths: Sequence[int]) -> Callable[[], None]:
         frames = ragged_frames("", lengths)
-        policy = Policy(frames, network(width, backend, layers=1, relpos=frames.relpos()))
-        positions, batch = policy.net.transformer.relative_positions, policy.batch
-        tokens = torch.randn(batch.num_tokens, width, requires_grad=True)
-        shape = (batch.num_tokens, HEADS[width], width // HEADS[width])
-        q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
-        gradient = torch.randn(shape)
-
-        def run() -> None:
-            of_batch = BatchFrames.of(batch)
-            relative = positions(batch, of_batch.rows.index if backend == "reference" else None)
-            relative = relative._replace(gate=positions.gate(tokens))
-            attention = "packed" if backend == "reference" else "fused"
-            ragged_attention(q, k, v, of_batch, relative, backend=attention).backward(gradient)
-
-        return run
+        return Policy(frames, network(width, backend, layers=1, relpos=frames.relpos())).update
 
     layer([2, 3])()  # compiles kernels
     run = layer([entities] * 32)

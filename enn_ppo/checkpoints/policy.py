@@ -13,7 +13,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import from_dict
 from entity_gym.batch.saving import spaces_from_dict
 from rogue_net import RogueNet
-from rogue_net.backend import why_not_precision
+from rogue_net.kernels.select import why_not_precision
 
 log = logging.getLogger(__name__)
 

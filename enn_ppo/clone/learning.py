@@ -223,8 +223,7 @@ def _losses(model: ActorCritic, examples: Examples, actors: Tensor, values: Tens
             assert examples.logits is not None, "checked when the examples were loaded"
             recorded = examples.logits[name]
             divergence = choices_kl if model.policy.action_space[name].discrete else numbers_kl
-            logits = evaluation.logits[name].view_as(recorded.values)
-            policy = policy + divergence(logits, recorded.values, spread(actors, recorded))
+            policy = policy + divergence(evaluation.logits[name], recorded.values, spread(actors, recorded))
     value = value_error(evaluation.values, examples.value_targets, values, model.value_head.deviation)
     return torch.stack([policy, value, log_prob])
 

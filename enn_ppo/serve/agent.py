@@ -85,7 +85,7 @@ class TrainedAgent(Agent):
         name, choices = obs.choices.name, obs.choices
         seen = batch_observations([obs.to_observation()], obs_space, action_space, "the program")
         batch = policy.adaptor(ObsBatch.from_vec_obs(seen))
-        result = policy.net.act(batch, self._greedy, generator=self._generator, logits=True)
+        result = policy.net.act(batch, greedy=self._greedy, generator=self._generator, logits=True)
         check_finite(policy.net, batch, result)
         assert result.logits is not None
         actions = [choices.pick(index) for index in result.actions[name].values[:, 0].tolist()]
@@ -168,7 +168,7 @@ class TrainedPolicy:
         frames = [self._reader.read(each, i) for i, each in enumerate(observations)]
         env_id, first = np.arange(len(frames)), np.zeros(len(frames), np.int64)
         batch = ObsBatch.from_vec_obs(batch_frames(frames, observations, env_id, first, self._reader))
-        result = self._net.act(batch, self._greedy, generator=self._generator, logits=True)
+        result = self._net.act(batch, greedy=self._greedy, generator=self._generator, logits=True)
         check_finite(self._net, batch, result)
         assert result.logits is not None
         values = result.values if self._critic is self._net else self._critic.value(batch)

@@ -102,7 +102,13 @@ class ServedPolicy:
         obs = VecObs.cat([request.obs for request in requests])
         batch = self._adaptor(ObsBatch.from_vec_obs(obs, generator.device))
         logits = any(request.probabilities for request in requests)
-        result = self._net.act(batch, requests[0].greedy, self._config.temperature, generator, logits=logits)
+        result = self._net.act(
+            batch,
+            greedy=requests[0].greedy,
+            temperature=self._config.temperature,
+            generator=generator,
+            logits=logits,
+        )
         check_finite(self._net, batch, result)
         told = ActionsOfEach(result.to_buffers(), 0, len(requests), self._reader.action_space)
         values = result.values.tolist()

@@ -30,5 +30,8 @@ def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:
 def dropout_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global generators, which dropout on `device` draws from, within this context; then restore them."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        # `torch.manual_seed` would note a call for every kind of device that is not in use yet, each time anew
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield

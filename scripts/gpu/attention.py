@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from gpu.cases import frames_of, lengths_of
 from gpu.cost import attention_flops
 from gpu.results import Section
 from gpu.timing import seconds_per_call
-from rogue_net.attention import AttentionBackend, ragged_attention
+from rogue_net.attention import ragged_attention
 from rogue_net.frames import Frames
 
 MEANS, HEAD_WIDTHS, WIDTH = (4, 16, 64, 256), (16, 32, 64), 128
@@ -37,11 +37,10 @@ def measure(section: Section) -> None:
 
 
 def kinds(device: torch.device) -> Iterator[tuple[str, str]]:
-    """Backends and precisions, except `fused`, which is for the CPU and has its own benchmarks."""
-    for backend in get_args(AttentionBackend):
-        if backend != "fused":
-            for precision in PRECISIONS if device.type == "cuda" else PRECISIONS[:1]:
-                yield backend, precision
+    """Kernels and precisions."""
+    for backend in ("none", "triton", "varlen"):
+        for precision in PRECISIONS if device.type == "cuda" else PRECISIONS[:1]:
+            yield backend, precision
 
 
 def offsets_of(lengths: Any, device: torch.device) -> torch.Tensor:
@@ -55,7 +54,7 @@ def attend(backend: str, precision: str) -> Callable[..., torch.Tensor]:
     Raises:
         ValueError: `ragged_attention` has no such precision.
     """
-    chosen: dict[str, Any] = {"backend": backend}
+    chosen: dict[str, Any] = {"kernels": backend}
     if "precision" in inspect.signature(ragged_attention).parameters:
         chosen["precision"] = precision
     elif precision != "fp32":
@@ -70,15 +69,15 @@ def one(
     function = attend(backend, precision)
     tokens = int(lengths.sum())
     shape = (tokens, WIDTH // head_width, head_width)
-    q, k, v = (torch.randn(shape, device=device, requires_grad=True) for _ in range(3))
+    qkv = torch.randn(tokens, 3, *shape[1:], device=device, requires_grad=True)
     gradient = torch.randn(shape, device=device)
 
     @torch.no_grad()
     def forward() -> None:
-        function(q, k, v, frames)
+        function(qkv, frames)
 
     def both() -> None:
-        torch.autograd.grad(function(q, k, v, frames), (q, k, v), gradient)
+        torch.autograd.grad(function(qkv, frames), qkv, gradient)
 
     forward_seconds = seconds_per_call(forward, device, seconds)
     both_seconds = seconds_per_call(both, device, seconds)

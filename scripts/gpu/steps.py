@@ -179,7 +179,7 @@ def floors(config: TrainConfig, run: Run, rollout: Rollout, reached: Mapping[str
     Parameters are read once per step of acting, and twice per minibatch besides the optimizer's step; see `gpu/cost.py`.
     """
     net, optim = config.net, config.optim
-    lengths = rollout.frames.obs.layout.lengths.tolist()
+    lengths = rollout.frames.obs.frames.lengths.tolist()
     parameters = sum(each.numel() for each in run.state.net.parameters())
     size = 2 if net.precision == "bf16" else 4
     features = sum(each.values.nbytes for each in rollout.frames.obs.features.values()) / max(1, sum(lengths))

@@ -72,7 +72,7 @@ def test_the_network_sees_what_it_would_have_seen_in_training() -> None:
     )
     tokens, expected = net(adapted), net(trained)
     for name in ("Ship", "Mine", "__global__"):
-        assert torch.equal(tokens[adapted.layout.positions[name]], expected[trained.layout.positions[name]])
+        assert torch.equal(tokens[adapted.frames.positions[name]], expected[trained.frames.positions[name]])
 
 
 def test_entities_keep_the_index_that_the_environment_knows_them_by() -> None:
@@ -85,7 +85,7 @@ def test_entities_keep_the_index_that_the_environment_knows_them_by() -> None:
     )
     batch = ObsAdaptor(TRAINED, OFFERED, actions)(to_batch([observation], OFFERED, actions))
     mask = batch.action_masks["aim"]
-    assert batch.layout.positions["Ship"].tolist() == mask.actors.values[:, 0].tolist() == [2]
+    assert batch.frames.positions["Ship"].tolist() == mask.actors.values[:, 0].tolist() == [2]
     assert mask.actees.values[:, 0].tolist() == [1]
 
 
@@ -94,8 +94,8 @@ def test_hidden_entities_stay_hidden() -> None:
         features={"Mine": [[0, 1], [0, 2]]}, global_features=[0, 0, 0], visible={"Mine": [False, True]}
     )
     batch = ObsAdaptor(TRAINED, OFFERED)(to_batch([observation], OFFERED))
-    assert batch.token_visible is not None
-    assert batch.token_visible.tolist() == [False, True, True]
+    assert batch.frames.visible is not None
+    assert batch.frames.visible.tolist() == [False, True, True]
 
 
 def test_equal_spaces_need_nothing() -> None:

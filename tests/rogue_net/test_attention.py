@@ -53,7 +53,7 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, flags: list[list[bool]]) ->
 def test_attention_is_a_softmax_over_what_each_entity_sees(flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     q, k, v = random_heads(batch.num_tokens)
-    attended = ragged_attention(q, k, v, Frames.of(batch))
+    attended = ragged_attention(torch.stack([q, k, v], 1), batch.frames)
     torch.testing.assert_close(attended, naive_attention(q, k, v, flags))
 
 
@@ -61,7 +61,7 @@ def test_attention_is_a_softmax_over_what_each_entity_sees(flags: list[list[bool
 def test_gradients_of_attention_are_finite_and_those_of_the_softmax(flags: list[list[bool]]) -> None:
     batch = batch_of(flags)
     inputs, naive_inputs = ([x.clone().requires_grad_() for x in random_heads(batch.num_tokens)] for _ in range(2))
-    ragged_attention(*inputs, Frames.of(batch)).square().sum().backward()
+    ragged_attention(torch.stack(inputs, 1), batch.frames).square().sum().backward()
     naive_attention(*naive_inputs, flags).square().sum().backward()
     for given_input, expected in zip(inputs, naive_inputs, strict=True):
         torch.testing.assert_close(given_input.grad, expected.grad, atol=1e-5, rtol=1e-4)
@@ -70,10 +70,10 @@ def test_gradients_of_attention_are_finite_and_those_of_the_softmax(flags: list[
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any))
 def test_short_frames_share_rows_and_stay_apart(lengths: list[int]) -> None:
     batch = batch_of([[True] * length for length in lengths])
-    rows = PackedRows(Frames.of(batch))
+    rows = PackedRows(batch.frames)
     assert rows.index.shape[1] == max(lengths)
     frame_of_place = torch.full(rows.index.shape, -1).flatten()
-    frame_of_place[rows.inverse_index] = batch.layout.frames
+    frame_of_place[rows.inverse_index] = batch.frames.of_token
     frame_of_place = frame_of_place.view(rows.index.shape)
     for row, allowed in zip(frame_of_place, rows.allowed[:, 0], strict=True):
         same = (row[:, None] == row[None, :]) & (row[:, None] >= 0)
@@ -81,7 +81,7 @@ def test_short_frames_share_rows_and_stay_apart(lengths: list[int]) -> None:
 
 
 def test_frames_that_fit_side_by_side_take_one_row() -> None:
-    rows = PackedRows(Frames.of(batch_of([[True] * 4, [True], [True] * 2, [True]])))
+    rows = PackedRows(batch_of([[True] * 4, [True], [True] * 2, [True]]).frames)
     assert rows.index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -95,13 +95,13 @@ def test_every_token_knows_where_its_frame_is_and_padding_that_it_has_none() -> 
 
 @given(flags=frames_of_flags)
 def test_pairs_are_counted(flags: list[list[bool]]) -> None:
-    assert Frames.of(batch_of(flags)).num_pairs == sum(len(frame) ** 2 for frame in flags)
+    assert batch_of(flags).frames.num_pairs == sum(len(frame) ** 2 for frame in flags)
 
 
 def test_without_frames_nothing_attends() -> None:
     nothing = torch.zeros(0, 2, 8)
     frames = Frames(torch.zeros(1, dtype=torch.int64))
-    assert ragged_attention(nothing, nothing, nothing, frames).shape == (0, 2, 8)
+    assert ragged_attention(torch.stack([nothing] * 3, 1), frames).shape == (0, 2, 8)
 
 
 def test_frames_may_be_described_by_parts_of_other_tensors() -> None:
@@ -109,5 +109,5 @@ def test_frames_may_be_described_by_parts_of_other_tensors() -> None:
     table = torch.tensor([[0, 9], [3, 9], [5, 9]])
     visible = torch.tensor([[flag, not flag] for frame in flags for flag in frame])
     q, k, v = random_heads(5)
-    attended = ragged_attention(q, k, v, Frames(table[:, 0], visible[:, 0]))
+    attended = ragged_attention(torch.stack([q, k, v], 1), Frames(table[:, 0], visible[:, 0]))
     torch.testing.assert_close(attended, naive_attention(q, k, v, flags))

@@ -109,7 +109,7 @@ def test_weights_changed_between_forward_and_backward_are_an_error(part: str) ->
 def test_second_derivatives_of_what_has_none_are_an_error_and_not_wrong() -> None:
     net = net_of("reference")
     first = torch.autograd.grad(loss_on(net, SMALL), list(net.transformer.blocks.parameters()), create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="once_differentiable|not implemented"):
         first[0].sum().backward()
 
 

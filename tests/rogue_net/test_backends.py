@@ -19,10 +19,11 @@ from torch import Tensor
 
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import can_be_compiled
-from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, backend, keyed, transformer
+from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed, transformer
 from rogue_net.config import RelposConfig
 from rogue_net.embedding import Embedding
 from rogue_net.frames import Frames
+from rogue_net.kernels import select
 from tests.rogue_net.backends import (
     ACTIONS,
     ALL_OF_RELPOS,
@@ -74,7 +75,7 @@ def test_a_crowd_of_500_among_frames_of_5_is_computed_as_if_alone(relpos: Relpos
     batch = Scene([(2, 3, 0)] * 20 + [(200, 300, 0)] + [(2, 3, 0)] * 20, seed=2, hide=True).batch
     net = make_net(make_config((16, 2), relpos=relpos, backend="reference"), batch)
     tokens = net.transformer(net.embedding(batch), batch).detach()
-    offsets = batch.layout.offsets.tolist()
+    offsets = batch.frames.offsets.tolist()
     for frame in (0, 20, 40):
         single = batch[torch.tensor([frame])]
         alone = net.transformer(net.embedding(single), single).detach()
@@ -99,9 +100,9 @@ EACH_OF_NO_PROGRAM = pytest.mark.parametrize(("reason", "options"), NO_PROGRAM.i
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     """What was said of backends, as if nothing had been said before."""
     caplog.set_level(logging.INFO, logger="rogue_net")
-    backend.say_once.cache_clear()
+    select.say_once.cache_clear()
     yield lambda: [record.getMessage() for record in caplog.records]
-    backend.say_once.cache_clear()
+    select.say_once.cache_clear()
 
 
 @pytest.fixture
@@ -109,11 +110,11 @@ def has_bf16(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]
     """Make this CPU one that has instructions for bf16, or has none."""
 
     def say(there: bool) -> None:
-        monkeypatch.setattr(backend, "has_bf16", lambda: there)
-        backend.why_not_precision.cache_clear()
+        monkeypatch.setattr(select, "has_bf16", lambda: there)
+        select.why_not_precision.cache_clear()
 
     yield say
-    backend.why_not_precision.cache_clear()
+    select.why_not_precision.cache_clear()
 
 
 def acted(net: RogueNet, batch: ObsBatch = BATCH) -> dict[str, Tensor]:
@@ -138,11 +139,11 @@ def test_fused_refuses_by_name_what_has_no_kernels(
 ) -> None:
     has_bf16(True)
     with pytest.raises(ValueError) as error:
-        backend.check_backend(make_config(**options), "cpu")
+        select.check_backend(make_config(**options), "cpu")
     assert str(error.value) == f"net.backend=fused cannot be: {reason}; allowed: reference, auto"
     for name in ("auto", "reference"):
-        backend.check_backend(make_config(**options, backend=name), "cpu")
-    backend.check_backend(make_config(), "cpu")
+        select.check_backend(make_config(**options, backend=name), "cpu")
+    select.check_backend(make_config(), "cpu")
 
 
 @EACH_OF_NO_PROGRAM
@@ -151,7 +152,7 @@ def test_modules_act_where_there_are_no_kernels_and_whoever_learns_says_so_once(
 ) -> None:
     has_bf16(True)
     net = make_net(make_config(**options, backend="auto"))
-    assert backend.why_not_compiled(net.config, net.value_head.project.weight) == reason
+    assert select.why_not("program", select.Case(net.config, net.value_head.project.weight)) == reason
     for _ in range(3):
         torch.testing.assert_close(acted(net), acted(twin(net, "reference")), rtol=0, atol=0)
         assert not can_be_compiled(ActorCritic(net, None))
@@ -220,9 +221,9 @@ def test_other_devices_are_left_to_modules() -> None:
     elsewhere = torch.empty(3, 16, device="meta")
     for name in ("fused", "auto"):
         config = make_config(backend=name)
-        reason = backend.why_not_compiled(config, elsewhere)
+        reason = select.why_not("program", select.Case(config, elsewhere))
         assert reason == "it computes on the CPU, and the network is on meta"
-        assert backend.choose(config, elsewhere, drop=False) == backend.REFERENCE
+        assert select.select(config, elsewhere, drop=False) == select.Choice("none")
 
 
 def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[], list[str]]) -> None:
@@ -242,7 +243,7 @@ def test_where_torch_makes_other_tensors_by_default_modules_act(said: Callable[[
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        assert backend.why_not_compiled(net.config, net.value_head.project.weight) is not None
+        assert select.why_not("program", select.Case(net.config, net.value_head.project.weight)) is not None
         assert not can_be_compiled(ActorCritic(net, None))
         torch.testing.assert_close(net.value(BATCH), expected)
     assert lines == ["torch.float64 on cpu"] and len(said()) == 2
@@ -268,7 +269,7 @@ def test_dropout_is_active_while_learning_only(name: str) -> None:
 def test_without_a_compiler_fused_refuses_and_auto_works() -> None:
     program = """
 import torch
-from rogue_net.backend import check_backend
+from rogue_net.kernels.select import check_backend
 from tests.rogue_net.backends import even_scene, make_config, make_net
 batch = even_scene(2, 3).batch
 net = make_net(make_config(backend="auto"))
@@ -290,25 +291,25 @@ except ValueError as error:
 @pytest.fixture
 def like_cuda(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """(3, 16) tokens on a device that counts as CUDA, on which the kernels have passed their checks."""
-    monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
-    monkeypatch.setattr(backend, "_passed", lambda device: True)
+    monkeypatch.setattr(select, "TRITON_DEVICES", {"meta"})
+    monkeypatch.setattr(select, "_passed", lambda device: True)
     return torch.empty(3, 16, device="meta")
 
 
 def test_on_cuda_attention_is_tritons_and_of_long_frames_in_bf16_torchs(like_cuda: torch.Tensor) -> None:
     for name in ("auto", "fused"):
-        choice = backend.choose(make_config(backend=name), like_cuda, drop=True)
-        assert choice == backend.Choice(attention="triton", products="fp32")
-    assert backend.choose(make_config(backend="reference"), like_cuda, drop=False) == backend.REFERENCE
+        choice = select.select(make_config(backend=name), like_cuda, drop=True)
+        assert choice == select.Choice("triton")
+    assert select.select(make_config(backend="reference"), like_cuda, drop=False) == select.Choice("none")
     rough = make_config(precision="bf16", backend="auto")
     offsets = torch.tensor([0, 3], device="meta")
     long = torch.empty(1000, 16, device="meta")
-    assert backend.choose(rough, long, Frames(offsets), drop=False).attention == "varlen"
-    assert backend.choose(rough, like_cuda, Frames(offsets), drop=False).attention == "triton"
-    assert backend.choose(rough, long, Frames(offsets, padded=True), drop=False).attention == "triton"
+    assert select.select(rough, long, Frames(offsets), drop=False).kernels == "varlen"
+    assert select.select(rough, like_cuda, Frames(offsets), drop=False).kernels == "triton"
+    assert select.select(rough, long, Frames(offsets, padded=True), drop=False).kernels == "triton"
     hides = Frames(offsets, visible=torch.ones(1000, dtype=torch.bool, device="meta"))
-    assert backend.choose(rough, long, hides, drop=False).attention == "triton"
-    assert backend.choose(make_config(precision="tf32", backend="auto"), like_cuda, drop=False).products == "tf32"
+    assert select.select(rough, long, hides, drop=False).kernels == "triton"
+    assert select.select(make_config(precision="tf32", backend="auto"), like_cuda, drop=False).products == "tf32"
 
 
 @pytest.mark.parametrize(
@@ -323,9 +324,9 @@ def test_what_triton_cannot_do_is_refused_by_name_and_auto_falls_back(
     message: str, options: dict[str, Any], like_cuda: torch.Tensor, said: Callable[[], list[str]]
 ) -> None:
     with pytest.raises(ValueError, match=f"net.backend=fused cannot be: .*{message}.*; allowed: reference, auto"):
-        backend.choose(make_config(**options), like_cuda, drop=True)
-    choice = backend.choose(make_config(backend="auto", precision="bf16", **options), like_cuda, drop=True)
-    assert choice == backend.REFERENCE._replace(products="bf16")
+        select.select(make_config(**options), like_cuda, drop=True)
+    choice = select.select(make_config(backend="auto", precision="bf16", **options), like_cuda, drop=True)
+    assert choice == select.Choice("none", "bf16")
     assert len(said()) == 1
 
 
@@ -333,8 +334,8 @@ def test_modules_round_products_to_bf16_and_nothing_else(monkeypatch: pytest.Mon
     batch = even_scene(10, 8).batch
     net = make_net(make_config((32, 2), backend="reference"), batch)
     exact = blocks_of(net, batch)
-    rounding = backend.REFERENCE._replace(products="bf16")
-    monkeypatch.setattr(transformer, "choose", lambda *_, **__: rounding)
+    rounding = select.Choice("none", "bf16")
+    monkeypatch.setattr(transformer, "select", lambda *_, **__: rounding)
     evaluation = net.evaluate(batch, net.act(batch).actions)
     numbers = [evaluation.values, *evaluation.logits.values(), *evaluation.log_probs.values()]
     assert all(each.dtype == torch.float32 for each in numbers)
@@ -353,7 +354,7 @@ def test_a_cpu_without_instructions_for_bf16_refuses_it_by_name(has_bf16: Callab
     with pytest.raises(ValueError, match=message):
         make_net(config).act(BATCH)
     with pytest.raises(ValueError, match=message):
-        backend.check_backend(config, "cpu")
+        select.check_backend(config, "cpu")
 
 
 def test_tf32_is_for_cuda() -> None:
@@ -362,9 +363,9 @@ def test_tf32_is_for_cuda() -> None:
         with pytest.raises(ValueError, match=message):
             make_net(config).act(BATCH, greedy=True)
         with pytest.raises(ValueError, match=message):
-            backend.check_backend(config, "cpu")
+            select.check_backend(config, "cpu")
     for precision in ("tf32", "bf16"):
-        backend.check_backend(make_config(precision=precision, backend="reference"), "cuda")
+        select.check_backend(make_config(precision=precision, backend="reference"), "cuda")
 
 
 @pytest.mark.parametrize(

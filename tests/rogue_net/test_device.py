@@ -23,10 +23,11 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.registry import make
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, backend, crossing, keyed, transformer
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, crossing, keyed, transformer
 from rogue_net.config import RelposConfig, TranslationConfig
 from rogue_net.crossing import cut, in_one_copy, is_on, join, num_bytes, to_device, to_host, views
 from rogue_net.frames import Frames
+from rogue_net.kernels import select
 from rogue_net.padding import Capacity, padded, token_pairs_in
 from rogue_net.ragged import Cuts, Gather
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
@@ -61,8 +62,8 @@ def device_like_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         gate = 0.0 if relative.gate is None else relative.gate.sum()
         return qkv.sum(1) + relative.keys.rows.sum() + relative.values.rows.sum() + gate
 
-    monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
-    monkeypatch.setattr(transformer, "attention_of_joined", attention)
+    monkeypatch.setattr(select, "TRITON_DEVICES", {"meta"})
+    monkeypatch.setattr(transformer, "ragged_attention", attention)
     yield
 
 

@@ -278,10 +278,10 @@ def test_tokens_and_gradients_are_those_of_the_formula_in_float64(
     exact.zero_grad()
     each = dict(zip(exact.types, exact.entities, strict=True))
     expected = [torch.zeros(0)] * batch.num_tokens
-    for name, places in batch.layout.positions.items():
+    for name, places in batch.frames.positions.items():
         features = batch.features[name].values.double()
         if space.global_features and name != "__global__":
-            frames = batch.layout.frames[places]
+            frames = batch.frames.of_token[places]
             features = torch.cat([features, batch.features["__global__"].values.double()[frames]], dim=1)
         for row, place in zip(features, places.tolist(), strict=True):
             expected[place] = each[name](row.unsqueeze(0))[0]
@@ -317,7 +317,7 @@ def test_types_may_come_in_another_order() -> None:
     turned = replace(batch, features=dict(reversed(batch.features.items())))
     tokens, turned_tokens = made(batch), made(turned)
     for name in batch.features:
-        mine, others = batch.layout.positions[name], turned.layout.positions[name]
+        mine, others = batch.frames.positions[name], turned.frames.positions[name]
         assert torch.equal(tokens[mine], turned_tokens[others])
 
 

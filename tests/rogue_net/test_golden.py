@@ -24,7 +24,6 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
-from rogue_net.frames import Frames
 from rogue_net.heads import CategoricalHead, SelectEntityHead
 from rogue_net.readout import Readout
 from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
@@ -64,13 +63,13 @@ def test_the_batch_holds_the_features_and_masks_of_the_observations(batch: ObsBa
 
 
 def test_tokens_are_ordered_by_frame_and_then_by_entity_index(batch: ObsBatch) -> None:
-    layout = batch.layout
-    assert list(layout.positions) == GOLDEN["entity_order"]
-    assert layout.offsets[:-1].tolist() == GOLDEN["move_head"]["frame_starts"]
-    assert layout.lengths.tolist() == GOLDEN["packing"]["lengths"]
-    assert layout.frames.tolist() == [0] * 6 + [1] * 3 + [2] * 5
+    frames = batch.frames
+    assert list(frames.positions) == GOLDEN["entity_order"]
+    assert frames.offsets[:-1].tolist() == GOLDEN["move_head"]["frame_starts"]
+    assert frames.lengths.tolist() == GOLDEN["packing"]["lengths"]
+    assert frames.of_token.tolist() == [0] * 6 + [1] * 3 + [2] * 5
     # tokens  0-5: five mines, a robot;  6-8: a mine, a robot, the cannon;  9-13: three mines, two robots
-    assert {name: tokens.tolist() for name, tokens in layout.positions.items()} == {
+    assert {name: tokens.tolist() for name, tokens in frames.positions.items()} == {
         "Mine": [0, 1, 2, 3, 4, 6, 9, 10, 11],
         "Robot": [5, 7, 12, 13],
         "Orbital Cannon": [8],
@@ -79,10 +78,10 @@ def test_tokens_are_ordered_by_frame_and_then_by_entity_index(batch: ObsBatch) -
 
 def test_frames_are_packed_into_rows_as_the_tables_say(batch: ObsBatch) -> None:
     expected = GOLDEN["packing"]
-    packing = pack(batch.layout.lengths.numpy())
+    packing = pack(batch.frames.lengths.numpy())
     frames = [[None if np.isnan(frame) else frame for frame in row] for row in packing.batch.tolist()]
     assert frames == expected["batch"]
-    rows = Frames.of(batch).rows
+    rows = batch.frames.rows
     assert rows.index.tolist() == packing.index.tolist() == expected["index"]
     assert rows.inverse_index.tolist() == packing.inverse_index.tolist() == expected["inverse_index"]
 

@@ -418,7 +418,7 @@ def cost(sizes: list[tuple[int, int]]) -> Recorder:
     head, mask = SelectEntityHead(8, D_QK, nobody=True), mask_of(sizes)
     actors, actees = (torch.randn(len(r.values), 8, requires_grad=True) for r in (mask.actors, mask.actees))
     with Recorder() as recorder:
-        distribution = head.decide(actors, mask, actees)
+        distribution = head(actors, mask, actees)
         chosen = distribution.sample()
         (distribution.log_prob(chosen).sum() + distribution.entropy().sum()).backward()
     return recorder

@@ -203,12 +203,12 @@ def assert_same_batch(given_batch: ObsBatch, expected: ObsBatch) -> None:
         else:
             assert torch.equal(other.mask, mask.mask)
     shown = [
-        torch.ones(b.num_tokens, dtype=torch.bool) if b.token_visible is None else b.token_visible
+        torch.ones(b.num_tokens, dtype=torch.bool) if b.frames.visible is None else b.frames.visible
         for b in (given_batch, expected)
     ]
     assert torch.equal(*shown)
-    assert torch.equal(given_batch.layout.offsets, expected.layout.offsets)
-    assert torch.equal(given_batch.layout.frames, expected.layout.frames)
+    assert torch.equal(given_batch.frames.offsets, expected.frames.offsets)
+    assert torch.equal(given_batch.frames.of_token, expected.frames.of_token)
 
 
 def open_pairs(mask: object) -> torch.Tensor:

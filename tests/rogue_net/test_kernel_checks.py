@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rogue_net import backend, kernel_checks
+from rogue_net import kernel_checks
 from rogue_net.kernel_checks import Setup, report_path, why_unchecked, write_report
+from rogue_net.kernels import select
 from tests.rogue_net.backends import make_config
 
 GPU = torch.device("meta")  # stands for a CUDA device
@@ -22,9 +23,9 @@ HERE = Setup("9.0", "2.13.0", "3.5.0", "digest")
 def some_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A GPU named "H100", without a report."""
     monkeypatch.setenv(kernel_checks.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(backend, "TRITON_DEVICES", {"meta"})
+    monkeypatch.setattr(select, "TRITON_DEVICES", {"meta"})
     monkeypatch.setattr(kernel_checks, "gpu_name", lambda device: "H100")
-    monkeypatch.setattr(backend, "gpu_name", lambda device: "H100")
+    monkeypatch.setattr(select, "gpu_name", lambda device: "H100")
     monkeypatch.setattr(kernel_checks, "setup_of", lambda device: HERE)
     forget()
     yield
@@ -34,7 +35,7 @@ def some_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def forget() -> None:
     """Forget what this process has read and said."""
     why_unchecked.cache_clear()
-    backend._passed.cache_clear()
+    select._passed.cache_clear()
 
 
 @pytest.fixture
@@ -43,9 +44,9 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def taken(name: str = "auto", precision: str = "fp32") -> backend.Choice:
+def taken(name: str = "auto", precision: str = "fp32") -> select.Choice:
     config = make_config(backend=name, precision=precision)
-    return backend.choose(config, torch.empty(3, 16, device=GPU), drop=False)
+    return select.select(config, torch.empty(3, 16, device=GPU), drop=False)
 
 
 def write_entry(name: str = "H100", **changes: object) -> None:
@@ -55,12 +56,12 @@ def write_entry(name: str = "H100", **changes: object) -> None:
 
 def test_without_a_report_auto_takes_torch_and_says_once_why_and_what_to_do(said: Callable[[], list[str]]) -> None:
     for _ in range(3):
-        assert taken() == backend.REFERENCE
+        assert taken() == select.Choice("none")
     [line] = said()
     assert "auto takes PyTorch's operations: the Triton kernels have not been checked on this GPU, H100" in line
     assert str(report_path()) in line and "Run scripts/gpu_checks.sh" in line and "net.backend=fused" in line
-    assert taken(precision="bf16") == backend.REFERENCE._replace(products="bf16")  # its precision is kept
-    assert taken("fused").attention == "triton"  # asked for
+    assert taken(precision="bf16") == select.Choice("none", "bf16")  # its precision is kept
+    assert taken("fused").kernels == "triton"  # asked for
     assert len(said()) == 1
 
 
@@ -68,16 +69,16 @@ def test_a_passing_report_switches_the_kernels_on_and_that_is_said_once(said: Ca
     path = write_report(GPU, [])
     assert path == report_path() and path.parent.name == "cache"
     for _ in range(3):
-        assert taken().attention == "triton"
+        assert taken().kernels == "triton"
     assert said() == ["net.backend=auto takes the Triton kernels: scripts/gpu_checks.sh passed on H100"]
 
 
 def test_the_report_is_read_once_per_process() -> None:
-    assert taken() == backend.REFERENCE
+    assert taken() == select.Choice("none")
     write_report(GPU, [])
-    assert taken() == backend.REFERENCE
+    assert taken() == select.Choice("none")
     forget()
-    assert taken().attention == "triton"
+    assert taken().kernels == "triton"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_a_report_that_failed_or_is_about_something_else_switches_nothing_on(
     changes: dict[str, object], message: str, said: Callable[[], list[str]]
 ) -> None:
     write_entry(**changes)  # type: ignore[arg-type]
-    assert taken() == backend.REFERENCE
+    assert taken() == select.Choice("none")
     [line] = said()
     assert message in line
 
@@ -105,12 +106,12 @@ def test_a_report_that_failed_or_is_about_something_else_switches_nothing_on(
 def test_a_damaged_report_switches_nothing_on_and_is_replaced(content: str, said: Callable[[], list[str]]) -> None:
     report_path().parent.mkdir(parents=True)
     report_path().write_bytes(content.encode(errors="surrogateescape"))
-    assert taken() == backend.REFERENCE
+    assert taken() == select.Choice("none")
     [line] = said()
     assert str(report_path()) in line
     write_report(GPU, [])
     forget()
-    assert taken().attention == "triton"
+    assert taken().kernels == "triton"
 
 
 def test_a_report_keeps_the_entries_of_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

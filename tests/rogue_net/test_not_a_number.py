@@ -14,7 +14,6 @@ from entity_gym import SelectEntityActionSpace
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
-from rogue_net.frames import Frames
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.program import Program
 from rogue_net.relative_positions import RelativePositions
@@ -136,7 +135,7 @@ def test_gradients_of_other_frames_tokens_stay_what_they_were(relpos: RelposConf
 
     expected = gradients(batch)
     for frame in FRAMES:
-        others = batch.layout.frames != frame
+        others = batch.frames.of_token != frame
         assert torch.equal(gradients(with_nan(batch, frame))[others], expected[others])
 
 
@@ -182,7 +181,7 @@ def test_weights_that_are_nan_make_every_frame_nan(name: str) -> None:
 def test_triton_keeps_nan_in_its_frame(device: str, relpos: RelposConfig | None) -> None:
     pytest.importorskip("triton")
     batch = Scene(COUNTS, seed=1, hide=True).batch
-    frames = batch.layout.frames
+    frames = batch.frames.of_token
     qkv = torch.randn(3, batch.num_tokens, 2, 8, generator=torch.Generator().manual_seed(0))
     gate = torch.rand(batch.num_tokens, 8, generator=torch.Generator().manual_seed(1))
 
@@ -198,12 +197,12 @@ def test_triton_keeps_nan_in_its_frame(device: str, relpos: RelposConfig | None)
             relative = relative._replace(gate=own_gate.to(device) if relpos.value_gate != "none" else None)
         q, k, v = own.to(device)
         with torch.no_grad():
-            return ragged_attention(q, k, v, Frames.of(there), relative, backend="triton").cpu()
+            return ragged_attention(torch.stack([q, k, v], 1), there.frames, relative, kernels="triton").cpu()
 
     expected = attend(batch, None)
     assert expected.isfinite().all()
     for frame in FRAMES:
-        first = int(batch.layout.offsets[frame])
+        first = int(batch.frames.offsets[frame])
         given = attend(with_nan(batch, frame), first)
         assert torch.equal(given[frames != frame], expected[frames != frame])
         assert given[first].isnan().all()

@@ -1,13 +1,12 @@
-"""What heads read of the tokens, and its gradient, are those of plain indexing; what is absent gets a gradient of zero."""
+"""Heads read the tokens of actors and actees, and the mean of every frame."""
 
 from __future__ import annotations
 
 import torch
 
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.absent import with_absent
 from rogue_net.masks import CategoricalMask, SelectEntityMask
-from rogue_net.readout import Readout, mean_tokens
+from rogue_net.readout import Readout
 
 
 def ragged(*sequences: list[int]) -> RaggedTensor:
@@ -29,36 +28,27 @@ BATCH = ObsBatch(
 
 def test_heads_read_actors_actees_and_means() -> None:
     tokens = torch.arange(10.0).reshape(5, 2)
-    read = Readout.of(tokens, BATCH)
+    read = Readout(tokens, BATCH)
     assert read.means.tolist() == [[2, 3], [0, 0], [7, 8]]  # a frame without tokens has mean 0
-    assert read.actors["move"].tolist() == [[4, 5], [0, 1], [8, 9]]
-    assert read.actors["pick"].tolist() == [[0, 1]]
-    assert read.actees["pick"].tolist() == [[2, 3], [4, 5]]
-    assert list(read.actors) == ["move", "pick", "rest"] and list(read.actees) == ["pick"]
-    assert read.actors["rest"].shape == (0, 2)  # nobody takes a rest
+    assert read.actors("move").tolist() == [[4, 5], [0, 1], [8, 9]]
+    assert read.actors("pick").tolist() == [[0, 1]]
+    assert read.actees("pick").tolist() == [[2, 3], [4, 5]]
+    assert read.actees("move") is None
+    assert read.actors("rest").shape == (0, 2)  # nobody takes a rest
 
 
 def test_the_gradient_of_a_token_adds_up_what_everybody_who_read_it_says() -> None:
     tokens = torch.zeros(5, 2, requires_grad=True)
-    read = Readout.of(tokens, BATCH)
-    loss = 3 * read.means.sum() + 10 * read.actors["move"].sum() + 100 * read.actors["pick"].sum()
-    (loss + 1000 * read.actees["pick"].sum()).backward()
+    read = Readout(tokens, BATCH)
+    loss = 3 * read.means.sum() + 10 * read.actors("move").sum() + 100 * read.actors("pick").sum()
+    (loss + 1000 * read.actees("pick").sum()).backward()
     # means: 3 / 3 in the first frame, 3 / 2 in the last
     assert tokens.grad is not None and tokens.grad[:, 0].tolist() == [111, 1001, 1011, 1.5, 11.5]
 
 
 def test_what_is_read_and_not_used_adds_nothing() -> None:
     tokens = torch.zeros(5, 2, requires_grad=True)
-    (of_actor,) = torch.autograd.grad(Readout.of(tokens, BATCH).actors["pick"].sum(), tokens)
+    (of_actor,) = torch.autograd.grad(Readout(tokens, BATCH).actors("pick").sum(), tokens)
     assert of_actor[:, 0].tolist() == [1, 0, 0, 0, 0]
-    (of_mean,) = torch.autograd.grad(mean_tokens(tokens, BATCH.layout)[2, 0], tokens)
+    (of_mean,) = torch.autograd.grad(Readout(tokens, BATCH).means[2, 0], tokens)
     assert of_mean[:, 0].tolist() == [0, 0, 0, 0.5, 0.5]
-
-
-def test_absent_parameters_get_a_gradient_of_zero_and_change_nothing() -> None:
-    present, absent = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
-    tied = with_absent(present * 2, [absent])
-    assert tied.tolist() == [2, 2]
-    tied.sum().backward()
-    assert present.grad is not None and present.grad.tolist() == [2, 2]
-    assert absent.grad is not None and absent.grad.tolist() == [0, 0, 0]

@@ -28,7 +28,6 @@ from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.attention import packed_attention, ragged_attention
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.frames import Frames
 from rogue_net.relative_positions import RelativePositions
 from tests.rogue_net.relative_cases import make_case
 
@@ -66,7 +65,7 @@ def shares(config: RelposConfig, space: ObsSpace, frame: dict[str, Points]) -> T
     with torch.no_grad():
         module.keys.copy_(torch.eye(num_buckets))
     batch = batch_of(space, frame)
-    keys = module(batch, Frames.of(batch).rows.index).packed_keys
+    keys = module(batch, batch.frames.rows.index).packed_keys
     assert keys is not None
     return keys[0].detach()
 
@@ -372,7 +371,7 @@ FRAME: dict[str, Points] = {"A": [[0.0, 0.0], [2.0, 1.0]], "B": [[3.0, -1.0, 9.0
 
 def packed(module: RelativePositions, batch: ObsBatch) -> tuple[Tensor, Tensor]:
     """(T, T, K) relative keys and values of the only row."""
-    relative = module(batch, Frames.of(batch).rows.index)
+    relative = module(batch, batch.frames.rows.index)
     assert relative.packed_keys is not None and relative.packed_values is not None
     return relative.packed_keys[0].detach(), relative.packed_values[0].detach()
 
@@ -384,13 +383,13 @@ def grid(**settings: Any) -> RelposConfig:
 def test_attention_adds_relative_keys_to_keys_and_gated_relative_values_to_values() -> None:
     module = make(grid(), BOTH, d_model=8, n_head=2)
     batch = batch_of(BOTH, FRAME)
-    frames = Frames.of(batch)
+    frames = batch.frames
     q, k, v = torch.randn(3, 3, 2, 4).unbind(0)
     x = torch.randn(3, 8)
     relative = module(batch, frames.rows.index)._replace(gate=module.gate(x))
     keys, values = packed(module, batch)
     gates = torch.relu(x @ module.gate_projection.weight.T + module.gate_projection.bias)
-    out = packed_attention(q, k, v, frames, relative, dropout=0.0)
+    out = packed_attention(torch.stack([q, k, v], 1), frames, relative, dropout=0.0)
     for i in range(3):
         for head in range(2):
             weights = ((k[:, head] + keys[i]) @ q[i, head] / math.sqrt(4)).softmax(0)
@@ -475,9 +474,9 @@ def test_a_hidden_entity_does_not_reach_visible_ones_and_sees_them() -> None:
     outs = []
     for place in ([3.0, -1.0, 9.0], [-50.0, 0.5, 1.0]):
         batch = batch_of(BOTH, {**FRAME, "B": [place]}, visible={"B": [False]})
-        frames = Frames.of(batch)
+        frames = batch.frames
         relative = module(batch, frames.rows.index)._replace(gate=torch.ones(3, 4))
-        outs.append(packed_attention(q, k, v, frames, relative, dropout=0.0))
+        outs.append(packed_attention(torch.stack([q, k, v], 1), frames, relative, dropout=0.0))
     assert torch.equal(outs[0][:2], outs[1][:2])
     assert not torch.allclose(outs[0][2], outs[1][2])
 
@@ -538,8 +537,8 @@ def test_gradients_are_those_of_the_statistics_that_the_forward_pass_saw() -> No
     for more in (False, True):
         case = make_case(config, [(3, 2)], 1, 8, 0, hide=False)
         q, k, v = torch.randn(3, 5, 1, 8, generator=torch.Generator().manual_seed(0))
-        frames = Frames.of(case.batch)
-        out = ragged_attention(q, k, v, frames, case.module(case.batch, frames.rows.index))
+        frames = case.batch.frames
+        out = ragged_attention(torch.stack([q, k, v], 1), frames, case.module(case.batch, frames.rows.index))
         if more:
             case.module.update_normalization(make_case(config, [(9, 9)], 1, 8, 1, hide=False).batch)
         (out * torch.arange(out.numel()).view_as(out)).sum().backward()

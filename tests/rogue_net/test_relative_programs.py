@@ -65,7 +65,7 @@ def test_things_that_stand_exactly_on_borders_are_in_the_same_buckets_for_module
 @pytest.mark.parametrize("relpos", [RelposConfig(), RelposConfig(**ALL_OF_RELPOS)], ids=["plain", "relative"])
 def test_a_hidden_entity_changes_no_bit_of_what_visible_ones_decide(relpos: RelposConfig, number: float) -> None:
     batch = Scene([(9, 8, 0)], 3, hide=True, acting="on one").batch
-    visible = batch.token_visible
+    visible = batch.frames.visible
     assert visible is not None and 0 < int(visible.sum()) < 17
     net = make_net(make_config(relpos=relpos), batch)
     actions, program = net.act(batch, greedy=True).actions, net.program(batch)

@@ -14,7 +14,14 @@ from rogue_net.heads import ValueHead
 class Actor(Protocol):
     """A policy and its value function, as rollouts use them."""
 
-    def act(self, batch: ObsBatch, *, generator: torch.Generator | FrameKeys | None, logits: bool = False) -> ActResult:
+    def act(
+        self,
+        batch: ObsBatch,
+        state: object = None,
+        *,
+        generator: torch.Generator | FrameKeys | None,
+        logits: bool = False,
+    ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
 
     def value(self, batch: ObsBatch) -> Tensor:
@@ -40,9 +47,16 @@ class ActorCritic(nn.Module):
         return (self.value_net or self.policy).value_head
 
     @torch.no_grad()
-    def act(self, batch: ObsBatch, *, generator: torch.Generator | FrameKeys | None, logits: bool = False) -> ActResult:
+    def act(
+        self,
+        batch: ObsBatch,
+        state: object = None,
+        *,
+        generator: torch.Generator | FrameKeys | None,
+        logits: bool = False,
+    ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
-        result = self.policy.act(batch, generator=generator, logits=logits)
+        result = self.policy.act(batch, state, generator=generator, logits=logits)
         return result if self.value_net is None else result._replace(values=self.value_net.value(batch))
 
     def evaluate(self, batch: ObsBatch, actions: dict[str, RaggedTensor]) -> Evaluation:

@@ -33,7 +33,7 @@ from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.backend import check_backend, say_once, why_not_compiled
+from rogue_net.kernels.select import Case, check_backend, say_once, why_not
 
 if TYPE_CHECKING:
     from enn_ppo.training.learning.compiled import CompiledPPO
@@ -341,7 +341,9 @@ def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
         terms: of the loss, in addition to PPO's; the teacher's has a kernel.
     """
     nets = [model.policy] if model.value_net is None else [model.policy, model.value_net]
-    reasons = [why_not_compiled(net.config, next(net.parameters())) for net in nets]
+    if any(net.config.backend == "reference" for net in nets):
+        return False
+    reasons = [why_not("program", Case(net.config, next(net.parameters()))) for net in nets]
     reasons += [f"{type(term).__name__} has no kernel" for term in terms if not isinstance(term, TeacherLoss)]
     if not all(parameter.requires_grad for parameter in model.parameters()):
         reasons.append("some parameters are frozen")
@@ -363,7 +365,7 @@ def set_products(config: TrainConfig, device: torch.device) -> None:
     """Check that the device supports the networks' `precision`, and set torch's precision of matrix products.
 
     Raises:
-        ValueError: see `rogue_net.backend.check_backend`.
+        ValueError: see `rogue_net.kernels.select.check_backend`.
     """
     networks = [net for net in (config.net, config.value_net) if net is not None]
     for net in networks:

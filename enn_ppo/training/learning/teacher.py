@@ -41,7 +41,7 @@ class TeacherLoss:
         for name, logits in self.logits(batch.obs).items():
             divergence = choices_kl if self._teacher.action_space[name].discrete else numbers_kl
             rows = spread(batch.weights, logits)
-            kl = kl + divergence(new.logits[name].view_as(logits.values), logits.values, rows)
+            kl = kl + divergence(new.logits[name], logits.values, rows)
         return settings.teacher_kl * kl, {"teacher_kl": kl}
 
     def logits(self, obs: ObsBatch) -> dict[str, RaggedTensor]:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 EIGHT, SIXTEEN = Const(8), Const(16)
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
+WAKING = 2**16  # tokens times width squared that take as long as waking a thread
 
 
 def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
@@ -147,7 +148,7 @@ class Program:
     """A network, its flat parameters, and the moments of their optimizer.
 
     Args:
-        net: on the CPU, in float32; see `rogue_net.backend.why_not_compiled`.
+        net: on the CPU, in float32; see `rogue_net.kernels.select`.
         with_value: whether its value is used.
         with_actions: whether its heads are.
     """
@@ -525,8 +526,7 @@ class Program:
         self._refresh()
         columns = self.columns(obs, actions, log_probs, plans=plans)
         values, frames = torch.empty(len(obs)), np.arange(len(obs))
-        threads = max(1, min(torch.get_num_threads(), int(columns.lengths.sum()) // TOKENS_OF_A_THREAD))
-        parts = _shares(columns.sizes, threads)
+        parts = self._shares(columns.sizes)
         tiles = self._tiles_for(columns, len(parts))
         net, batch = self._net(columns), _minibatch(columns, frames, frames)
         run = bind(tile.act)
@@ -579,8 +579,7 @@ class Program:
         Returns:
             (num_stats,) what the loss logs.
         """
-        threads = max(1, min(torch.get_num_threads(), int(columns.lengths[frames].sum()) // TOKENS_OF_A_THREAD))
-        parts = _shares(columns.sizes[frames], threads)
+        parts = self._shares(columns.sizes[frames])
         if len(self._gradients) < len(parts):
             self._gradients = np.zeros((len(parts), self._gradient_size), np.float32)
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
@@ -641,6 +640,11 @@ class Program:
 
     # - What kernels are given
 
+    def _shares(self, sizes: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """The frames of each thread."""
+        threads = max(1, min(torch.get_num_threads(), int(sizes.sum()) // TOKENS_OF_A_THREAD))
+        return _shares(sizes, threads, WAKING // self.net.config.d_model**2)
+
     def _net(self, columns: Columns) -> tables.Net:
         fields = dict(self._net_fields)
         if fields["mixing"] == RELATIVE:  # statistics of the differences may be others by now
@@ -687,14 +691,16 @@ def _minibatch(columns: Columns, frames: NDArray[np.int64], loss_columns: NDArra
     return made
 
 
-def _shares(sizes: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:
-    """The positions `low:high` of each thread, about as many tokens each."""
+def _shares(sizes: NDArray[np.int64], threads: int, ahead: int) -> list[tuple[int, int]]:
+    """The positions `low:high` of each thread, about as many tokens each, the first `ahead` more: the others have to wake."""
     if not len(sizes):
         return []
     if threads == 1:
         return [(0, len(sizes))]
-    ends = np.cumsum(sizes)
-    count = max(1, min(threads, len(sizes)))
-    cuts = np.searchsorted(ends, np.linspace(0, ends[-1], count + 1)[1:-1], "right").tolist()
+    ends = sizes.cumsum()
+    total = int(ends[-1])
+    ahead = min(ahead, total // (2 * threads))
+    each = (total - ahead) // threads
+    cuts = ends.searchsorted([ahead + number * each for number in range(1, threads)], "right").tolist()
     limits = [0, *cuts, len(sizes)]
     return [(low, high) for low, high in zip(limits[:-1], limits[1:], strict=True) if low < high]

@@ -10,20 +10,14 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of, gradients_of
+from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of
 from rogue_net.kernels.cuda.launching import BACKWARD, FORWARD, Precision, check_launchable, product_of
 from rogue_net.kernels.cuda.relative_attention import triton_relative_attention
 from rogue_net.relative_positions import Relative
 
 
 def triton_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    frames: Frames,
-    relative: Relative | None = None,
-    *,
-    precision: Precision = "fp32",
+    qkv: Tensor, frames: Frames, relative: Relative | None = None, *, precision: Precision = "fp32"
 ) -> Tensor:
     """`rogue_net.attention.ragged_attention` by Triton kernels, without dropout.
 
@@ -31,9 +25,7 @@ def triton_attention(
     graph. Tokens behind the last frame attend to nothing, get 0 and have no gradient.
 
     Args:
-        q: (E, H, K) float32 or bfloat16, K from 1 to 128. These three may be parts of one tensor; they are not copied.
-        k: (E, H, K).
-        v: (E, H, K).
+        qkv: (E, 3, H, K) float32 or bfloat16 queries, keys and values, K from 1 to 128; not copied if the last stride is 1.
         frames: which tokens are a frame, and which are hidden; E may be more than they have.
         relative: relative positions, if any. See `relative_attention` for what they cost, and when the order of sums
             changes.
@@ -41,32 +33,17 @@ def triton_attention(
             are. Sums and the softmax are in fp32.
 
     Returns:
-        (E, H, K), of the type of q.
+        (E, H, K), of the type of qkv.
 
     Raises:
         ValueError: no Triton, a device or a type without kernels, or heads too wide.
     """
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    return _attend(q, k, v, frames, relative, precision)
-
-
-def triton_attention_of_joined(
-    qkv: Tensor, frames: Frames, relative: Relative | None = None, *, precision: Precision = "fp32"
-) -> Tensor:
-    """`triton_attention` of (E, 3, H, K) contiguous queries, keys and values. Their gradient is not copied together."""
-    return _attend(qkv, None, None, frames, relative, precision)
-
-
-def _attend(
-    q: Tensor, k: Tensor | None, v: Tensor | None, frames: Frames, relative: Relative | None, precision: Precision
-) -> Tensor:
-    check_launchable(q)
-    product, bounds = product_of(q, precision), frames.bounds(len(q))
+    qkv = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
+    check_launchable(qkv)
+    product, bounds = product_of(qkv, precision), frames.bounds(len(qkv))
     if relative is not None:
-        return triton_relative_attention(q, k, v, frames, relative, product)
-    out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-        q, k, v, bounds, flags_of(frames.visible, bounds), product
-    )
+        return triton_relative_attention(qkv, frames, relative, product)
+    out: Tensor = _Attention.apply(qkv, bounds, flags_of(frames.visible, bounds), product)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -74,22 +51,20 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
+        qkv: Tensor,
         bounds: Bounds,
         visible: Tensor | None,
         product: str,
     ) -> Tensor:
-        """See `Heads.of`; to (E, H, K)."""
+        """(E, 3, H, K) to (E, H, K)."""
         from rogue_net.kernels.cuda.attention_kernels import attend
 
-        heads = Heads.of(q, k, v)
+        heads = Heads(*qkv.unbind(1))
         num_tokens, num_heads, width = heads.q.shape
-        out = torch.empty(num_tokens, num_heads, width, dtype=q.dtype, device=q.device)
-        norms = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=q.device)
+        out = torch.empty(num_tokens, num_heads, width, dtype=qkv.dtype, device=qkv.device)
+        norms = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=qkv.device)
         ctx.bounds, ctx.visible, ctx.product = bounds, visible, product
-        ctx.save_for_backward(q, k, v, out, norms)
+        ctx.save_for_backward(qkv, out, norms)
         if num_tokens > 0:
             constants = constants_of(heads.q, visible, product)
             arguments = (*heads, *bounds, bounds.first if visible is None else visible, out, norms, *heads.numbers)
@@ -101,10 +76,10 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         from rogue_net.kernels.cuda.attention_kernels import attend_backward
 
-        q, k, v, out, norms = ctx.saved_tensors
-        heads = Heads.of(q, k, v)
+        qkv, out, norms = ctx.saved_tensors
+        heads = Heads(*qkv.unbind(1))
         num_tokens, num_heads, width = heads.q.shape
-        dqkv = torch.empty(num_tokens, 3, num_heads, width, dtype=q.dtype, device=q.device)
+        dqkv = torch.empty(num_tokens, 3, num_heads, width, dtype=qkv.dtype, device=qkv.device)
         if num_tokens > 0:
             constants = constants_of(heads.q, ctx.visible, ctx.product)
             visible = ctx.bounds.first if ctx.visible is None else ctx.visible
@@ -112,4 +87,4 @@ class _Attention(torch.autograd.Function):
             launching.launch(
                 attend_backward, BACKWARD[constants["COLUMNS"]], num_tokens, num_heads, arguments, **constants
             )
-        return *gradients_of(dqkv, joined=k is None), None, None, None
+        return dqkv, None, None, None

@@ -19,22 +19,12 @@ class Heads(NamedTuple):
     k: Tensor
     v: Tensor
 
-    @staticmethod
-    def of(q: Tensor, k: Tensor | None, v: Tensor | None) -> Heads:
-        """`q` is all three, (E, 3, H, K), if the others are missing."""
-        return Heads(*q.unbind(1)) if k is None or v is None else Heads(q, k, v)
-
     @property
     def numbers(self) -> tuple[Any, ...]:
         """E, H, the strides of tokens and heads, and the scale, as the kernels want them."""
         num_tokens, num_heads, width = self.q.shape
         strides = [stride for x in self for stride in x.stride()[:2]]
         return num_tokens, num_heads, *strides, 1 / math.sqrt(width)
-
-
-def gradients_of(dqkv: Tensor, *, joined: bool) -> tuple[Tensor | None, ...]:
-    """The gradients of what `Heads.of` got, of (E, 3, H, K)."""
-    return (dqkv, None, None) if joined else dqkv.unbind(1)
 
 
 def flags_of(visible: Tensor | None, bounds: Bounds) -> Tensor | None:

@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of, gradients_of
+from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of
 from rogue_net.kernels.cuda.launching import RELATIVE
-from rogue_net.relative_positions import Pairs, Relative
+from rogue_net.relative_positions import PairTerms, Relative
 
 # Programs add to copies of a table's gradient: so many at most, of so many numbers together.
 MOST_COPIES = 16
@@ -32,7 +32,7 @@ class _Setting(NamedTuple):
 
     bounds: Bounds
     visible: Tensor | None
-    pairs: Pairs
+    pairs: PairTerms
     constants: dict[str, Any]  # what they are compiled for
 
 
@@ -54,15 +54,11 @@ def with_pairs(relative: Relative, frames: Frames, num_tokens: int) -> Relative:
     return relative._replace(pairs=relative.positions.pairs(relative.geometry, frames, num_tokens))
 
 
-def triton_relative_attention(
-    q: Tensor, k: Tensor | None, v: Tensor | None, frames: Frames, relative: Relative, product: str
-) -> Tensor:
+def triton_relative_attention(qkv: Tensor, frames: Frames, relative: Relative, product: str) -> Tensor:
     """`rogue_net.kernels.cuda.attention.triton_attention` with relative positions.
 
     Args:
-        q: (E, H, K), or all three, (E, 3, H, K); the others are missing then.
-        k: (E, H, K).
-        v: (E, H, K).
+        qkv: see there.
         frames: see there.
         relative: with what `with_pairs` adds, or it is made anew.
         product: how the kernels multiply.
@@ -72,14 +68,14 @@ def triton_relative_attention(
     """
     if torch.is_grad_enabled() and (reason := refusal()) is not None:
         raise ValueError(f"net.backend=triton cannot be: {reason}; allowed: reference")
-    bounds = frames.bounds(len(q))
+    bounds = frames.bounds(len(qkv))
     if relative.pairs is None:
-        relative = with_pairs(relative, frames, len(q))
+        relative = with_pairs(relative, frames, len(qkv))
     assert relative.pairs is not None
     visible = flags_of(frames.visible, bounds)
-    setting = _Setting(bounds, visible, relative.pairs, _constants(Heads.of(q, k, v).q, visible, product, relative))
+    setting = _Setting(bounds, visible, relative.pairs, _constants(qkv[:, 0], visible, product, relative))
     attended: Tensor = _RelativeAttention.apply(  # type: ignore[no-untyped-call]
-        q, k, v, relative.keys.rows, relative.values.rows, relative.gate, setting
+        qkv, relative.keys.rows, relative.values.rows, relative.gate, setting
     )
     return attended
 
@@ -112,25 +108,23 @@ class _RelativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
+        qkv: Tensor,
         keys: Tensor,
         values: Tensor,
         gate: Tensor | None,
         setting: _Setting,
     ) -> Tensor:
-        """See `Heads.of`; to (E, H, K)."""
+        """(E, 3, H, K) to (E, H, K)."""
         from rogue_net.kernels.cuda.relative_kernels import attend
 
-        heads = Heads.of(q, k, v)
+        heads = Heads(*qkv.unbind(1))
         num_tokens, num_heads, width = heads.q.shape
         keys, values = keys.float().contiguous(), values.float().contiguous()
         gate = None if gate is None else gate.contiguous()
-        out = torch.empty(num_tokens, num_heads, width, dtype=q.dtype, device=q.device)
-        norms = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=q.device)
+        out = torch.empty(num_tokens, num_heads, width, dtype=qkv.dtype, device=qkv.device)
+        norms = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=qkv.device)
         ctx.setting = setting
-        ctx.save_for_backward(q, k, v, keys, values, gate, out, norms)
+        ctx.save_for_backward(qkv, keys, values, gate, out, norms)
         if num_tokens > 0:
             arguments = (*heads, keys, values, *_inputs(setting, gate), out, norms, *_numbers(heads, setting))
             tiles = RELATIVE[setting.constants["COLUMNS"]]
@@ -142,11 +136,11 @@ class _RelativeAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         from rogue_net.kernels.cuda.relative_backward_kernels import attend_backward
 
-        q, k, v, keys, values, gate, out, norms = ctx.saved_tensors
-        heads, setting = Heads.of(q, k, v), ctx.setting
+        qkv, keys, values, gate, out, norms = ctx.saved_tensors
+        heads, setting = Heads(*qkv.unbind(1)), ctx.setting
         num_tokens, num_heads, width = heads.q.shape
         copies = min(_copies(keys), _copies(values))
-        dqkv = torch.empty(num_tokens, 3, num_heads, width, dtype=q.dtype, device=q.device)
+        dqkv = torch.empty(num_tokens, 3, num_heads, width, dtype=qkv.dtype, device=qkv.device)
         dkeys, dvalues = (keys.new_zeros(copies, *table.shape) for table in (keys, values))
         dgate = None if gate is None else keys.new_empty(num_tokens, num_heads, width)
         if num_tokens > 0:
@@ -158,7 +152,7 @@ class _RelativeAttention(torch.autograd.Function):
             tiles, constants = RELATIVE[setting.constants["COLUMNS"]], setting.constants | {"COPIES": copies}
             launching.launch(attend_backward, tiles, num_tokens, num_heads, arguments, **constants)
         opened = None if gate is None or dgate is None else dgate.sum(1).to(gate.dtype)
-        return *gradients_of(dqkv, joined=k is None), dkeys.sum(0), dvalues.sum(0), opened, None
+        return dqkv, dkeys.sum(0), dvalues.sum(0), opened, None
 
 
 def _numbers(heads: Heads, setting: _Setting) -> tuple[Any, ...]:

@@ -11,16 +11,14 @@ from rogue_net.frames import Frames
 WIDEST = 256
 
 
-def varlen_attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames) -> Tensor:
+def varlen_attention(qkv: Tensor, frames: Frames) -> Tensor:
     """`rogue_net.attention.ragged_attention` by `torch.nn.attention.varlen`, which computes as FlashAttention does.
 
     Reads the offsets of frames from the device, once per batch. Tokens behind the last frame get 0 and have no gradient. The
     order of the sums of gradients may change from run to run. Source: Dao 2023 (arXiv 2307.08691).
 
     Args:
-        q: (E, H, K) bfloat16 or float16 on CUDA, K a multiple of 8 up to 256.
-        k: (E, H, K).
-        v: (E, H, K).
+        qkv: (E, 3, H, K) bfloat16 or float16 on CUDA, K a multiple of 8 up to 256.
         frames: which tokens are a frame; none is hidden.
 
     Returns:
@@ -29,6 +27,7 @@ def varlen_attention(q: Tensor, k: Tensor, v: Tensor, frames: Frames) -> Tensor:
     Raises:
         ValueError: another device or type, another width of heads, or hidden tokens.
     """
+    q, k, v = qkv.unbind(1)
     if (reason := why_not_varlen(q, frames)) is not None:
         raise ValueError(f"torch's varlen attention cannot be: {reason}; allowed: packed, triton")
     longest, total = frames.max_length, int(frames.host_offsets[-1])

@@ -15,7 +15,6 @@ from triton.compiler import ASTSource
 
 from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
-from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import attention, launching
 from rogue_net.kernels.cuda.launching import Precision, Tiles
 from tests.rogue_net.cuda.test_triton_relative_attention import ALL, KINDS, make_case
@@ -47,8 +46,8 @@ def launches(
     relative = case.module(case.batch)
     relative = relative._replace(gate=case.module.gate(torch.zeros(7, num_heads * width))) if relpos else None
     qkv = torch.zeros(7, 3, num_heads, width, dtype=dtype, requires_grad=True)
-    frames = Frames.of(case.batch)
-    ragged_attention(*qkv.unbind(1), frames, relative, backend="triton", precision=precision).sum().backward()
+    frames = case.batch.frames
+    ragged_attention(qkv, frames, relative, kernels="triton", precision=precision).sum().backward()
     return found
 
 

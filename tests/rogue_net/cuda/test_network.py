@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from rogue_net import ObsBatch, RogueNet, backend
+from rogue_net import ObsBatch, RogueNet
 from rogue_net.config import RelposConfig
+from rogue_net.kernels import select
 from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
 from tests.rogue_net.cuda.devices import EACH_DEVICE
@@ -49,7 +50,7 @@ def test_numbers_and_gradients_are_those_of_the_reference(
     actions = reference.act(CROWD).actions
     expected = gradients(reference, CROWD, actions, len(CROWD))
 
-    monkeypatch.setattr(backend, "TRITON_DEVICES", {there.type})
+    monkeypatch.setattr(select, "TRITON_DEVICES", {there.type})
     batch = CROWD
     if full:
         capacity = Capacity.of(CROWD, token_pairs=True)

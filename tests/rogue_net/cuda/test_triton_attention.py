@@ -16,7 +16,7 @@ from torch import Tensor
 from rogue_net.attention import packed_attention, ragged_attention
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.attention import triton_attention_of_joined
+from rogue_net.kernels.cuda.attention import triton_attention
 from rogue_net.kernels.cuda.launching import Precision, Tiles
 from tests.rogue_net.cuda.devices import EACH_DEVICE
 
@@ -70,7 +70,7 @@ def frames_of(case: Case, device: str) -> Frames:
 
 def by_triton(case: Case, device: str, dtype: torch.dtype = torch.float32, precision: Precision = "fp32") -> Results:
     qkv = case.qkv.to(device, dtype).requires_grad_()
-    out = ragged_attention(*qkv.unbind(1), frames_of(case, device), backend="triton", precision=precision)
+    out = ragged_attention(qkv, frames_of(case, device), kernels="triton", precision=precision)
     assert out.dtype == dtype
     (gradient,) = torch.autograd.grad(out, qkv, case.dout.to(device, dtype))
     return Results(out.detach().cpu(), gradient.cpu())
@@ -78,7 +78,7 @@ def by_triton(case: Case, device: str, dtype: torch.dtype = torch.float32, preci
 
 def by_reference(case: Case) -> Results:
     qkv = case.qkv.double().requires_grad_()
-    out = packed_attention(*qkv.unbind(1), frames_of(case, "cpu"), None, 0.0)
+    out = packed_attention(qkv, frames_of(case, "cpu"), None, 0.0)
     (gradient,) = torch.autograd.grad(out, qkv, case.dout.double())
     return Results(out.detach(), gradient)
 
@@ -144,7 +144,7 @@ def test_tokens_behind_the_last_frame_get_0_and_leave_no_gradient(device: str) -
     qkv = qkv.to(device).requires_grad_()
     frames = frames_of(case, device)
     dout = torch.cat([case.dout, torch.randn(50, *case.dout.shape[1:])]).to(device)
-    out = ragged_attention(*qkv.unbind(1), frames, backend="triton")
+    out = ragged_attention(qkv, frames, kernels="triton")
     (gradient,) = torch.autograd.grad(out, qkv, dout)
     assert_equal(Results(out[:22].detach().cpu(), gradient[:22].cpu()), by_reference(case))
     assert not out[22:].any()
@@ -159,11 +159,11 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[int], data
     frame = data.draw(st.sampled_from([i for i, length in enumerate(lengths) if length > 0]))
     low, high = case.offsets[frame : frame + 2].tolist()
     qkv = case.qkv.to(device)
-    together = ragged_attention(*qkv.unbind(1), frames_of(case, device), backend="triton")
+    together = ragged_attention(qkv, frames_of(case, device), kernels="triton")
     alone = Frames(torch.tensor([0, high - low], device=device))
     # Not bit for bit: where tiles begin decides the order of sums.
     torch.testing.assert_close(
-        together[low:high], ragged_attention(*qkv[low:high].unbind(1), alone, backend="triton"), atol=1e-6, rtol=1e-6
+        together[low:high], ragged_attention(qkv[low:high], alone, kernels="triton"), atol=1e-6, rtol=1e-6
     )
 
 
@@ -176,7 +176,7 @@ def test_a_hidden_token_changes_no_bit_of_what_visible_ones_get(device: str) -> 
     for value in (0.0, 1e4):
         qkv = case.qkv.to(device)
         qkv[~visible] += value
-        outs.append(ragged_attention(*qkv.unbind(1), frames_of(case, device), backend="triton"))
+        outs.append(ragged_attention(qkv, frames_of(case, device), kernels="triton"))
     assert torch.equal(outs[0][visible], outs[1][visible])
     assert not torch.equal(outs[0][~visible], outs[1][~visible])
 
@@ -191,17 +191,17 @@ def test_gradients_are_the_same_bits_every_time(device: str) -> None:
 @EACH_DEVICE
 def test_tensors_of_any_strides_are_taken(device: str) -> None:
     case = Case([5, 6])
-    q, k, v = case.qkv.to(device).unbind(1)
-    separate = (q.contiguous(), k.transpose(0, 1).contiguous().transpose(0, 1), v.transpose(1, 2).contiguous().mT)
-    out = ragged_attention(*separate, frames_of(case, device), backend="triton")
-    assert torch.equal(out, ragged_attention(q, k, v, frames_of(case, device), backend="triton"))
+    qkv = case.qkv.to(device)
+    expected = ragged_attention(qkv, frames_of(case, device), kernels="triton")
+    for other in (qkv.transpose(0, 2).contiguous().transpose(0, 2), qkv.transpose(2, 3).contiguous().mT):
+        assert torch.equal(ragged_attention(other, frames_of(case, device), kernels="triton"), expected)
 
 
 @EACH_DEVICE
 def test_joined_heads_get_the_same_and_their_gradient_in_one_piece(device: str) -> None:
     case = Case([5, 6], hide=True)
     qkv = case.qkv.to(device).requires_grad_()
-    out = triton_attention_of_joined(qkv, frames_of(case, device))
+    out = triton_attention(qkv, frames_of(case, device))
     (gradient,) = torch.autograd.grad(out, qkv, case.dout.to(device))
     expected = by_triton(case, device)
     assert torch.equal(out.cpu(), expected.out)
@@ -225,7 +225,7 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     offsets = torch.zeros(6, dtype=torch.int64, device="meta")
     visible = torch.zeros(90, dtype=torch.bool, device="meta")
     qkv = torch.zeros(100, 3, 2, 16, device="meta", requires_grad=True)
-    ragged_attention(*qkv.unbind(1), Frames(offsets, visible), backend="triton").sum().backward()
+    ragged_attention(qkv, Frames(offsets, visible), kernels="triton").sum().backward()
     assert launched == [(100, 2), (100, 2)]
 
 
@@ -236,7 +236,7 @@ def test_on_a_gpu_nothing_synchronises() -> None:
     qkv, dout, frames = case.qkv.cuda().requires_grad_(), case.dout.cuda(), frames_of(case, "cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
-        out = ragged_attention(*qkv.unbind(1), frames, backend="triton")
+        out = ragged_attention(qkv, frames, kernels="triton")
         (gradient,) = torch.autograd.grad(out, qkv, dout)
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -252,7 +252,7 @@ def test_a_graph_that_was_captured_with_some_frames_computes_others() -> None:
     dout = replayed.dout.cuda()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = triton_attention_of_joined(qkv, Frames(offsets))
+        out = triton_attention(qkv, Frames(offsets))
         (gradient,) = torch.autograd.grad(out, qkv, dout)
     with torch.no_grad():
         qkv.copy_(replayed.qkv)
@@ -266,7 +266,7 @@ def test_a_graph_that_was_captured_with_some_frames_computes_others() -> None:
 def test_what_has_no_kernels_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def attend(dtype: torch.dtype = torch.float32, width: int = 8, device: str = "cpu") -> None:
         heads = torch.zeros(2, 1, width, dtype=dtype, device=device)
-        ragged_attention(heads, heads, heads, Frames(torch.tensor([0, 2])), backend="triton")
+        ragged_attention(torch.stack([heads] * 3, 1), Frames(torch.tensor([0, 2])), kernels="triton")
 
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(ValueError, match=r"float32 and bfloat16, and queries are torch\.float64"):

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rogue_net import ObsBatch
-from rogue_net.attention import AttentionBackend, ragged_attention
-from rogue_net.config import RelposConfig
+from rogue_net.attention import ragged_attention
+from rogue_net.config import Kernels, RelposConfig
 from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import launching
-from rogue_net.kernels.cuda.attention import triton_attention, triton_attention_of_joined
 from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
 from rogue_net.relative_positions import Relative, RelativePositions
 from tests.rogue_net.cuda.devices import EACH_DEVICE
@@ -59,17 +58,17 @@ class Results(NamedTuple):
     gradients: dict[str, Tensor]
 
 
-def attend(case: Case, backend: AttentionBackend, device: str, dtype: torch.dtype, padding: int = 0) -> Results:
+def attend(case: Case, kernels: Kernels, device: str, dtype: torch.dtype, padding: int = 0) -> Results:
     module, batch = copy.deepcopy(case.module).to(device, dtype), case.batch.to(torch.device(device))
-    frames, num_tokens = Frames.of(batch), batch.num_tokens
+    frames, num_tokens = batch.frames, batch.num_tokens
     generator = torch.Generator().manual_seed(num_tokens)
     shape = (3, num_tokens + padding, case.num_heads, case.head_width)
     numbers = torch.randn((4, *shape[1:]), generator=generator)
     qkv = numbers[:3].to(device, dtype).requires_grad_()
     x = torch.randn(shape[1], shape[2] * shape[3], generator=generator).to(device, dtype).requires_grad_()
-    relative = module(batch, frames.rows.index if backend == "packed" else None)
+    relative = module(batch, frames.rows.index if kernels == "none" else None)
     relative = relative._replace(gate=module.gate(x))
-    out = ragged_attention(*qkv.unbind(0), frames, relative, backend=backend)
+    out = ragged_attention(qkv.movedim(0, 1), frames, relative, kernels=kernels)
     out.backward(numbers[3].to(device, dtype))
     named = {"qkv": qkv, "x": x, **dict(module.named_parameters())}
     return Results(
@@ -84,7 +83,7 @@ def assert_near(given: Tensor, expected: Tensor, name: str, least: float = 1e-6)
 
 
 def assert_equal_to_the_reference(case: Case, device: str) -> None:
-    given, expected = attend(case, "triton", device, torch.float32), attend(case, "packed", "cpu", torch.float64)
+    given, expected = attend(case, "triton", device, torch.float32), attend(case, "none", "cpu", torch.float64)
     assert_near(given.out, expected.out, "out")
     # A row that all keys of a query share has the gradient 0: what is left of a sum of such numbers is no measure of error.
     summed = 0.1 * float(expected.gradients["qkv"].norm())
@@ -97,7 +96,7 @@ def some_entities(lengths: list[tuple[int, int]]) -> bool:
 
 
 def relative_of(case: Case) -> tuple[Frames, Relative]:
-    return Frames.of(case.batch), case.module(case.batch)
+    return case.batch.frames, case.module(case.batch)
 
 
 @EACH_DEVICE
@@ -117,29 +116,15 @@ def test_heads_may_be_as_many_and_as_wide_as_they_like(device: str, num_heads: i
 @EACH_DEVICE
 def test_narrow_numbers_cost_their_roundoff(device: str) -> None:
     case = make_case(RelposConfig(**ALL), [(3, 4)], 1)
-    frames = Frames.of(case.batch)
+    frames = case.batch.frames
     heads, gate = torch.randn(3, 7, 1, 8, generator=torch.Generator().manual_seed(0)), torch.rand(7, 8)
     packed = case.module.double()(case.batch, frames.rows.index)._replace(gate=gate.double())
-    exact = ragged_attention(*heads.double().unbind(0), frames, packed, backend="packed")
+    exact = ragged_attention(heads.double().movedim(0, 1), frames, packed, kernels="none")
     batch, module = case.batch.to(torch.device(device)), case.module.float().to(device)
     relative = module(batch)._replace(gate=gate.to(device, torch.bfloat16))
-    narrow = ragged_attention(*heads.to(device, torch.bfloat16).unbind(0), Frames.of(batch), relative, backend="triton")
+    narrow = ragged_attention(heads.to(device, torch.bfloat16).movedim(0, 1), batch.frames, relative, kernels="triton")
     assert narrow.dtype == torch.bfloat16
     assert 1e-4 < float((narrow.detach().cpu().double() - exact.detach()).norm() / exact.detach().norm()) < 2e-2
-
-
-@EACH_DEVICE
-def test_joined_heads_get_the_same(device: str) -> None:
-    case = make_case(RelposConfig(**KINDS["radial"]), [(3, 4)])
-    batch, module = case.batch.to(torch.device(device)), case.module.to(device)
-    frames, relative = Frames.of(batch), module(batch)
-    qkv = torch.randn(7, 3, 2, 8, device=device, requires_grad=True)
-    joined = triton_attention_of_joined(qkv, frames, relative)
-    parted = triton_attention(*qkv.unbind(1), frames, relative)
-    assert torch.equal(joined, parted)
-    (expected,) = torch.autograd.grad(parted.square().sum(), qkv)
-    (gradient,) = torch.autograd.grad(joined.square().sum(), qkv)
-    assert torch.equal(gradient, expected)
 
 
 @EACH_DEVICE
@@ -167,11 +152,11 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
 
     def attend_in(batch: ObsBatch, qkv: Tensor) -> Tensor:
         batch, module = batch.to(torch.device(device)), copy.deepcopy(whole.module).to(device)
-        return ragged_attention(*qkv.to(device).unbind(0), Frames.of(batch), module(batch), backend="triton").detach()
+        return ragged_attention(qkv.to(device).movedim(0, 1), batch.frames, module(batch), kernels="triton").detach()
 
     together = attend_in(whole.batch, qkv)
     for frame in range(len(lengths)):
-        low, high = whole.batch.layout.offsets[frame : frame + 2].tolist()
+        low, high = whole.batch.frames.offsets[frame : frame + 2].tolist()
         alone = attend_in(whole.batch[torch.tensor([frame])], qkv[:, low:high])
         torch.testing.assert_close(together[low:high], alone, atol=1e-6, rtol=1e-6)
 
@@ -180,7 +165,7 @@ def test_a_frame_does_not_depend_on_others(device: str, lengths: list[tuple[int,
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter's, of what hidden entities see
 def test_where_a_hidden_entity_is_changes_no_bit_of_what_visible_ones_get(device: str) -> None:
     case = make_case(RelposConfig(**ALL | {"value_gate": "none"}), [(6, 5)], 1, 8, 3)
-    visible = case.batch.token_visible
+    visible = case.batch.frames.visible
     assert visible is not None and 0 < int(visible.sum()) < 11
     before = attend(case, "triton", device, torch.float32).out
     hidden = case.batch.features["Ship"].values[~visible[:6]]
@@ -198,9 +183,9 @@ def test_layers_share_what_depends_on_positions_alone(device: str, monkeypatch: 
     frames, relative = relative_of(case)
     shared = with_pairs(relative, frames, 7)
     heads = torch.randn(7, 2, 8, device=device)
-    expected = ragged_attention(heads, heads, heads, frames, relative, backend="triton")
+    expected = ragged_attention(torch.stack([heads] * 3, 1), frames, relative, kernels="triton")
     monkeypatch.setattr(RelativePositions, "pairs", None)  # nobody calls it again
-    assert torch.equal(ragged_attention(heads, heads, heads, frames, shared, backend="triton"), expected)
+    assert torch.equal(ragged_attention(torch.stack([heads] * 3, 1), frames, shared, kernels="triton"), expected)
 
 
 def test_pairs_take_memory_for_their_terms_and_not_for_their_features(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,10 +221,10 @@ def test_nothing_is_read_back_on_the_way_to_a_launch(monkeypatch: pytest.MonkeyP
     geometry = case.module.geometry(case.batch)
     on_meta = type(geometry)(*(None if each is None else each.to("meta") for each in geometry))
     module = case.module.to("meta")
-    frames = Frames(case.batch.layout.offsets.to("meta"), num_pairs=53)
+    frames = Frames(case.batch.frames.offsets.to("meta"), num_pairs=53)
     qkv = torch.zeros(9, 3, 2, 8, device="meta", requires_grad=True)
     relative = Relative(module, on_meta, *module.tables(), gate=module.gate(torch.zeros(9, 16, device="meta")))
-    ragged_attention(*qkv.unbind(1), frames, relative, backend="triton").sum().backward()
+    ragged_attention(qkv, frames, relative, kernels="triton").sum().backward()
     assert len(launched) == 2
     assert module.keys.grad is not None and module.keys.grad.shape == module.keys.shape
 
@@ -252,8 +237,8 @@ def test_deterministic_algorithms_have_no_kernels_for_relative_positions() -> No
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.raises(ValueError, match=r"net\.backend=triton cannot be: .* in any order, .*; allowed: reference"):
-            ragged_attention(heads, heads, heads, frames, relative, backend="triton")
+            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, kernels="triton")
         with torch.no_grad():
-            ragged_attention(heads, heads, heads, frames, relative, backend="triton")
+            ragged_attention(torch.stack([heads] * 3, 1), frames, relative, kernels="triton")
     finally:
         torch.use_deterministic_algorithms(False)

@@ -43,14 +43,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_frames_are_given_as_offsets_and_the_longest_length() -> None:
     qkv = random_heads(8)
-    attended = ragged_attention(*qkv.unbind(1), Frames(OFFSETS), backend="varlen")
-    torch.testing.assert_close(attended, packed_attention(*qkv.unbind(1), Frames(OFFSETS), None, 0.0))
+    attended = ragged_attention(qkv, Frames(OFFSETS), kernels="varlen")
+    torch.testing.assert_close(attended, packed_attention(qkv, Frames(OFFSETS), None, 0.0))
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_tokens_behind_the_last_frame_get_0_and_leave_no_gradient() -> None:
     qkv = random_heads(10).requires_grad_()
-    attended = varlen_attention(*qkv.unbind(1), Frames(OFFSETS))
+    attended = varlen_attention(qkv, Frames(OFFSETS))
     (gradient,) = torch.autograd.grad(attended.square().sum(), qkv)
     assert attended[:8].all() and not attended[8:].any()
     assert gradient[:8].any() and not gradient[8:].any()
@@ -60,7 +60,7 @@ def test_tokens_behind_the_last_frame_get_0_and_leave_no_gradient() -> None:
 @pytest.mark.parametrize("num_tokens", [0, 2])
 def test_without_frames_nothing_is_asked_for(num_tokens: int) -> None:
     qkv = random_heads(num_tokens).requires_grad_()
-    attended = varlen_attention(*qkv.unbind(1), Frames(torch.tensor([0, 0])))
+    attended = varlen_attention(qkv, Frames(torch.tensor([0, 0])))
     assert attended.shape == (num_tokens, 2, 8) and not attended.any()
     attended.sum().backward()
     assert qkv.grad is not None and not qkv.grad.any()
@@ -71,20 +71,20 @@ def test_what_it_cannot_compute_is_said() -> None:
     with pytest.raises(
         ValueError, match=r"varlen attention cannot be: it computes on CUDA, .* on cpu; allowed: packed, triton"
     ):
-        ragged_attention(q, k, v, Frames(OFFSETS), backend="varlen")
+        ragged_attention(torch.stack([q, k, v], 1), Frames(OFFSETS), kernels="varlen")
     relative: Any = object()
     with pytest.raises(ValueError, match=r"no relative positions; allowed: packed, triton"):
-        ragged_attention(q, k, v, Frames(OFFSETS), relative, backend="varlen")
+        ragged_attention(torch.stack([q, k, v], 1), Frames(OFFSETS), relative, kernels="varlen")
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_it_computes_what_the_reference_computes() -> None:
     qkv = random_heads(10, torch.bfloat16).cuda().requires_grad_()
     frames = Frames(OFFSETS.cuda())
-    attended = ragged_attention(*qkv.unbind(1), frames, backend="varlen")
+    attended = ragged_attention(qkv, frames, kernels="varlen")
     (gradient,) = torch.autograd.grad(attended.square().sum(), qkv)
     exact = random_heads(10, torch.bfloat16).double().requires_grad_()
-    expected = packed_attention(*exact[:8].unbind(1), Frames(OFFSETS), None, 0.0)
+    expected = packed_attention(exact[:8], Frames(OFFSETS), None, 0.0)
     (slope,) = torch.autograd.grad(expected.square().sum(), exact)
     for given, each in ((attended[:8], expected), (gradient, slope)):
         assert float((given.cpu().double() - each).norm() / each.norm()) < 2e-2

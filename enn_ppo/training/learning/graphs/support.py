@@ -7,8 +7,8 @@ import torch
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.ranks import Ranks
 from rogue_net import RogueNetConfig
-from rogue_net.backend import TO_SWITCH, why_not_triton
 from rogue_net.kernel_checks import why_unchecked
+from rogue_net.kernels.select import TO_SWITCH, Case, why_not
 
 #: Types of devices with graphs.
 GRAPH_DEVICES = {"cuda"}
@@ -58,7 +58,7 @@ def _why_not(section: str, net: RogueNetConfig) -> str | None:
         return None
     if net.backend == "reference":
         return f"{section}.backend=reference packs frames on the host"
-    return why_not_triton(net)
+    return why_not("triton", Case(net))
 
 
 def _why_unchecked(section: str, net: RogueNetConfig, device: torch.device) -> str | None:
