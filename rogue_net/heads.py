@@ -26,7 +26,7 @@ from entity_gym.actions import (
 from rogue_net.config import RogueNetConfig
 from rogue_net.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.gaussian import BoundedGaussian, Bounds
-from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
+from rogue_net.masks import ActionMask
 from rogue_net.pairs import pair_offsets, pair_products, pairs_of
 
 #: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
@@ -59,10 +59,9 @@ class CategoricalHead(ActionHead):
         self.project = _nearly_zero(d_model, num_choices)
 
     def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
-        assert isinstance(mask, CategoricalMask)
         weight, bias = self.project.weight, self.project.bias
         by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
-        return Categorical(by_choice.t(), mask.mask)
+        return Categorical(by_choice.t(), None if mask.mask is None else mask.mask.values)
 
 
 class SelectEntityHead(ActionHead):
@@ -82,7 +81,7 @@ class SelectEntityHead(ActionHead):
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
 
     def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None) -> ActionDistribution:
-        assert isinstance(mask, SelectEntityMask) and actees is not None
+        assert mask.actees is not None and actees is not None
         queries, keys = self.query(actors), self.key(actees)
         values = mask.actees.values[:, 0]
         if self.nobody is not None:
@@ -94,7 +93,6 @@ class SelectEntityHead(ActionHead):
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
 
     def logit_offsets(self, mask: ActionMask) -> Tensor:
-        assert isinstance(mask, SelectEntityMask)
         return pair_offsets(mask, self.nobody is not None)
 
 

@@ -20,7 +20,7 @@ from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from rogue_net import crossing
 from rogue_net.crossing import Cut, Packing, cut, is_on, to_device
 from rogue_net.frames import Frames
-from rogue_net.masks import ActionMask, CategoricalMask, Change, SelectEntityMask, cat_masks
+from rogue_net.masks import ActionMask, Change, cat_masks
 from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
@@ -218,7 +218,7 @@ class ObsBatch:
             return indices + torch.repeat_interleave(starts, listed.lengths, output_size=len(indices))
 
         return {
-            name: ActionTokens(tokens(mask.actors), tokens(mask.actees) if isinstance(mask, SelectEntityMask) else None)
+            name: ActionTokens(tokens(mask.actors), None if mask.actees is None else tokens(mask.actees))
             for name, mask in self.action_masks.items()
         }
 
@@ -241,13 +241,13 @@ def _batch_of(obs: VecObs, tensor_of: Callable[[NDArray[Any]], Tensor]) -> ObsBa
 
     masks: dict[str, ActionMask] = {}
     for name, mask in obs.action_masks.items():
+        actors = ragged(mask.actors)
         if mask.actees is None:
-            masks[name] = CategoricalMask(
-                ragged(mask.actors), None if mask.mask is None else tensor_of(mask.mask.values)
-            )
+            opened = None if mask.mask is None else RaggedTensor(tensor_of(mask.mask.values), actors.offsets)
+            masks[name] = ActionMask(actors, mask=opened)
         else:
             pairs = None if mask.mask is None else ragged(mask.mask)
-            masks[name] = SelectEntityMask(ragged(mask.actors), ragged(mask.actees), pairs, pairs_in_step(mask))
+            masks[name] = ActionMask(actors, ragged(mask.actees), pairs, pairs_in_step(mask))
     return ObsBatch(
         num_frames=len(obs),
         features={name: ragged(buffer) for name, buffer in obs.features.items()},

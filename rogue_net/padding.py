@@ -27,7 +27,7 @@ from entity_gym.batch.ragged import offsets_of
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.crossing import Cut, HostBuffer, Packing, copy_array
-from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
+from rogue_net.masks import ActionMask
 from rogue_net.obs_batch import Buffer, ObsBatch, pairs_in_step
 from rogue_net.ragged import RaggedTensor
 
@@ -46,7 +46,7 @@ class Capacity:
     actors: Mapping[str, int]  # action -> rows
     actees: Mapping[str, int]  # select-entity action -> rows
     pairs: Mapping[str, int]  # select-entity action -> pairs of actors and actees, that of nobody not counted
-    masked: Mapping[str, int]  # actions whose masks are given -> choices of a categorical one, 0 of a select-entity one
+    masked: Mapping[str, int]  # actions whose masks are given -> choices of a categorical one, 1 of a select-entity one
     hiding: frozenset[str]  # types of which some entities are hidden
     token_pairs: int | None  # of entities of one frame; None: nobody asks for it
 
@@ -58,7 +58,6 @@ class Capacity:
             batch: of which as much is real as has to fit.
             token_pairs: whether pairs of entities have room, too, as relative positions need it.
         """
-        selects = {name: mask for name, mask in batch.action_masks.items() if isinstance(mask, SelectEntityMask)}
         return Capacity(
             frames=len(batch) + 2,
             entities={
@@ -67,9 +66,11 @@ class Capacity:
                 for name, ragged in batch.features.items()
             },
             actors={name: room(len(mask.actors.values)) for name, mask in batch.action_masks.items()},
-            actees={name: room(len(mask.actees.values)) for name, mask in selects.items()},
-            pairs={name: room(pairs_in(mask)) for name, mask in selects.items()},
-            masked={name: _choices(mask) for name, mask in batch.action_masks.items() if _is_masked(mask)},
+            actees={name: room(len(actees.values)) for name, actees in _actees(batch).items()},
+            pairs={name: room(pairs_in(batch.action_masks[name])) for name in _actees(batch)},
+            masked={
+                name: mask.mask.values.shape[1] for name, mask in batch.action_masks.items() if mask.mask is not None
+            },
             hiding=frozenset(batch.visible),
             token_pairs=room(token_pairs_in(batch)) if token_pairs else None,
         )
@@ -94,14 +95,13 @@ class Capacity:
     def fits(self, batch: ObsBatch) -> bool:
         """Whether a batch can be filled up to this size."""
         masks = batch.action_masks
-        selects = {name: mask for name, mask in masks.items() if isinstance(mask, SelectEntityMask)}
         return (
             len(batch) + 2 <= self.frames
             and all(len(ragged.values) < self.entities[name] for name, ragged in batch.features.items())
             and all(len(mask.actors.values) < self.actors[name] for name, mask in masks.items())
-            and all(len(mask.actees.values) < self.actees[name] for name, mask in selects.items())
-            and all(pairs_in(mask) < self.pairs[name] for name, mask in selects.items())
-            and all(name in self.masked for name, mask in masks.items() if _is_masked(mask))
+            and all(len(actees.values) < self.actees[name] for name, actees in _actees(batch).items())
+            and all(pairs_in(masks[name]) < self.pairs[name] for name in _actees(batch))
+            and all(name in self.masked for name, mask in masks.items() if mask.mask is not None)
             and self.hiding.issuperset(batch.visible)
             and (self.token_pairs is None or token_pairs_in(batch) < self.token_pairs)
         )
@@ -117,7 +117,12 @@ def room(count: int) -> int:
     return math.ceil((count + 1) / step) * step
 
 
-def pairs_in(mask: SelectEntityMask) -> int:
+def _actees(batch: ObsBatch) -> dict[str, RaggedTensor]:
+    """Select-entity action -> its actees."""
+    return {name: mask.actees for name, mask in batch.action_masks.items() if mask.actees is not None}
+
+
+def pairs_in(mask: ActionMask) -> int:
     """Pairs of actors and actees in all frames. Synchronises where the host does not know."""
     return int(mask.pair_offsets[-1]) if mask.num_pairs is None else mask.num_pairs
 
@@ -217,19 +222,17 @@ class PaddedBuffer:
             is_masked = name in capacity.masked
             fits = fits and (is_masked or mask.mask is None)
             given = None if mask.mask is None else mask.mask.values  # None: everything is open
-            if mask.actees is None:
-                write(mask.actors)
-                if is_masked:
-                    write_values(given, True)
-            else:
+            write(mask.actors)
+            if mask.actees is not None:
+                write(mask.actees, 2)
+            if is_masked:
+                write_values(given, True)
+            if mask.actees is not None:
                 num_pairs = pairs_in_step(mask)
                 fits = fits and num_pairs < capacity.pairs[name]
                 if is_masked:
-                    write_values(given, True)
                     offsets = offsets_of(mask.num_rows) if mask.mask is None else mask.mask.offsets
                     write_offsets(offsets, num_pairs)
-                write(mask.actors)
-                write(mask.actees, 2)
         for name in sorted(capacity.hiding):
             write_values(obs.visible[name].values if name in obs.visible else None, True)
         if capacity.token_pairs is not None:
@@ -267,30 +270,16 @@ def _padded_flags(batch: ObsBatch, name: str, features: RaggedTensor) -> RaggedT
 
 
 def _padded_mask(name: str, mask: ActionMask, capacity: Capacity) -> ActionMask:
-    frames, rows = capacity.frames, capacity.actors[name]
-    actors = pad_ragged(mask.actors, rows, frames)
-    if isinstance(mask, CategoricalMask):
-        if name not in capacity.masked:
-            return CategoricalMask(actors, None)
-        # where this batch has none, every choice is open
-        given = (
-            mask.actors.values.new_ones(0, capacity.masked[name], dtype=torch.bool) if mask.mask is None else mask.mask
-        )
-        return CategoricalMask(actors, fill_up(given, rows, True))
-    actees = pad_ragged(mask.actees, capacity.actees[name], frames, spare=2)
-    pairs = None
+    frames = capacity.frames
+    actors = pad_ragged(mask.actors, capacity.actors[name], frames)
+    actees = None if mask.actees is None else pad_ragged(mask.actees, capacity.actees[name], frames, spare=2)
+    opened = None
     if name in capacity.masked:
-        no_pairs = mask.actors.values.new_ones(0, 1, dtype=torch.bool)
-        given_pairs = RaggedTensor(no_pairs if mask.pairs is None else mask.pairs.values, mask.pair_offsets)
-        pairs = pad_ragged(given_pairs, capacity.pairs[name], frames, fill=True)
-    return SelectEntityMask(actors, actees, pairs, capacity.pairs[name], padded=True)
-
-
-def _choices(mask: ActionMask) -> int:
-    return mask.mask.shape[1] if isinstance(mask, CategoricalMask) and mask.mask is not None else 0
-
-
-def _is_masked(mask: ActionMask) -> bool:
-    if isinstance(mask, SelectEntityMask):
-        return mask.pairs is not None
-    return isinstance(mask, CategoricalMask) and mask.mask is not None
+        # where this batch has no mask, everything is open
+        given = mask.actors.values.new_ones(0, capacity.masked[name], dtype=torch.bool)
+        given = given if mask.mask is None else mask.mask.values
+        if actees is None:
+            opened = RaggedTensor(fill_up(given, len(actors.values), True), actors.offsets)
+        else:
+            opened = pad_ragged(RaggedTensor(given, mask.pair_offsets), capacity.pairs[name], frames, fill=True)
+    return ActionMask(actors, actees, opened, capacity.pairs.get(name), padded=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.masks import SelectEntityMask
+from rogue_net.masks import ActionMask
 from rogue_net.ragged import offsets_of
 
 #: Numbers of a query and a key that are multiplied at a time: few enough to stay in a core's cache, and on other devices enough
@@ -28,8 +28,9 @@ class Pairs(NamedTuple):
     is_open: Tensor | None  # (P,) bool; None: all are
 
 
-def pairs_of(mask: SelectEntityMask, nobody: bool) -> Pairs:
+def pairs_of(mask: ActionMask, nobody: bool) -> Pairs:
     """The pairs of all frames, with one more for each actor where `nobody` can be selected."""
+    assert mask.actees is not None
     num_actees, num_actors = len(mask.actees.values), len(mask.actors.values)
     num_pairs = None if mask.num_pairs is None else mask.num_pairs + nobody * num_actors
     frame_of_actor = mask.actors.sequences
@@ -46,7 +47,7 @@ def pairs_of(mask: SelectEntityMask, nobody: bool) -> Pairs:
     actees += torch.arange(len(actors), device=actors.device)
     if mask.padded:
         actees.clamp_(max=num_actees - 1)
-    is_open = None if mask.pairs is None else mask.pairs.values[:, 0]
+    is_open = None if mask.mask is None else mask.mask.values[:, 0]
     if nobody:
         actees.index_fill_(0, ends - 1, num_actees)
         if is_open is not None:
@@ -54,8 +55,9 @@ def pairs_of(mask: SelectEntityMask, nobody: bool) -> Pairs:
     return Pairs(actors, actees, is_open)
 
 
-def pair_offsets(mask: SelectEntityMask, nobody: bool) -> Tensor:
+def pair_offsets(mask: ActionMask, nobody: bool) -> Tensor:
     """(B + 1,) int64: the pairs of frame b are offsets[b]:offsets[b + 1]."""
+    assert mask.actees is not None
     return offsets_of(mask.actors.lengths * (mask.actees.lengths + nobody))
 
 

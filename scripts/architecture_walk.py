@@ -162,7 +162,9 @@ class Walk:
         chosen = self.result.actions[MOVE].values[:, 0].tolist()
         rows = []
         for i, token in enumerate(flat.tolist()):
-            probabilities = ["   -" if not o else number(p) for o, p in zip(mask.mask[i], self._move_p[i], strict=True)]
+            probabilities = [
+                "   -" if not o else number(p) for o, p in zip(mask.mask.values[i], self._move_p[i], strict=True)
+            ]
             log_prob = number(self.result.log_probs[MOVE][i])
             rows.append(
                 [

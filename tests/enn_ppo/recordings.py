@@ -15,7 +15,6 @@ from enn_ppo.training.recording.recorder import Recorder
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Environment, Observation
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.masks import SelectEntityMask
 from tests.enn_ppo.rollouts import Collector
 from tests.worlds import Zoo
 
@@ -112,15 +111,16 @@ def _spelled_out(value: Any) -> Any:
     masks: dict[str, Any] = {}
     for name, mask in value.action_masks.items():
         masks[name] = {"actors": mask.actors}
-        if isinstance(mask, SelectEntityMask):
-            pairs = mask.pairs
+        if mask.actees is not None:
+            pairs = mask.mask
             if pairs is None:
                 lengths = mask.actors.lengths * mask.actees.lengths
                 offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
                 pairs = RaggedTensor(torch.ones(int(offsets[-1]), 1, dtype=torch.bool), offsets)
             masks[name] |= {"actees": mask.actees, "pairs": pairs}
-        elif hasattr(mask, "mask"):
-            masks[name]["mask"] = mask.mask if mask.mask is not None and not bool(mask.mask.all()) else "open"
+        else:
+            is_open = mask.mask is None or bool(mask.mask.values.all())
+            masks[name]["mask"] = "open" if is_open else mask.mask
     everything = {
         name: RaggedTensor(torch.ones(len(f.values), 1, dtype=torch.bool), f.offsets)
         for name, f in value.features.items()

@@ -25,7 +25,7 @@ from entity_gym import (
 from entity_gym.batch.vec_obs import Metric
 from entity_gym.pools.episodes import Episode
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import CategoricalMask
+from rogue_net.masks import ActionMask
 
 STATS: dict[str, Any] = {"policy_loss": 1.0, "value_loss": 2.0, "explained_variance": 3.0, "epochs": 4}
 TIMING = {"run_seconds": 60.0, "update_seconds": 2.0}
@@ -61,7 +61,7 @@ def rollout(**changes: Any) -> Rollout:
         "steer": ragged([1, 1, 0, 0], values=[[-0.5, 0.25], [0.5, 0.75]]),
         "push": RaggedTensor(torch.zeros(0, 1), torch.zeros(5, dtype=torch.int64)),
     }
-    masks = {name: CategoricalMask(action, None) for name, action in actions.items()}
+    masks = {name: ActionMask(action) for name, action in actions.items()}
     nothing = torch.zeros(4)
     columns: dict[str, Any] = {
         "obs": ObsBatch(4, features, masks),
@@ -297,7 +297,7 @@ def on(device: str) -> Rollout:
     played = rollout()
     features = {name: move(each) for name, each in played.frames.obs.features.items()}
     actions = {name: move(each) for name, each in played.frames.actions.items()}
-    obs = ObsBatch(4, features, {name: CategoricalMask(each, None) for name, each in actions.items()})
+    obs = ObsBatch(4, features, {name: ActionMask(each) for name, each in actions.items()})
     numbers = {name: getattr(played.frames, name).to(device) for name in ("rewards", "step")}
     return dataclasses.replace(played, frames=dataclasses.replace(played.frames, obs=obs, actions=actions, **numbers))
 

@@ -20,7 +20,7 @@ from enn_ppo.training.ranks import ALONE, Alone
 from entity_gym.actions import CategoricalActionSpace
 from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.masks import CategoricalMask
+from rogue_net.masks import ActionMask
 from rogue_net.normalization import RunningNorm
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def frames(robots: list[list[float]], mines: list[list[float]]) -> ObsBatch:
         return RaggedTensor(torch.tensor(rows).reshape(-1, 1), torch.tensor([0, len(rows)]))
 
     nobody = RaggedTensor(torch.zeros(0, 1, dtype=torch.int64), torch.tensor([0, 0]))
-    return ObsBatch(1, {"Robot": of(robots), "Mine": of(mines)}, {"go": CategoricalMask(nobody, None)})
+    return ObsBatch(1, {"Robot": of(robots), "Mine": of(mines)}, {"go": ActionMask(nobody)})
 
 
 def network() -> RogueNet:

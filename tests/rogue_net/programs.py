@@ -13,7 +13,6 @@ from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, kernel
 from rogue_net.kernels.cpu.program import Program
-from rogue_net.masks import SelectEntityMask
 from tests.rogue_net.backends import Results, as_double, summands
 
 
@@ -113,7 +112,7 @@ def divergences(net: RogueNet, name: str, logits: Tensor, target: RaggedTensor, 
     rows = logits.view_as(taught)
     terms = torch.where(taught.exp() > 0, taught.exp() * (taught - rows), 0.0)
     mask = batch.action_masks[name]
-    if not isinstance(mask, SelectEntityMask):
+    if mask.actees is None:
         return terms.sum(1)
     choices = torch.repeat_interleave(mask.actees.lengths, mask.actors.lengths)
     actors = torch.repeat_interleave(torch.arange(len(choices)), choices)

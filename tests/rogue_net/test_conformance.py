@@ -28,7 +28,6 @@ from torch import Tensor
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet
-from rogue_net.masks import SelectEntityMask
 from rogue_net.rogue_net import Evaluation
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "fixtures").glob("*.npz"))
@@ -111,7 +110,7 @@ def make_actions(recording: Recording, batch: ObsBatch) -> dict[str, RaggedTenso
     actions = {}
     for name, chosen in recording.under("actions").items():
         mask, values = batch.action_masks[name], torch.from_numpy(chosen)
-        if isinstance(mask, SelectEntityMask):
+        if mask.actees is not None:
             frames = torch.repeat_interleave(torch.arange(len(batch)), mask.actors.lengths)
             values = mask.actees.values[mask.actees.offsets[frames] + values, 0]
         actions[name] = RaggedTensor(values.unsqueeze(1), mask.actors.offsets)

@@ -24,7 +24,7 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
-from rogue_net.heads import CategoricalHead, SelectEntityHead
+from rogue_net.heads import ActionHead, CategoricalHead, SelectEntityHead
 from rogue_net.readout import Readout
 from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 
@@ -56,10 +56,10 @@ def test_the_batch_holds_the_features_and_masks_of_the_observations(batch: ObsBa
     assert {name: ragged(features) for name, features in batch.features.items()} == expected["features"]
     move, fire = batch.action_masks[MOVE], batch.action_masks[FIRE]
     assert ragged(move.actors) == expected["action_masks"][MOVE]["actors"]
-    assert ragged(RaggedTensor(move.mask, move.actors.offsets)) == expected["action_masks"][MOVE]["mask"]
+    assert ragged(move.mask) == expected["action_masks"][MOVE]["mask"]
     assert ragged(fire.actors) == expected["action_masks"][FIRE]["actors"]
     assert ragged(fire.actees) == expected["action_masks"][FIRE]["actees"]
-    assert fire.pairs is None
+    assert fire.mask is None
 
 
 def test_tokens_are_ordered_by_frame_and_then_by_entity_index(batch: ObsBatch) -> None:
@@ -93,6 +93,11 @@ def test_actors_are_found_among_the_tokens_of_all_frames(batch: ObsBatch) -> Non
     assert fire.actees.tolist() == [6, 7]
 
 
+def mode_of(head: ActionHead, tokens: torch.Tensor, batch: ObsBatch, name: str) -> torch.Tensor:
+    read = Readout(tokens, batch)
+    return head(read.actors(name), batch.action_masks[name], read.actees(name)).mode()
+
+
 def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environments_ids(
     batch: ObsBatch, observations: list[Observation]
 ) -> None:
@@ -102,7 +107,7 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
     move_head = CategoricalHead(5, 5)
     with torch.no_grad():
         move_head.project.weight.copy_(torch.eye(5))
-    moves = move_head(Readout.of(tokens, batch), batch, MOVE).mode()
+    moves = mode_of(move_head, tokens, batch, MOVE)
     assert moves[:, 0].tolist() == GOLDEN["move_head"]["sampled_actions"]
 
     fire_head = SelectEntityHead(5, 5)
@@ -112,7 +117,7 @@ def test_the_heads_decide_for_the_actors_and_the_actions_go_back_in_the_environm
         for linear in (fire_head.query, fire_head.key):
             linear.weight.copy_(torch.eye(5))
             linear.bias.zero_()
-    shots = fire_head(Readout.of(tokens, batch), batch, FIRE).mode()
+    shots = mode_of(fire_head, tokens, batch, FIRE)
 
     chosen = {MOVE: moves, FIRE: shots}
     actions = {name: RaggedTensor(chosen[name], mask.actors.offsets) for name, mask in batch.action_masks.items()}
@@ -149,7 +154,7 @@ def test_a_selection_is_the_entity_index_inside_the_frame_and_not_the_position_a
             linear.weight.fill_(1.0)
             linear.bias.zero_()
     tokens = torch.tensor([[9.0], [0.0], [0.0], [1.0], [2.0], [-1.0], [3.0]])  # "c" prefers the smallest key
-    choice = head(Readout.of(tokens, batch), batch, "target").mode()
+    choice = mode_of(head, tokens, batch, "target")
     assert choice.tolist() == [[5], [3]]  # "d" stands first and "b" second among the actees
 
     actions = {

@@ -28,7 +28,7 @@ from entity_gym import (
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, pairs
 from rogue_net.distributions import RaggedCategorical
 from rogue_net.heads import SelectEntityHead
-from rogue_net.masks import SelectEntityMask
+from rogue_net.masks import ActionMask
 from rogue_net.pairs import Pairs, pair_offsets, pair_products, pairs_of
 from rogue_net.ragged import Cuts
 from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
@@ -102,13 +102,13 @@ def test_an_action_that_some_actors_take_is_decided_by_their_tokens_alone() -> N
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_what_is_stored_has_the_log_prob_that_it_had_when_it_was_played(greedy: bool, temperature: float) -> None:
     net, batch = make_net(WORLD, backend="reference"), to_batch([ships(n % 5, seed=n) for n in range(60)], WORLD)
-    result = net.act(batch, greedy, temperature, generator())
+    result = net.act(batch, greedy=greedy, temperature=temperature, generator=generator())
     if temperature == 1:
         evaluation = net.evaluate(batch, result.actions)
         for name in ACTIONS:
             assert torch.equal(evaluation.log_probs[name], result.log_probs[name])
     chosen = torch.tensor([7, 3, 59, 3])
-    again = net.act(batch, greedy, temperature, generator())
+    again = net.act(batch, greedy=greedy, temperature=temperature, generator=generator())
     part = net.evaluate(batch[chosen], {name: action.gather(chosen) for name, action in again.actions.items()})
     for name, log_probs in result.log_probs.items():
         expected = RaggedTensor(log_probs, result.actions[name].offsets).gather(chosen).values
@@ -351,14 +351,14 @@ def test_only_closed_pairs_are_as_no_pairs() -> None:
 # --- Pairs, and what they cost
 
 
-def mask_of(sizes: list[tuple[int, int]]) -> SelectEntityMask:
+def mask_of(sizes: list[tuple[int, int]]) -> ActionMask:
     """Frames of so many actors and actees."""
 
     def ragged(counts: list[int]) -> RaggedTensor:
         values = torch.cat([torch.arange(count) for count in counts] or [torch.zeros(0, dtype=torch.int64)])
         return RaggedTensor(values.unsqueeze(1), torch.tensor([0, *counts]).cumsum(0))
 
-    return SelectEntityMask(ragged([actors for actors, _ in sizes]), ragged([actees for _, actees in sizes]), None)
+    return ActionMask(ragged([actors for actors, _ in sizes]), ragged([actees for _, actees in sizes]))
 
 
 @settings(max_examples=60)

@@ -195,13 +195,13 @@ def assert_same_batch(given_batch: ObsBatch, expected: ObsBatch) -> None:
     for name, mask in expected.action_masks.items():
         other = given_batch.action_masks[name]
         assert_same_ragged(other.actors, mask.actors)
-        if hasattr(mask, "actees"):
+        if mask.actees is not None:
             assert_same_ragged(other.actees, mask.actees)
             assert torch.equal(open_pairs(other), open_pairs(mask))
         elif other.mask is None or mask.mask is None:
-            assert all(m.mask is None or bool(m.mask.all()) for m in (other, mask))
+            assert all(m.mask is None or bool(m.mask.values.all()) for m in (other, mask))
         else:
-            assert torch.equal(other.mask, mask.mask)
+            assert torch.equal(other.mask.values, mask.mask.values)
     shown = [
         torch.ones(b.num_tokens, dtype=torch.bool) if b.frames.visible is None else b.frames.visible
         for b in (given_batch, expected)
@@ -213,7 +213,7 @@ def assert_same_batch(given_batch: ObsBatch, expected: ObsBatch) -> None:
 
 def open_pairs(mask: object) -> torch.Tensor:
     pairs = int((mask.actors.lengths * mask.actees.lengths).sum())
-    return torch.ones(pairs, dtype=torch.bool) if mask.pairs is None else mask.pairs.values[:, 0]
+    return torch.ones(pairs, dtype=torch.bool) if mask.mask is None else mask.mask.values[:, 0]
 
 
 def assert_same_ragged(given_ragged: object, expected: object) -> None:

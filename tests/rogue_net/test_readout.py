@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import CategoricalMask, SelectEntityMask
+from rogue_net.masks import ActionMask
 from rogue_net.readout import Readout
 
 
@@ -19,9 +19,9 @@ BATCH = ObsBatch(
     num_frames=3,
     features={"Unit": RaggedTensor(torch.zeros(5, 1), torch.tensor([0, 3, 3, 5]))},
     action_masks={
-        "move": CategoricalMask(ragged([2, 0], [], [1]), None),
-        "pick": SelectEntityMask(ragged([0], [], []), ragged([1, 2], [], []), None),
-        "rest": CategoricalMask(ragged([], [], []), None),
+        "move": ActionMask(ragged([2, 0], [], [1])),
+        "pick": ActionMask(ragged([0], [], []), ragged([1, 2], [], [])),
+        "rest": ActionMask(ragged([], [], [])),
     },
 )
 

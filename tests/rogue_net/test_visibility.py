@@ -27,7 +27,6 @@ from entity_gym import (
 )
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.masks import SelectEntityMask
 from tests.rogue_net.worlds import World, to_batch
 
 MOVE, STEER, PICK = "move", "steer", "pick"
@@ -146,7 +145,6 @@ def says_by_program(net: RogueNet, batch: ObsBatch) -> Said:
     assert program is not None
     found = {STEER: best.actions[STEER].values}
     mask = batch.action_masks[PICK]
-    assert isinstance(mask, SelectEntityMask)
     for name, choices in ((MOVE, [0, 1, 2]), (PICK, [*mask.actees.values[:, 0].tolist(), -1])):
         columns = []
         for choice in choices:

@@ -164,7 +164,7 @@ def evaluate_frames(net: RogueNet, batch: ObsBatch, actions: Mapping[str, Ragged
     bounds = {name: action.offsets.tolist() for name, action in actions.items()}
     pair_bounds = {}
     for name, mask in batch.action_masks.items():
-        rows = mask.actors.lengths * (mask.actees.lengths if hasattr(mask, "actees") else 1)
+        rows = mask.actors.lengths * (mask.actees.lengths if mask.actees is not None else 1)
         pair_bounds[name] = [0, *rows.cumsum(0).tolist()]
 
     def part(tensors: Mapping[str, Tensor], where: Mapping[str, list[int]], b: int) -> dict[str, Tensor]:

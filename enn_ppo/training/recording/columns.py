@@ -35,7 +35,7 @@ from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import ActionMask, CategoricalMask, SelectEntityMask
+from rogue_net.masks import ActionMask
 
 FORMAT = 1  # raised when an old reader would misread a new file
 #: Key of a chunk's own metadata.
@@ -168,10 +168,10 @@ def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:
     for name, mask in obs.action_masks.items():
         columns |= {f"actors/{name}": mask.actors, f"action/{name}": frames.actions[name]}
         columns[f"log_prob/{name}"] = frames.log_probs[name]
-        if isinstance(mask, SelectEntityMask):
-            columns |= {f"actees/{name}": mask.actees, f"pairs/{name}": mask.pairs}
+        if mask.actees is not None:
+            columns |= {f"actees/{name}": mask.actees, f"pairs/{name}": mask.mask}
         elif f"mask/{name}" in schema.names:
-            columns[f"mask/{name}"] = None if mask.mask is None else RaggedTensor(mask.mask, mask.actors.offsets)
+            columns[f"mask/{name}"] = mask.mask
     columns |= {f"logits/{name}": ragged for name, ragged in (frames.logits or {}).items()}
     arrays = [_array(pa, columns[field.name], field.type, len(frames)) for field in schema]
     return pa.record_batch(arrays, schema=schema)
@@ -193,9 +193,9 @@ def from_record_batch(batch: Any, header: Header) -> RecordedFrames:
     def mask(name: str, space: ActionSpace) -> ActionMask:
         actors = ragged(f"actors/{name}")
         if space.selects:
-            return SelectEntityMask(actors, ragged(f"actees/{name}"), optional(f"pairs/{name}"))
+            return ActionMask(actors, ragged(f"actees/{name}"), optional(f"pairs/{name}"))
         allowed = None if space.num_choices is None else optional(f"mask/{name}")
-        return CategoricalMask(actors, None if allowed is None else allowed.values)
+        return ActionMask(actors, mask=None if allowed is None else allowed._replace(offsets=actors.offsets))
 
     obs_space, action_space, logits = header
     visible = {name: optional(f"visible/{name}") for name in _widths(obs_space, action_space)}

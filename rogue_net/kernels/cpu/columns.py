@@ -35,7 +35,6 @@ from rogue_net.kernels.cpu.tables import (
     TYPE_COLUMNS,
     VALUES,
 )
-from rogue_net.masks import CategoricalMask, SelectEntityMask
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 
@@ -222,15 +221,15 @@ def columns_of(
             raise ValueError(f"{name!r}: {len(made)} actions and {len(old)} log-probs of {num_actors} actors")
         row[tables.ACTIONS], row[tables.OLD_LOG_PROBS] = at(made), at(old)
         num_actees = num_pairs = 0
-        if isinstance(mask, SelectEntityMask):
+        if mask.actees is not None:
             num_actees = _check(name, mask.actees, torch.int64, num_frames)
             row[ACTEES], row[ACTEE_OFFSETS] = at(mask.actees.values), at(mask.actees.offsets)
-            if mask.pairs is not None:
-                num_pairs = _check(name, mask.pairs, torch.bool, num_frames)
-                row[MASK], row[PAIR_OFFSETS] = at(mask.pairs.values), at(mask.pairs.offsets)
-        elif isinstance(mask, CategoricalMask) and mask.mask is not None:
-            _check_type(name, mask.mask, torch.bool)
-            row[MASK] = at(mask.mask.expand(num_actors, plan.choices))
+            if mask.mask is not None:
+                num_pairs = _check(name, mask.mask, torch.bool, num_frames)
+                row[MASK], row[PAIR_OFFSETS] = at(mask.mask.values), at(mask.mask.offsets)
+        elif mask.mask is not None:
+            _check_type(name, mask.mask.values, torch.bool)
+            row[MASK] = at(mask.mask.values.expand(num_actors, plan.choices))
         if targets is not None:
             _check_type(name, targets[name].values, torch.float32)
             row[tables.TARGETS], row[tables.TARGET_OFFSETS] = at(targets[name].values), at(targets[name].offsets)
@@ -321,6 +320,6 @@ def _refuse(batch: ObsBatch, wrong: int, number: int, index: int, names: list[st
     if wrong in (_ACTORS, _ACTEES, _PAIRS):
         what = {_ACTORS: "actors", _ACTEES: "actees", _PAIRS: "pairs of its mask"}[wrong]
         raise ValueError(f"{name!r}: the offsets of the {what} do not fit the actors and actees that there are")
-    listed = mask.actors if wrong == _ACTOR else mask.actees  # type: ignore[union-attr]
+    listed = mask.actors if wrong == _ACTOR or mask.actees is None else mask.actees
     frame = int(np.searchsorted(listed.offsets.numpy(), index, "right")) - 1
     raise ValueError(f"{name!r}: index {int(listed.values[index, 0])} in a frame of {lengths[frame]} entities")
