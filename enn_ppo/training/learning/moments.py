@@ -19,7 +19,7 @@ from rogue_net.normalization import RunningNorm
 
 
 class Moments(NamedTuple):
-    """Count, mean and sum of squared deviations of n numbers, in float64: () or (F,) each."""
+    """Count, mean and sum of squared deviations of n numbers, in float64: of one shape, such as () or (F,)."""
 
     number: Tensor
     mean: Tensor
@@ -42,26 +42,25 @@ class Moments(NamedTuple):
         return Moments(number, self.mean + delta * share, squares)
 
 
-def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
-    """Moments of a masked subset of the numbers of all ranks, without synchronising with the device.
+def moments_of_some(values: Tensor, counted: Tensor) -> Moments:
+    """Moments (...) of a masked subset of each row, without synchronising with the device.
 
     Args:
-        values: (n,) numbers of this rank, at least one; n may differ between ranks.
-        counted: (n,) bool mask.
-        ranks: the ranks whose numbers are included.
+        values: (..., n) numbers, n at least 1.
+        counted: (..., n) bool mask.
     """
     doubles, weights = values.double(), counted.double()
-    number = weights.sum()
+    number = weights.sum(-1)
     # the mean of equal numbers must be exactly that number, despite rounding
-    shift = torch.where(counted, doubles, -torch.inf).amax().nan_to_num(neginf=0.0)
-    mean = shift + (doubles - shift).dot(weights) / number.clamp(min=1)
-    own = torch.stack([number, mean, (doubles - mean).square().dot(weights)])
-    return reduce(Moments.merged, (Moments(*part) for part in ranks.gather(own)))
+    shift = torch.where(counted, doubles, -torch.inf).amax(-1).nan_to_num(neginf=0.0)
+    mean = shift + torch.linalg.vecdot(doubles - shift.unsqueeze(-1), weights) / number.clamp(min=1)
+    return Moments(number, mean, torch.linalg.vecdot((doubles - mean.unsqueeze(-1)).square(), weights))
 
 
 def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
-    """Moments of the numbers of all ranks: (n,) on each, at least one; n may differ."""
-    return moments_of_some(values, torch.ones_like(values, dtype=torch.bool), ranks)
+    """Moments (...) of the rows of all ranks: (..., n) on each, n at least 1, which may differ."""
+    own = moments_of_some(values, torch.ones_like(values, dtype=torch.bool))
+    return reduce(Moments.merged, (Moments(*part) for part in ranks.gather(torch.stack(own))))
 
 
 def normalize(advantages: Tensor, moments: Moments) -> Tensor:
@@ -82,12 +81,10 @@ def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) ->
         returns: (B,) of the same frames.
         ranks: the ranks that share the batch.
     """
-
-    def variance(numbers: Tensor) -> Tensor:
-        return numbers.var(correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
-
-    of_returns = variance(returns)
-    explained = 1 - variance(returns - values) / of_returns
+    numbers = torch.stack([returns, returns - values])
+    variances = numbers.var(dim=1, correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
+    of_returns, of_errors = variances.unbind()
+    explained = 1 - of_errors / of_returns
     return torch.where(of_returns > 0, explained, torch.nan).float()
 
 
