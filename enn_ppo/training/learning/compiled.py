@@ -131,11 +131,9 @@ class CompiledSteps:
             given = settings(deviation, program.with_value)
             found += program.gradient(of_program, numbers, loss, given, columns, len(names), learning=learning)
         if ranks.size > 1:
-            gradients = [program.gradient_flat for program in self._programs]
-            sizes = [len(found), *map(len, gradients)]
-            found, *sums = torch.split(ranks.sum(torch.cat([found, *gradients])), sizes)
-            for gradient, total in zip(gradients, sums, strict=True):
-                gradient.copy_(total)
+            parts = [found, *(program.gradient_flat for program in self._programs)]
+            sums = ranks.sum(torch.cat(parts)).split_with_sizes([len(part) for part in parts])
+            torch._foreach_copy_(parts, list(sums))
         return dict(zip(names, found.unbind(), strict=True))
 
     def step(self, max_grad_norm: float) -> list[float]:

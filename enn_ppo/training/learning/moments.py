@@ -5,7 +5,6 @@ Shapes: K ranks; F quantities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -101,24 +100,25 @@ def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: 
         network.update_normalization(obs)
         return
     norms = [module for module in network.modules() if isinstance(module, RunningNorm)]
-    before = [Moments(norm.count.double(), norm.mean.clone(), norm.squares.clone()) for norm in norms]
+    if not norms:
+        return
+
+    def statistics() -> Tensor:
+        """(3, F) float64: count, mean and squares of the features of all norms; in one tensor, for they are few numbers."""
+        counts = torch.cat([norm.count.double().expand_as(norm.mean) for norm in norms])
+        return torch.stack(
+            [counts, torch.cat([norm.mean for norm in norms]), torch.cat([norm.squares for norm in norms])]
+        )
+
+    before = statistics()
     for norm in norms:
         for buffer in (norm.count, norm.mean, norm.squares):
             buffer.zero_()
     network.update_normalization(obs)  # starts from empty statistics: these are the moments of `obs` alone
-    if not norms:
-        return
-    seen = [torch.cat([norm.count.double().reshape(1), norm.mean, norm.squares]) for norm in norms]
-    parts = torch.split(ranks.gather(torch.cat(seen)), [len(each) for each in seen], dim=1)
-    for norm, known, part in zip(norms, before, parts, strict=True):
-        merged = reduce(Moments.merged, _rows(part), known)
-        norm.count.copy_(merged.number)
-        norm.mean.copy_(merged.mean)
-        norm.squares.copy_(merged.squares)
+    merged = reduce(Moments.merged, (Moments(*part) for part in (before, *ranks.gather(statistics()))))
+    columns = (torch.split(each, [len(norm.mean) for norm in norms]) for each in merged)
+    for norm, number, mean, squares in zip(norms, *columns, strict=True):
+        norm.count.copy_(number[0])
+        norm.mean.copy_(mean)
+        norm.squares.copy_(squares)
         norm.refresh()
-
-
-def _rows(part: Tensor) -> Sequence[Moments]:
-    """Moments of each rank, from a (K, 1 + 2F) tensor."""
-    num_features = (part.shape[1] - 1) // 2
-    return [Moments(*row.split([1, num_features, num_features]))._replace(number=row[0]) for row in part]

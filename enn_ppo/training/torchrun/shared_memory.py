@@ -59,7 +59,9 @@ class SharedMemory:
     def sum(self, values: Tensor) -> Tensor:
         """Sum of `values` over ranks, in the order of ranks, so that it is bit for bit the same on every rank."""
         values = values.contiguous()
-        for part in torch.split(values.view(-1), ROOM // values.element_size()):
+        flat, most = values.view(-1), ROOM // values.element_size()
+        for start in range(0, len(flat), most):
+            part = flat[start : start + most]
             first, *others = self._exchange(part.view(torch.uint8)).view(values.dtype)
             part.copy_(first)
             for other in others:
