@@ -21,16 +21,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOSettings, Ratio, Weighting
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.moments import explained_variance, moments_of_some, normalize
+from enn_ppo.training.learning.moments import Moments, explained_variance, moments_of_some, normalize
 from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -169,15 +171,54 @@ class Minibatch(Samples):
     frame_weights: Tensor  # (B,) float32, weight of each frame; the minibatch's frames add up to 1
 
     @staticmethod
-    def of_samples(samples: Samples, settings: PPOSettings, ranks: Ranks = ALONE) -> Minibatch:
+    def of_samples(samples: Samples, settings: PPOSettings, totals: Totals | None = None) -> Minibatch:
         """The minibatch of these samples; arguments as in `weigh`."""
         columns = {field.name: getattr(samples, field.name) for field in fields(samples)}
-        weighed = weigh(samples.advantages, samples.num_actors, settings, ranks, samples.real)
+        weighed = weigh(samples.advantages, samples.num_actors, settings, totals, samples.real)
         return Minibatch(**(columns | weighed))
 
 
+class Totals(NamedTuple):
+    """The numbers of a whole minibatch that weights and normalized advantages of its parts on several ranks depend on."""
+
+    frames: int
+    actors: Tensor  # () float64
+    advantages: Moments  # () of the frames with actors
+
+
+def totals_of_minibatches(
+    samples: Samples, orders: Sequence[Tensor], sizes: Sequence[int], ranks: Ranks
+) -> Sequence[Totals | None]:
+    """Totals of the minibatches of all epochs, with one collective call; None for each minibatch of a single process.
+
+    Args:
+        samples: of this rank.
+        orders: (B,) int64 of each epoch, the samples in the order of minibatches.
+        sizes: samples of this rank in each minibatch of an epoch, the same on every rank.
+        ranks: the processes that share the minibatches.
+    """
+    sizes = [*sizes] * len(orders)
+    if ranks.size == 1:
+        return [None] * len(sizes)
+    order = torch.cat(list(orders))
+    columns = (each.index_select(0, order) for each in (samples.advantages, samples.num_actors))
+    # a row for each minibatch, filled up with frames without actors
+    rows, actors = (pad_sequence(list(torch.split(each, sizes)), batch_first=True) for each in columns)
+    own = torch.stack([actors.sum(1).double(), *moments_of_some(rows, actors > 0)])
+    of_each = ranks.gather(own)  # (ranks, 4, minibatches)
+    moments = reduce(Moments.merged, (Moments(*part[1:]) for part in of_each))
+    return [
+        Totals(size * ranks.size, count, Moments(*those))
+        for size, count, *those in zip(sizes, of_each[:, 0].sum(0), *moments, strict=True)
+    ]
+
+
 def weigh(
-    advantages: Tensor, num_actors: Tensor, settings: PPOSettings, ranks: Ranks = ALONE, real: Tensor | None = None
+    advantages: Tensor,
+    num_actors: Tensor,
+    settings: PPOSettings,
+    totals: Totals | None = None,
+    real: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Normalize advantages, and compute the weights of frames.
 
@@ -185,46 +226,41 @@ def weigh(
         advantages: (B,) of the whole minibatch, or of this rank's part.
         num_actors: (B,) int64, actors in each frame.
         settings: units and weighting.
-        ranks: the processes that share the minibatch, each with the same number of frames.
+        totals: of the whole minibatch; None: it is all here.
         real: (B,) bool, see `Samples`.
 
     Returns:
         The columns `advantages`, `weights` and `frame_weights` of `Minibatch`.
     """
-    weights = unit_weights(num_actors, ratio=settings.ratio, weighting=settings.weighting, add_up=ranks.sum)
-    count = len(advantages) * ranks.size
+    of_all = None
+    if totals is not None:
+        of_all = totals.actors if settings.weighting == "actor" else totals.advantages.number
+    weights = unit_weights(num_actors, ratio=settings.ratio, weighting=settings.weighting, total=of_all)
+    count = len(advantages) if totals is None else totals.frames
     frame_weights = torch.full_like(weights, 1 / count) if real is None else real / real.sum()
     if settings.normalize_advantages:
         # Only over frames with actors, since others have no policy gradient; each counts once, whatever `weighting` is.
-        advantages = normalize(advantages, moments_of_some(advantages, num_actors > 0, ranks))
+        moments = moments_of_some(advantages, num_actors > 0) if totals is None else totals.advantages
+        advantages = normalize(advantages, moments)
     return {"advantages": advantages, "weights": weights, "frame_weights": frame_weights}
 
 
-def unit_weights(
-    num_actors: Tensor,
-    *,
-    ratio: Ratio,
-    weighting: Weighting,
-    add_up: Callable[[Tensor], Tensor] = lambda number: number,
-) -> Tensor:
+def unit_weights(num_actors: Tensor, *, ratio: Ratio, weighting: Weighting, total: Tensor | None = None) -> Tensor:
     """The weight of each unit of a minibatch, by frame.
 
     Args:
         num_actors: (B,) int64, number of actors in each frame of the *whole* minibatch, or of this rank's part.
         ratio: whether a unit is an actor or a frame.
         weighting: whether actors or frames have equal weights.
-        add_up: sums a number over all ranks.
+        total: (), actors (`weighting="actor"`) or frames with actors (`frame`) of the whole minibatch; None: it is all here.
 
     Returns:
         (B,) float32: with `per_actor`, the weight of each actor in the frame; with `joint`, of the frame. The sum over the
         minibatch's units is 1, or 0 without actors.
     """
     counts = num_actors.float()
-    if weighting == "actor":
-        weight_of_frame = counts / add_up(counts.sum()).clamp(min=1)
-    else:
-        acting = (counts > 0).float()
-        weight_of_frame = acting / add_up(acting.sum()).clamp(min=1)
+    share = counts if weighting == "actor" else (counts > 0).float()
+    weight_of_frame = share / (share.sum() if total is None else total.float()).clamp(min=1)
     return weight_of_frame if ratio == "joint" else weight_of_frame / counts.clamp(min=1)
 
 
@@ -407,27 +443,28 @@ def update(
     device = samples.values.device
     num_minibatches = math.ceil(len(samples) * ranks.size / optim.batch_size)
     sizes = [len(part) for part in torch.arange(len(samples)).tensor_split(num_minibatches)]  # nearly equal
-    totals: Tensor | None = None  # stays on the device until the end
+    orders = [moved(torch.randperm(len(samples), generator=generator), device) for _ in range(optim.epochs)]
+    totals = iter(totals_of_minibatches(samples, orders, sizes, ranks))
+    sums: Tensor | None = None  # stays on the device until the end
     epochs = 0
     with dropout_seed(generator.initial_seed() ^ 1, device):
         while epochs < optim.epochs:
-            order = moved(torch.randperm(len(samples), generator=generator), device)
             of_epoch: Tensor | None = None
             # gathered once in the new order, so that minibatches are slices
-            for minibatch in samples.gather(order, all_of_them=True).split(sizes):
-                stats = learn(net, optimizer, minibatch, optim, settings, loss, ranks)
+            for minibatch in samples.gather(orders[epochs], all_of_them=True).split(sizes):
+                stats = learn(net, optimizer, minibatch, optim, settings, loss, ranks, next(totals))
                 values = torch.stack(list(stats.values()))
                 of_epoch = values if of_epoch is None else of_epoch + values
             assert of_epoch is not None
-            totals = of_epoch if totals is None else totals + of_epoch
+            sums = of_epoch if sums is None else sums + of_epoch
             epochs += 1
             if settings.target_kl is not None:
                 kl = float(of_epoch[list(stats).index("approx_kl")])  # synchronises with the device, once an epoch
                 if kl > settings.target_kl * num_minibatches:
                     break
-    assert totals is not None
+    assert sums is not None
     explained = explained_variance(samples.values, samples.returns, ranks)
-    *means, explained_share = torch.cat([totals / (epochs * num_minibatches), explained.reshape(1)]).tolist()
+    *means, explained_share = torch.cat([sums / (epochs * num_minibatches), explained.reshape(1)]).tolist()
     return dict(zip(stats, means, strict=True)) | {"explained_variance": explained_share, "epochs": epochs}
 
 
@@ -439,6 +476,7 @@ def learn_minibatch(
     settings: PPOSettings,
     loss: Loss = ppo_loss,
     ranks: Ranks = ALONE,
+    totals: Totals | None = None,
 ) -> Stats:
     """Do one optimizer step.
 
@@ -450,6 +488,7 @@ def learn_minibatch(
         settings: of the objective.
         loss: to be minimised.
         ranks: the processes that learn together, each from the same number of frames.
+        totals: of the minibatch of all ranks; None for a single process.
 
     Returns:
         The loss's statistics of the whole minibatch; `grad_norm`, the norm of the policy's gradient before clipping;
@@ -458,7 +497,7 @@ def learn_minibatch(
     groups = optimizer.param_groups
     optimizer.zero_grad(set_to_none=True)
     # weights and normalization use the whole minibatch, so that the size of micro-batches only affects rounding
-    minibatch = Minibatch.of_samples(samples, settings, ranks)
+    minibatch = Minibatch.of_samples(samples, settings, totals)
     size = optim.micro_batch_size or len(minibatch)
     stats: Stats = {}
     for part in minibatch.split([min(size, len(minibatch) - first) for first in range(0, len(minibatch), size)]):

@@ -27,7 +27,6 @@ from torch import Tensor
 from enn_ppo.ppo import Advantages, gae, normalize, policy_terms, unit_weights, value_loss
 from enn_ppo.rollout import EnvBlock, Rollout, play
 from enn_ppo.training.learning.moments import moments_of_some
-from enn_ppo.training.ranks import ALONE
 from entity_gym import CategoricalAction
 from entity_gym.actions.choices import frame_actions
 from entity_gym.batch.frame import FrameReader
@@ -297,7 +296,7 @@ class Walk:
         num_actors = torch.bincount(frame_of_actor, minlength=len(frames))
         weights = unit_weights(num_actors, ratio=PPO.ratio, weighting=PPO.weighting)
         raw = self.estimates.advantages.flatten()[frames]
-        advantages = normalize(raw, moments_of_some(raw, num_actors > 0, ALONE))
+        advantages = normalize(raw, moments_of_some(raw, num_actors > 0))
         policy, terms = policy_terms(
             log_probs, old_log_probs, entropies, frame_of_actor, advantages, weights, clip=PPO.clip, ratio=PPO.ratio
         )

@@ -2,11 +2,12 @@
 
 python scripts/bench_distributed.py --json distributed.json
 python scripts/bench_distributed.py --sides local ray-1 ray-2 --worlds waiting
+python scripts/bench_distributed.py --sides local torchrun-2 --worlds defaults --num-envs 128 --steps 16 --updates 100
 
 Every side is a user's command in separate processes, with the same settings; sides take turns, and results are medians over the
-updates of a run and then over rounds. There are two environments: `cheap`, MultiSnake, where the policy takes most of the time,
-and `waiting`, where each step waits 200 microseconds, as for a remote simulator, without using the CPU. Processes share the
-machine's cores: `waiting` shows the gain of more processes, and `cheap` their cost.
+updates of a run and then over rounds. There are three environments: `cheap`, MultiSnake, where the policy takes most of the time;
+`waiting`, where each step waits 200 microseconds, as for a remote simulator, without using the CPU; and `defaults`, MineSweeper.
+Processes share the machine's cores: `waiting` shows the gain of more processes, and `cheap` their cost.
 
 - steps: environment steps per second of training, all included.
 - sampling: environment steps per second of the time spent on rollouts, over all runners or ranks.
@@ -37,6 +38,7 @@ WARM_UP = 3  # updates that are not measured
 WORLDS = {
     "cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"],
     "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"],
+    "defaults": ["env=MineSweeper"],
 }
 UNITS = {
     "steps": "steps/s",

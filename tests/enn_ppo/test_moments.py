@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
 import numpy as np
 import pytest
 import torch
@@ -16,38 +11,13 @@ from torch import Tensor
 
 from enn_ppo.training.learning.moments import explained_variance, moments_of_all, normalize, update_normalization
 from enn_ppo.training.learning.return_scale import RewardScale
-from enn_ppo.training.ranks import ALONE, Alone
+from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import CategoricalActionSpace
 from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.masks import ActionMask
 from rogue_net.normalization import RunningNorm
-
-T = TypeVar("T")
-
-
-class InThread(Alone):
-    """One of two ranks that are threads."""
-
-    size = 2
-
-    def __init__(self, rank: int, board: list[Tensor], barrier: threading.Barrier) -> None:
-        self.rank, self._board, self._barrier = rank, board, barrier
-
-    def gather(self, values: Tensor) -> Tensor:
-        self._board[self.rank] = values
-        self._barrier.wait()
-        gathered = torch.stack(self._board)
-        self._barrier.wait()
-        return gathered
-
-
-def on_two(action: Callable[[InThread], T]) -> list[T]:
-    """What two ranks return."""
-    board, barrier = [torch.zeros(0)] * 2, threading.Barrier(2, timeout=10)
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(action, [InThread(rank, board, barrier) for rank in range(2)]))
-
+from tests.enn_ppo.threads import InThread, on_two
 
 numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20)
 

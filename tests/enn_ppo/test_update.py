@@ -7,13 +7,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import Advantages, Minibatch, Samples, update
+from enn_ppo.ppo import Advantages, Minibatch, Samples, totals_of_minibatches, update, weigh
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import OptimConfig, PPOConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -21,6 +22,7 @@ from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from tests.enn_ppo.rollouts import Collector
+from tests.enn_ppo.threads import InThread, on_two
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
@@ -311,3 +313,48 @@ def test_updates_of_the_same_seed_are_the_same() -> None:
         two, rollout, random_advantages(rollout), batch_size=5, max_grad_norm=0.1
     )
     assert changes(one, two).abs().max() == 0.0
+
+
+# --- Ranks ---
+
+
+@pytest.mark.parametrize("weighting", ["actor", "frame"])
+def test_totals_are_those_of_the_minibatches_of_both_ranks(weighting: Any) -> None:
+    net = make_net(numbered(1))
+    # minibatches of 3, 2 and 2 frames of each rank; nobody acts in the second one
+    order, sizes = torch.tensor([3, 0, 5, 2, 4, 6, 1]), [3, 2, 2]
+    scripts = [
+        [Moment(items=[1.0, 2.0], actors=count) for count in counts]
+        for counts in ([1, 2, 0, 0, 0, 1, 2, 0], [0, 2, 0, 0, 0, 1, 2, 0])
+    ]
+    whole = [play(net, partial(Scripted, script), num_envs=1, steps=7) for script in scripts]
+    both = [Samples.of(rollout, random_advantages(rollout)) for rollout in whole]
+    settings = PPOSettings.at(PPOConfig(weighting=weighting))
+    found, other = on_two(lambda ranks: totals_of_minibatches(both[ranks.rank], [order, order], sizes, ranks))
+    assert found == other and len(found) == 6 and found[:3] == found[3:]
+    for totals, frames in zip(found, order.split(sizes), strict=False):
+        parts = [samples.gather(frames) for samples in both]
+        columns = [weigh(part.advantages, part.num_actors, settings, totals) for part in parts]
+        expected = weigh(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("advantages", "num_actors")), settings
+        )
+        for name, column in expected.items():
+            torch.testing.assert_close(torch.cat([each[name] for each in columns]), column)
+        assert totals is not None and totals.frames == 2 * len(frames)
+    assert [int(each.actors) for each in found[:3] if each] == [3, 0, 8]
+
+
+def test_ranks_send_one_message_for_each_minibatch_and_two_for_each_update() -> None:
+    before = make_net(numbered(1))
+    rollout = play(before, lambda: numbered(20), num_envs=1, steps=10)
+
+    def learn_on(ranks: InThread) -> tuple[Tensor, list[str]]:
+        net = copy.deepcopy(before)
+        samples, optimizer = Samples.of(rollout, random_advantages(rollout)), torch.optim.SGD(net.parameters(), lr=0.1)
+        optim, generator = OptimConfig(batch_size=8, epochs=2), torch.Generator().manual_seed(ranks.rank)
+        update(net, optimizer, samples, optim, PPOSettings.at(PPOConfig()), generator=generator, ranks=ranks)
+        return changes(net, before), ranks.calls
+
+    (one, calls), (other, _) = on_two(learn_on)
+    assert calls == ["gather", *["sum"] * 6, "gather"]
+    assert torch.equal(one, other) and one.abs().max() > 0

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from enn_ppo.ppo import Samples, Stats, weigh
+from enn_ppo.ppo import Samples, Stats, Totals
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.training.learning import compiled_loss
 from enn_ppo.training.learning.actor_critic import ActorCritic
@@ -131,11 +131,9 @@ class CompiledSteps:
             given = settings(deviation, program.with_value)
             found += program.gradient(of_program, numbers, loss, given, columns, len(names), learning=learning)
         if ranks.size > 1:
-            gradients = [program.gradient_flat for program in self._programs]
-            sizes = [len(found), *map(len, gradients)]
-            found, *sums = torch.split(ranks.sum(torch.cat([found, *gradients])), sizes)
-            for gradient, total in zip(gradients, sums, strict=True):
-                gradient.copy_(total)
+            parts = [found, *(program.gradient_flat for program in self._programs)]
+            sums = ranks.sum(torch.cat(parts)).split_with_sizes([len(part) for part in parts])
+            torch._foreach_copy_(parts, list(sums))
         return dict(zip(names, found.unbind(), strict=True))
 
     def step(self, max_grad_norm: float) -> list[float]:
@@ -197,6 +195,16 @@ class FrameNumbers:
         return len(self.frames)
 
     @property
+    def advantages(self) -> Tensor:
+        """(B,) see `Samples`."""
+        return self.samples.advantages.index_select(0, self.frames)
+
+    @property
+    def num_actors(self) -> Tensor:
+        """(B,) see `Samples`."""
+        return self.samples.num_actors.index_select(0, self.frames)
+
+    @property
     def values(self) -> Tensor:
         """(B,) see `Samples`."""
         return self.samples.values.index_select(0, self.frames)
@@ -248,11 +256,11 @@ class CompiledPPO:
         settings: PPOSettings,
         loss: Callable[..., Any],
         ranks: Ranks,
+        totals: Totals | None = None,
     ) -> Stats:
         """See `enn_ppo.ppo.learn_minibatch`; the network and the loss are those of the programs."""
-        samples, frames = minibatch.samples, minibatch.frames
-        weigh_minibatch = self._columns if ranks.size == 1 else self._columns_of_ranks
-        columns = weigh_minibatch(samples, frames, settings, ranks)
+        frames = minibatch.frames
+        columns = self._columns(minibatch.samples, frames, settings, totals)
 
         def given(deviation: float, has_value: bool) -> NDArray[np.float32]:
             return compiled_loss.settings_of(settings, deviation, has_value=has_value)
@@ -264,24 +272,25 @@ class CompiledPPO:
         named = zip(("grad_norm", "value_grad_norm"), norms, strict=False)
         return stats | {name: torch.tensor(norm) for name, norm in named}
 
-    def _columns(self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks) -> NDArray[np.float32]:
-        """Compute the columns that the loss reads, of a minibatch of one rank."""
+    def _columns(
+        self, samples: Samples, frames: Tensor, settings: PPOSettings, totals: Totals | None
+    ) -> NDArray[np.float32]:
+        """Compute the columns that the loss reads, of a minibatch or this rank's part of it."""
         columns = np.empty((5, len(frames)), np.float32)
         # values that are all the same may be one number that is expanded
         read = [each.contiguous() for each in (samples.advantages, samples.values, samples.returns)]
         numbers = [*map(address, read), address(self.steps.num_actors)]
         bind(compiled_loss.weigh)(
             len(frames), address(frames), *numbers, settings.ratio == "joint", settings.weighting == "actor",
-            settings.normalize_advantages, address(columns),
+            settings.normalize_advantages, *_of_all(totals), address(columns),
         )  # fmt: skip
         return columns
 
-    def _columns_of_ranks(
-        self, samples: Samples, frames: Tensor, settings: PPOSettings, ranks: Ranks
-    ) -> NDArray[np.float32]:
-        """Compute the same columns of a minibatch that ranks share."""
-        num_actors = torch.from_numpy(self.steps.num_actors).index_select(0, frames)
-        weighed = weigh(samples.advantages.index_select(0, frames), num_actors, settings, ranks)
-        others = [samples.values.index_select(0, frames), samples.returns.index_select(0, frames)]
-        columns = [weighed["advantages"], weighed["weights"], *others, weighed["frame_weights"]]
-        return torch.stack(columns).numpy()
+
+def _of_all(totals: Totals | None) -> tuple[float, ...]:
+    """The arguments `is_part` to `all_variance` of `compiled_loss.weigh`."""
+    if totals is None:
+        return 0, 0, 0, 0, 0.0, 0.0
+    advantages = totals.advantages
+    counts = int(totals.actors), int(advantages.number)
+    return 1, totals.frames, *counts, float(advantages.mean), float(advantages.variance)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enn_ppo.settings.learning import PPOSettings
-from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, kernel, piece
+from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, kernel, piece
 
 # --- PPO
 
@@ -51,9 +51,15 @@ def weigh(
     is_joint: Count,
     by_actor: Count,
     normalizes: Count,
+    is_part: Count,
+    all_frames: Count,
+    all_actors: Count,
+    all_acting: Count,
+    all_mean: Number,
+    all_variance: Number,
     columns: Floats,
 ) -> None:
-    """The columns of a minibatch: what `enn_ppo.ppo.weigh` computes, where one process has all of it.
+    """The columns of a minibatch, as in `enn_ppo.ppo.weigh`.
 
     Args:
         size: M.
@@ -65,6 +71,12 @@ def weigh(
         is_joint: whether a unit is a frame, not an actor.
         by_actor: whether actors have equal weights, not frames.
         normalizes: whether advantages are normalized.
+        is_part: whether other ranks have frames of the minibatch too, and the numbers `all_...` are those of the whole minibatch.
+        all_frames: frames, and so on; ignored unless `is_part`.
+        all_actors: actors.
+        all_acting: frames with actors.
+        all_mean: mean advantage of the frames with actors.
+        all_variance: variance of these advantages.
         columns: result, (5, M).
     """
     actors, acting, shift = 0, 0, -np.inf
@@ -82,7 +94,16 @@ def weigh(
     for position in range(size):
         if num_actors[frames[position]] > 0:
             squares += (advantages[frames[position]] - mean) ** 2
-    deviation = np.float32(math.sqrt(squares / number)) + np.float32(1e-8)
+    variance, frames_of_all = squares / number, size
+    if is_part:
+        frames_of_all, actors, number, mean, variance = (
+            all_frames,
+            all_actors,
+            max(all_acting, 1),
+            all_mean,
+            all_variance,
+        )
+    deviation = np.float32(math.sqrt(variance)) + np.float32(1e-8)
     for position in range(size):
         frame = frames[position]
         count, advantage = num_actors[frame], advantages[frame]
@@ -95,7 +116,7 @@ def weigh(
         columns[WEIGHT * size + position] = weight if is_joint else weight / np.float32(max(count, 1))
         columns[VALUE * size + position] = values[frame]
         columns[RETURN * size + position] = returns[frame]
-        columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(size)
+        columns[FRAME_WEIGHT * size + position] = np.float32(1) / np.float32(frames_of_all)
 
 
 @piece

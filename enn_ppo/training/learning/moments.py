@@ -5,7 +5,6 @@ Shapes: K ranks; F quantities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from rogue_net.normalization import RunningNorm
 
 
 class Moments(NamedTuple):
-    """Count, mean and sum of squared deviations of n numbers, in float64: () or (F,) each."""
+    """Count, mean and sum of squared deviations of n numbers, in float64: of one shape, such as () or (F,)."""
 
     number: Tensor
     mean: Tensor
@@ -42,26 +41,25 @@ class Moments(NamedTuple):
         return Moments(number, self.mean + delta * share, squares)
 
 
-def moments_of_some(values: Tensor, counted: Tensor, ranks: Ranks) -> Moments:
-    """Moments of a masked subset of the numbers of all ranks, without synchronising with the device.
+def moments_of_some(values: Tensor, counted: Tensor) -> Moments:
+    """Moments (...) of a masked subset of each row, without synchronising with the device.
 
     Args:
-        values: (n,) numbers of this rank, at least one; n may differ between ranks.
-        counted: (n,) bool mask.
-        ranks: the ranks whose numbers are included.
+        values: (..., n) numbers, n at least 1.
+        counted: (..., n) bool mask.
     """
     doubles, weights = values.double(), counted.double()
-    number = weights.sum()
+    number = weights.sum(-1)
     # the mean of equal numbers must be exactly that number, despite rounding
-    shift = torch.where(counted, doubles, -torch.inf).amax().nan_to_num(neginf=0.0)
-    mean = shift + (doubles - shift).dot(weights) / number.clamp(min=1)
-    own = torch.stack([number, mean, (doubles - mean).square().dot(weights)])
-    return reduce(Moments.merged, (Moments(*part) for part in ranks.gather(own)))
+    shift = torch.where(counted, doubles, -torch.inf).amax(-1).nan_to_num(neginf=0.0)
+    mean = shift + torch.linalg.vecdot(doubles - shift.unsqueeze(-1), weights) / number.clamp(min=1)
+    return Moments(number, mean, torch.linalg.vecdot((doubles - mean.unsqueeze(-1)).square(), weights))
 
 
 def moments_of_all(values: Tensor, ranks: Ranks) -> Moments:
-    """Moments of the numbers of all ranks: (n,) on each, at least one; n may differ."""
-    return moments_of_some(values, torch.ones_like(values, dtype=torch.bool), ranks)
+    """Moments (...) of the rows of all ranks: (..., n) on each, n at least 1, which may differ."""
+    own = moments_of_some(values, torch.ones_like(values, dtype=torch.bool))
+    return reduce(Moments.merged, (Moments(*part) for part in ranks.gather(torch.stack(own))))
 
 
 def normalize(advantages: Tensor, moments: Moments) -> Tensor:
@@ -82,12 +80,10 @@ def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks = ALONE) ->
         returns: (B,) of the same frames.
         ranks: the ranks that share the batch.
     """
-
-    def variance(numbers: Tensor) -> Tensor:
-        return numbers.var(correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
-
-    of_returns = variance(returns)
-    explained = 1 - variance(returns - values) / of_returns
+    numbers = torch.stack([returns, returns - values])
+    variances = numbers.var(dim=1, correction=0) if ranks.size == 1 else moments_of_all(numbers, ranks).variance
+    of_returns, of_errors = variances.unbind()
+    explained = 1 - of_errors / of_returns
     return torch.where(of_returns > 0, explained, torch.nan).float()
 
 
@@ -104,24 +100,25 @@ def update_normalization(network: RogueNet | ActorCritic, obs: ObsBatch, ranks: 
         network.update_normalization(obs)
         return
     norms = [module for module in network.modules() if isinstance(module, RunningNorm)]
-    before = [Moments(norm.count.double(), norm.mean.clone(), norm.squares.clone()) for norm in norms]
+    if not norms:
+        return
+
+    def statistics() -> Tensor:
+        """(3, F) float64: count, mean and squares of the features of all norms; in one tensor, for they are few numbers."""
+        counts = torch.cat([norm.count.double().expand_as(norm.mean) for norm in norms])
+        return torch.stack(
+            [counts, torch.cat([norm.mean for norm in norms]), torch.cat([norm.squares for norm in norms])]
+        )
+
+    before = statistics()
     for norm in norms:
         for buffer in (norm.count, norm.mean, norm.squares):
             buffer.zero_()
     network.update_normalization(obs)  # starts from empty statistics: these are the moments of `obs` alone
-    if not norms:
-        return
-    seen = [torch.cat([norm.count.double().reshape(1), norm.mean, norm.squares]) for norm in norms]
-    parts = torch.split(ranks.gather(torch.cat(seen)), [len(each) for each in seen], dim=1)
-    for norm, known, part in zip(norms, before, parts, strict=True):
-        merged = reduce(Moments.merged, _rows(part), known)
-        norm.count.copy_(merged.number)
-        norm.mean.copy_(merged.mean)
-        norm.squares.copy_(merged.squares)
+    merged = reduce(Moments.merged, (Moments(*part) for part in (before, *ranks.gather(statistics()))))
+    columns = (torch.split(each, [len(norm.mean) for norm in norms]) for each in merged)
+    for norm, number, mean, squares in zip(norms, *columns, strict=True):
+        norm.count.copy_(number[0])
+        norm.mean.copy_(mean)
+        norm.squares.copy_(squares)
         norm.refresh()
-
-
-def _rows(part: Tensor) -> Sequence[Moments]:
-    """Moments of each rank, from a (K, 1 + 2F) tensor."""
-    num_features = (part.shape[1] - 1) // 2
-    return [Moments(*row.split([1, num_features, num_features]))._replace(number=row[0]) for row in part]

@@ -22,9 +22,11 @@ def ranks() -> TorchRanks:
         RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"),
         dist.DistBackendError("NCCL communicator was aborted on rank 1"),
         dist.DistNetworkError("the client socket has failed"),
+        ConnectionResetError("another rank has closed its connection"),
+        BrokenPipeError(32, "Broken pipe"),
     ],
 )
-def test_a_connection_that_is_gone_is_another_rank_that_is_gone(error: RuntimeError) -> None:
+def test_a_connection_that_is_gone_is_another_rank_that_is_gone(error: Exception) -> None:
     with pytest.raises(RankDied, match="rank 1 of 2 has lost another rank") as raised, ranks()._noticing_death():
         raise error
     assert raised.value.__cause__ is error

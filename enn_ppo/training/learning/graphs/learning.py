@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import Loss, Samples, Stats, learn_minibatch, ppo_loss
+from enn_ppo.ppo import Loss, Samples, Stats, Totals, learn_minibatch, ppo_loss
 from enn_ppo.settings.config import OptimConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
@@ -51,6 +51,7 @@ class MinibatchGraph:
         settings: PPOSettings,
         loss: Loss = ppo_loss,
         ranks: Ranks = ALONE,
+        totals: Totals | None = None,
     ) -> Stats:
         """Replay `learn_minibatch`; the next call overwrites the result."""
         assert ranks.size == 1 and optim.micro_batch_size is None
