@@ -178,8 +178,7 @@ def _load(
     options = {"error_model": "numpy", "boundscheck": boundscheck}
     # only `run` is called from Python: the others need no wrappers and no machine code of their own
     inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
-    loops = {**inner, "_nrt": False}  # they own no memory, and need not count who refers to their arrays
-    vars(module).update(given, OPTIONS={**options, "cache": cache}, INNER=inner, LOOPS=loops)
+    vars(module).update(given, OPTIONS={**options, "cache": cache}, INNER=inner)
     sys.modules[spec.name] = module  # Numba's cache looks it up by name
     try:
         spec.loader.exec_module(module)

@@ -141,7 +141,7 @@ def _head(layout: Layout) -> Iterator[str]:
     yield ""
     yield "from entity_gym.compiled.runtime import *  # noqa: F403"
     yield ""
-    yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER, LOOPS."
+    yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER."
     yield "if JIT:"
     yield '    globals().update({name: njit(inline="always")(function) for name, function in INLINED.items()})'
     yield "reset, step, observe = ENV.reset, ENV.step, ENV.observe"
@@ -397,9 +397,8 @@ def _work(layout: Layout) -> Iterator[str]:
 def _entry(layout: Layout) -> Iterator[str]:
     arrays = bound_arrays(layout)
     yield "if JIT:"
-    yield "    loop = njit(forceinline=True, **LOOPS)"
-    yield "    check, show, advance = loop(check), loop(show), loop(advance)"
-    yield "    plan, copy, work = loop(plan), loop(copy), loop(work)"
+    yield "    check, show, advance = inline(check), inline(show), inline(advance)"
+    yield "    plan, copy, work = inline(plan), inline(copy), inline(work)"
     yield ""
     names = [array.name for array in arrays if array.argument]
     forms = ["int64[::1]"]  # ids, then choices and starts of each action
