@@ -20,7 +20,14 @@ from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import Learned, Learner, LearnerState, Learns, Settings
+from enn_ppo.training.learning.learner import (
+    Learned,
+    Learner,
+    LearnerState,
+    Learns,
+    Settings,
+    compiling_networks,
+)
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -85,13 +92,14 @@ class TrainState:
         config, ranks = self.config, self.ranks
         share = config.rollout.num_envs // ranks.size
         first_env = ranks.rank * share
-        pools = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
-        spaces = pools[0].obs_space(), pools[0].action_space()
-        cast = cast_of(config.policies, env.source, self.env_name) if config.policies else None
-        players = cast.policies if cast else {"": [0]}
-        learners = {
-            name: Learner(config, *spaces, device, ranks, num_players=len(own)) for name, own in players.items()
-        }
+        with compiling_networks(config, env.source, device):  # while the world compiles, if it does
+            pools = make_pools(env, replace(config.rollout, num_envs=share), config.seed, first_env)
+            spaces = pools[0].obs_space(), pools[0].action_space()
+            cast = cast_of(config.policies, env.source, self.env_name) if config.policies else None
+            players = cast.policies if cast else {"": [0]}
+            learners = {
+                name: Learner(config, *spaces, device, ranks, num_players=len(own)) for name, own in players.items()
+            }
         self.learners = learners
         if config.self_play.enabled:
             self.self_play = SelfPlay(config.self_play, self.net, device, config.seed)

@@ -7,18 +7,27 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 import numba
+from numba.core import event
 
+from entity_gym.compiled.compiler import (
+    InnerCompiler,
+    Progress,
+    interrupts_between_kernels,
+    without_collections,
+)
 from entity_gym.compiled.description import Description
 from entity_gym.compiled.explain import explain
 from entity_gym.compiled.generate import Bound, bound_arrays, generate
 from entity_gym.compiled.layout import Layout, layout_of
-from entity_gym.compiled.reach import source_key
+from entity_gym.compiled.reach import reached_by, source_key
 from entity_gym.compiled.source_check import check_source
 
 CACHE_VARIABLE = "ENTITY_GYM_CACHE_DIR"
@@ -77,17 +86,49 @@ def _build(env: type[Description], jit: bool, boundscheck: bool) -> Program:
     layout = layout_of(env)
     check_source(env, layout)
     source = generate(layout)
-    key = source_key(env, source, str(layout.record), str(jit), str(boundscheck))
+    reached = reached_by(env)
+    key = source_key(reached, source, str(layout.record), str(jit), str(boundscheck))
     folder = _write(f"{layout.name}_{key}", source)
-    if jit and not any(folder.glob("**/*.nbi")):
-        print(f"compiling {layout.name}: takes some seconds, once", file=sys.stderr, flush=True)
     try:
-        module = _load_or_compile(folder / "loops.py", env, layout, jit, boundscheck)
+        with without_collections(), _told(layout.name, folder / "loops.py", source, reached.functions):
+            module = _load_or_compile(folder / "loops.py", env, layout, jit, boundscheck)
     except (RecursionError, MemoryError, OSError):
         raise
     except Exception as error:  # most are a NumbaError, but a KeyError or a RuntimeError may come through as it is
         raise explain(error, env, layout) from None
     return Program(layout, bound_arrays(layout), getattr(module, "run", None), module, folder)
+
+
+@contextmanager
+def _told(name: str, path: Path, source: str, functions: Collection[FunctionType]) -> Iterator[None]:
+    """Say how many of the world's functions are compiled: those of `source`, which is at `path`, and those that it reaches."""
+    done: set[FunctionType] = set()
+    progress: list[Progress] = []
+
+    class Listener(event.Listener):
+        def on_start(self, compiling: Any) -> None:
+            check()
+            if not progress and own(compiling):
+                progress.append(Progress(name, "functions", source.count("\ndef ") + 1 + len(functions)))
+
+        def on_end(self, compiling: Any) -> None:
+            if (function := own(compiling)) and progress:
+                done.add(function)
+                progress[0].show(len(done))
+
+    def own(compiling: Any) -> FunctionType | None:
+        function: FunctionType = compiling.data["dispatcher"].py_func
+        return function if function in functions or function.__code__.co_filename == str(path) else None
+
+    with interrupts_between_kernels() as check, event.install_listener("numba:compile", Listener()):
+        try:
+            yield
+        except BaseException:
+            for each in progress:
+                each.give_up()
+            raise
+    for each in progress:
+        each.end()
 
 
 def _write(name: str, source: str) -> Path:
@@ -135,8 +176,8 @@ def _load(
     module = importlib.util.module_from_spec(spec)
     given = {"ENV": env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
     options = {"error_model": "numpy", "boundscheck": boundscheck}
-    # only `run` is called from Python: wrappers for the others would double the time it takes to compile
-    inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    # only `run` is called from Python: the others need no wrappers and no machine code of their own
+    inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
     vars(module).update(given, OPTIONS={**options, "cache": cache}, INNER=inner)
     sys.modules[spec.name] = module  # Numba's cache looks it up by name
     try:

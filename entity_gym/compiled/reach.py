@@ -16,19 +16,25 @@ from typing import Any
 import numba
 import numpy as np
 
-from entity_gym.compiled import runtime
+from entity_gym.compiled import compiler, runtime
 from entity_gym.compiled.description import Description
 
 #: Libraries that are hashed by their version, and not file by file.
 _VERSIONED = ("numpy", "numba", "llvmlite")
 
 
-def source_key(env: type[Description], *parts: str) -> str:
-    """A hash of `parts`, of every source file that the functions of `env` reach, and of the constants that they use."""
-    seen = _Reached()
-    seen.file(runtime.__file__, runtime)
+def reached_by(env: type[Description]) -> Reached:
+    """Everything that the functions of `env` name, directly or not."""
+    reached = Reached()
+    for module in (runtime, compiler):
+        reached.file(str(module.__file__), module)
     for function in (env.reset, env.step, env.observe):
-        seen.visit(function)
+        reached.visit(function)
+    return reached
+
+
+def source_key(seen: Reached, *parts: str) -> str:
+    """A hash of `parts`, and of the source files and the constants that were reached."""
     digest = hashlib.sha256()
     for part in (*parts, sys.version, numba.__version__, np.__version__, platform.machine()):
         digest.update(part.encode() + b"\0")
@@ -39,10 +45,11 @@ def source_key(env: type[Description], *parts: str) -> str:
     return digest.hexdigest()[:20]
 
 
-class _Reached:
+class Reached:
     """Walks from functions to the functions, modules, classes and constants that they name."""
 
     def __init__(self) -> None:
+        self.functions: set[types.FunctionType] = set()
         self.files: set[str] = set()
         self.constants: set[str] = set()
         self._visited: set[Any] = set()
@@ -52,6 +59,7 @@ class _Reached:
         function = inspect.unwrap(getattr(function, "py_func", function))  # a jitted function's Python source
         if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
+        self.functions.add(function)
         where = f"{function.__module__}.{function.__qualname__}"
         self.file(function.__code__.co_filename, function)
         # Two functions in one file can have the same name, so that the file does not identify the function.

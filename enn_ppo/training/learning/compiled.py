@@ -23,12 +23,21 @@ from enn_ppo.training.learning import compiled_loss
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.teacher import TeacherLoss
 from enn_ppo.training.ranks import ALONE, Ranks
-from entity_gym.actions import SelectEntityActionSpace
-from rogue_net import ObsBatch, RaggedTensor, RogueNet
+from entity_gym.actions import ActionSpace, SelectEntityActionSpace
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.kernels.cpu.ahead import Job
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.columns import Columns
 from rogue_net.kernels.cpu.compiling import address, bind
-from rogue_net.kernels.cpu.program import Moments, Program
+from rogue_net.kernels.cpu.program import Moments, Program, jobs_of
+
+#: Kernels of PPO's loss.
+_LOSS: list[Job] = [(compiled_loss.ppo, ()), (compiled_loss.weigh, ())]
+
+
+def jobs_of_ppo(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> list[Job]:
+    """All kernels that train a network by PPO, those that take longest first."""
+    return [*jobs_of(config, action_space), *_LOSS]
 
 
 class CompiledSteps:

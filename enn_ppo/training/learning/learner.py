@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -31,6 +32,8 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.counts import Played, merge_played, summarize
 from enn_ppo.training.tracking.logger import Row
 from entity_gym.actions import ActionSpace
+from entity_gym.compiled import CompiledEnvironment
+from entity_gym.pools.pool import EnvSource
 from entity_gym.spaces import ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.kernels.select import Case, check_backend, say_once, why_not
@@ -351,6 +354,23 @@ def can_be_compiled(model: ActorCritic, terms: Sequence[Term] = ()) -> bool:
     if found and model.value_head.deviation.device.type == "cpu":
         say_once(found[0])
     return not found
+
+
+@contextmanager
+def compiling_networks(config: TrainConfig, env: EnvSource, device: torch.device) -> Iterator[None]:
+    """Let another process compile the kernels of the networks while this one compiles the world, if it is a compiled one."""
+    networks = [net for net in (config.net, config.value_net) if net is not None]
+    weights = torch.empty(0, device=device)
+    if not isinstance(env, CompiledEnvironment) or any(why_not_compiled(net, weights) for net in networks):
+        yield
+        return
+    # the compiler is needed by those who use it
+    from enn_ppo.training.learning.compiled import jobs_of_ppo
+    from rogue_net.kernels.cpu.ahead import compiling_meanwhile
+
+    action_space = env.as_environment().action_space()
+    with compiling_meanwhile([job for net in networks for job in jobs_of_ppo(net, action_space)]):
+        yield
 
 
 def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:

@@ -1,76 +1,132 @@
-"""Kernels compiled before they are needed: by two processes if they are not on disk yet, as Numba uses one core."""
+"""Kernels compiled before they are needed, by two processes if they are not on disk yet: Numba uses one core."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, TypeAlias
 
 from numba.core.compiler_lock import global_compiler_lock
 
+from entity_gym.compiled.compiler import Progress, interrupts_between_kernels, without_collections
 from rogue_net.kernels.cpu.compiling import Const, KernelCache, signature
 
 Job: TypeAlias = tuple[Any, tuple[Const, ...]]  # a kernel, and the `Const`s that it is compiled for
 
 
-def compile_all(jobs: Sequence[Job]) -> None:
-    """Compile kernels that are neither compiled nor on disk, and say so, as it takes some seconds.
+class _Jobs:
+    """Jobs that this process and a forked child take from one pipe, in which their numbers stand.
 
-    A forked child compiles every second one and leaves it on disk, where there are two cores and a folder to write to.
+    The child leaves kernels on disk. It ends when there are no more jobs, or when this process ends.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs, self._parent = jobs, os.getpid()
+        self._numbers, end = os.pipe()
+        os.write(end, b"".join(number.to_bytes(2, "little") for number in range(len(jobs))))
+        os.close(end)
+        self._progress = Progress("the network", "kernels", len(jobs))
+        with global_compiler_lock:  # a lock that another thread holds would be held in the child for ever
+            self._child = os.fork()
+        if not self._child:
+            self._compile_and_exit()
+
+    def _take(self) -> Job | None:
+        taken = os.read(self._numbers, 2)
+        if not taken:
+            return None
+        number = int.from_bytes(taken, "little")
+        if os.getpid() == self._parent:
+            self._progress.show(number)
+        return self._jobs[number]
+
+    def _compile_and_exit(self) -> None:
+        """In the child, which must not do anything that the parent will do at its end."""
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+            while os.getppid() == self._parent and (job := self._take()):
+                _compile(job)
+        finally:
+            os._exit(0)
+
+    def finish(self, check: Callable[[], None]) -> None:
+        """Help until all are compiled."""
+        while job := self._take():
+            check()
+            _compile(job)
+        os.waitpid(self._child, 0)
+        self._child = 0
+        self._progress.end()
+
+    def close(self) -> None:
+        """End the child."""
+        os.close(self._numbers)
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            self._progress.give_up()
+
+
+_begun: list[_Jobs] = []  # at most one, which a child works on
+
+
+@contextmanager
+def compiling_meanwhile(jobs: Sequence[Job]) -> Iterator[None]:
+    """Let a child compile kernels that are neither compiled nor on disk, while this process does something else.
+
+    `compile_all` helps the child. Where there is one core, or no folder to write to, nothing is done before that.
 
     Args:
         jobs: those that take longest first.
     """
-    missing = [job for job in jobs if not _is_there(*job)]
-    if not missing:
+    missing = _missing(jobs)
+    if _begun or not _can_share(missing):
+        yield
         return
-    print(f"compiling {len(missing)} kernels of the network: takes some seconds, once", file=sys.stderr, flush=True)
-    child = None
-    if _can_share(missing):
-        with global_compiler_lock:  # a lock that another thread holds would be held in the child for ever
-            child = os.fork()
-    if child == 0:
-        _compile_and_exit(missing[1::2])
-    with interrupts_between_kernels() as check:
-        try:
-            _compile(missing[::2] if child else missing, check)
-        except BaseException:
-            if child:
-                os.kill(child, signal.SIGKILL)
-            raise
-        finally:
-            if child:
-                os.waitpid(child, 0)
-        _compile(missing, check)  # loads what the child has compiled, or compiles what it could not
-
-
-@contextmanager
-def interrupts_between_kernels() -> Iterator[Callable[[], None]]:
-    """Hold Ctrl-C back until the yielded function is called: what is raised while LLVM compiles may be lost."""
-    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
-        yield lambda: None
-        return
-    pressed: list[tuple[int, FrameType | None]] = []
-
-    def check() -> None:
-        if pressed and callable(before):
-            before(*pressed.pop())
-
-    before = signal.signal(signal.SIGINT, lambda *how: pressed.append(how))
+    with interrupts_between_kernels():
+        begun = _Jobs(missing)
+    _begun.append(begun)
     try:
-        yield check
-        check()
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        _begun.clear()
+        begun.close()
 
 
-def _is_there(compiled: Any, consts: tuple[Const, ...]) -> bool:
-    wanted = signature(compiled, *consts)
+def compile_all(jobs: Sequence[Job]) -> None:
+    """Compile kernels that are neither compiled nor on disk, and say so, as it takes some seconds.
+
+    Args:
+        jobs: those that take longest first.
+    """
+    missing = _missing(jobs)
+    if not missing and not _begun:
+        return
+    with without_collections(), interrupts_between_kernels() as check:
+        with compiling_meanwhile(missing):
+            while _begun:
+                _begun.pop().finish(check)
+        if alone := _missing(missing):  # what no child has left on disk
+            progress = Progress("the network", "kernels", len(alone))
+            for number, job in enumerate(alone):
+                progress.show(number)
+                check()
+                _compile(job)
+            progress.end()
+        for job in missing:  # loads what the child has compiled
+            check()
+            _compile(job)
+
+
+def _missing(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs that are neither compiled nor on disk, each once."""
+    unique = {(compiled, signature(compiled, *consts)): (compiled, consts) for compiled, consts in jobs}
+    return [job for (compiled, wanted), job in unique.items() if not _is_there(compiled, wanted)]
+
+
+def _is_there(compiled: Any, wanted: tuple[Any, ...]) -> bool:
     return wanted in compiled.overloads or (
         isinstance(compiled._cache, KernelCache) and compiled._cache.has(wanted, compiled.targetctx)
     )
@@ -81,16 +137,6 @@ def _can_share(missing: Sequence[Job]) -> bool:
     return len(missing) > 1 and is_kept and hasattr(os, "fork") and (os.cpu_count() or 1) > 1
 
 
-def _compile(jobs: Sequence[Job], check: Callable[[], None] = lambda: None) -> None:
-    for compiled, consts in jobs:
-        check()
-        compiled.compile(signature(compiled, *consts))
-
-
-def _compile_and_exit(jobs: Sequence[Job]) -> None:
-    """In a forked child, which must not do anything that the parent will do at its end."""
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-        _compile(jobs)
-    finally:
-        os._exit(0)
+def _compile(job: Job) -> None:
+    compiled, consts = job
+    compiled.compile(signature(compiled, *consts))

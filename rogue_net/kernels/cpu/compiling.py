@@ -27,13 +27,13 @@ from typing import Any, TypeAlias, get_type_hints
 from numba import extending, njit, types
 from numba.core import cgutils
 from numba.core.caching import FunctionCache
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import register_pass
 from numba.core.imputils import lower_constant
-from numba.core.typed_passes import NativeLowering
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numpy.typing import NDArray
 from torch import Tensor
+
+from entity_gym.compiled import compiler
+from entity_gym.compiled.compiler import InnerCompiler
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 FLAGS = ("contract", "reassoc", "nsz", "arcp")
 
 # Numba's cache looks at the file of a kernel only; with this in its keys it sees a change in any of them.
-_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+_SOURCES = [*sorted(Path(__file__).parent.glob("*.py")), Path(compiler.__file__)]
+_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,33 +114,7 @@ def say_not_kept(reason: str) -> None:
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function for kernels alone."""
-    return _compile(function, forceinline=True, no_cpython_wrapper=True, pipeline_class=_WithoutMachineCode)
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _LoweringAlone(NativeLowering):
-    """Numba's lowering, without machine code: a function that is always inlined is never called."""
-
-    _name = "lowering_alone"
-
-    def run_pass(self, state: Any) -> bool:
-        state.flags.no_compile = True
-        super().run_pass(state)
-        result = state["cr"]
-        nothing: list[Any] = []
-        key = nothing.append  # callers find the function by it, and Numba wants a function of C, which is never called
-        state.targetctx.insert_user_function(key, result.fndesc, [state.library])
-        state["cr"] = result._replace(cfunc=key)
-        return True
-
-
-class _WithoutMachineCode(CompilerBase):
-    def define_pipelines(self) -> list[Any]:
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.passes = [(_LoweringAlone if each is NativeLowering else each, text) for each, text in manager.passes]
-        manager._finalized = False
-        manager.finalize()
-        return [manager]
+    return _compile(function, forceinline=True, no_cpython_wrapper=True, pipeline_class=InnerCompiler)
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

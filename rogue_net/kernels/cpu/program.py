@@ -24,7 +24,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from entity_gym.actions import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    SelectEntityActionSpace,
+)
+from entity_gym.compiled.compiler import without_collections
 from entity_gym.spaces import GLOBAL_ENTITY
+from rogue_net.config import RogueNetConfig
 from rogue_net.heads import CategoricalHead, ContinuousHead, SelectEntityHead
 from rogue_net.kernels.cpu import (
     attention,
@@ -97,10 +106,24 @@ def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
     }
 
 
-def kernels_of_action(kind: Any, width: int) -> list[Job]:
-    """Kernels of a kind of action, which is a module of this folder: `decide` and `decide_backward`."""
-    lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
+def kernels_of_action(space: ActionSpace, width: int) -> list[Job]:
+    """Kernels of a kind of action: `decide` and `decide_backward`."""
+    kind, lanes = _KINDS[type(space)], (SIXTEEN if width % 16 == 0 else EIGHT,)
     return [(kind.decide, lanes), (kind.decide_backward, lanes)]
+
+
+def mixing_of(config: RogueNetConfig) -> int:
+    """What mixes the tokens of a network."""
+    if config.n_layer and config.relpos.kind != "none":
+        return RELATIVE
+    return ATTENTION if config.pooling == "none" else POOLING
+
+
+def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> list[Job]:
+    """All kernels of a network's program, those that take longest first."""
+    of_tile = kernels_of(config.d_model, config.d_model // config.n_head, mixing_of(config))
+    of_actions = [job for space in action_space.values() for job in kernels_of_action(space, config.d_model)]
+    return [*of_tile.values(), *of_actions, *_CALLED]
 
 
 #: Kernels that a program calls from Python.
@@ -121,11 +144,12 @@ _CALLED: list[Job] = [
 ]
 
 
-#: The kernels of each kind of head.
-_KINDS: dict[type[nn.Module], Any] = {
-    CategoricalHead: categorical,
-    SelectEntityHead: select_entity,
-    ContinuousHead: continuous,
+#: The kernels of each kind of action: a module of this folder.
+_KINDS: dict[type[ActionSpace], Any] = {
+    CategoricalActionSpace: categorical,
+    GlobalCategoricalActionSpace: categorical,
+    SelectEntityActionSpace: select_entity,
+    ContinuousActionSpace: continuous,
 }
 
 
@@ -197,7 +221,7 @@ class Program:
         width, head_width = config.d_model, config.d_model // config.n_head
         relative = net.transformer.relative_positions if config.n_layer else None
         pools = config.pooling != "none"
-        mixing = RELATIVE if relative is not None else POOLING if pools else ATTENTION
+        mixing = mixing_of(config)
         direct: list[Tensor] = []  # parameters whose gradients stand behind those of linear layers, as they are
         types = {
             name: self._describe_type(entity, direct)
@@ -265,17 +289,18 @@ class Program:
             "scheme": self._scheme(self._held.append) if relative is not None else NO_SCHEME,
         }
         of_tile = kernels_of(width, head_width, mixing)
-        of_actions = {name: kernels_of_action(_KINDS[type(head)], width) for name, head in named}
-        compile_all([*of_tile.values(), *(job for jobs in of_actions.values() for job in jobs), *_CALLED])
-        nothing = dict.fromkeys(tables.Kernels._fields, 0)
-        self._kernels = tables.Kernels(
-            **nothing | {name: entry(each, *consts) for name, (each, consts) in of_tile.items()}
-        )
-        for name, (forward, backward) in of_actions.items():
-            row = self._actions[name].row
-            row[tables.DECIDE], row[tables.DECIDE_BACKWARD] = (
-                entry(each, *consts) for each, consts in (forward, backward)
+        spaces = net.action_space if self.with_actions else {}
+        compile_all(jobs_of(config, spaces))
+        with without_collections():
+            nothing = dict.fromkeys(tables.Kernels._fields, 0)
+            self._kernels = tables.Kernels(
+                **nothing | {name: entry(each, *consts) for name, (each, consts) in of_tile.items()}
             )
+            for name, space in spaces.items():
+                row = self._actions[name].row
+                row[tables.DECIDE], row[tables.DECIDE_BACKWARD] = (
+                    entry(each, *consts) for each, consts in kernels_of_action(space, width)
+                )
         keys = max([8, *(padded(size, 8) for size in selecting)])
         self._new_memory = partial(TileMemory, self._net_fields, widest, keys)
 

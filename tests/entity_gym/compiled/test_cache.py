@@ -4,6 +4,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
@@ -334,3 +336,35 @@ def test_a_half_written_file_of_a_process_that_died_is_no_hindrance(project: Pat
     (folder / "loops.py").unlink()
     (folder / "leftover.tmp").write_text("def wor")
     assert first_reward(imported(), compile=False) == FIRST_REWARD
+
+
+def test_compiling_is_told_with_the_number_of_functions_and_loading_is_not(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build(imported())
+    begin, end = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(r"compiling World: \d+ functions, once", begin)
+    number = begin.split()[2]
+    assert re.fullmatch(rf"compiled World: {number} functions in \d+\.\d s", end)
+    build(imported())
+    assert capfd.readouterr().err == ""
+
+
+def test_a_terminal_shows_how_many_functions_are_compiled(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    build(imported())
+    *shown, end = capsys.readouterr().err.split("\r")[1:]
+    total = int(re.findall(r"\d+", end)[0])
+    assert shown == [f"compiling World: {done} of {total} functions" for done in range(1, total + 1)]
+
+
+def test_a_world_is_compiled_where_numbas_own_variable_keeps_it(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "numba"))
+    build(imported())
+    assert capfd.readouterr().err.count("\n") == 2
+    build(imported())
+    assert capfd.readouterr().err == ""
