@@ -361,7 +361,8 @@ def compiling_networks(config: TrainConfig, env: EnvSource, device: torch.device
     """Let another process compile the kernels of the networks while this one compiles the world, if it is a compiled one."""
     networks = [net for net in (config.net, config.value_net) if net is not None]
     weights = torch.empty(0, device=device)
-    if not isinstance(env, CompiledEnvironment) or any(why_not_compiled(net, weights) for net in networks):
+    no_program = [net for net in networks if net.backend == "reference" or why_not("program", Case(net, weights))]
+    if not isinstance(env, CompiledEnvironment) or no_program:
         yield
         return
     # the compiler is needed by those who use it
