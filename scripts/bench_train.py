@@ -34,9 +34,9 @@ from benchmark import Measurement, parser, report
 
 NATURAL = dict(os.environ)  # environment for the ancestor, before the next import sets OpenMP variables
 
-from gpu.timing import seconds_per_call  # noqa: E402
-from policy_cases import Policy, world_frames  # noqa: E402
+from policy_cases import Policy, world_frames  # noqa: E402  # before torch: sets OpenMP's environment variables
 
+from gpu.timing import seconds_per_call  # isort: skip  # noqa: E402
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train  # noqa: E402
 from enn_ppo.checkpoints.policy import select_device  # noqa: E402
 from enn_ppo.training.learning.learner import Learned, Learner  # noqa: E402
