@@ -153,10 +153,10 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
 @pytest.mark.parametrize(
     ("greeting", "why"),
     [
-        ({"type": "act"}, "the first message is 'act'; it must be 'hello'"),
+        ({"type": "act"}, "the first message is 'act'; it must be 'hello' or 'health'"),
         ({"protocol": True}, "version True of the protocol; this is version 1"),
         ({"protocol": 2}, "version 2 of the protocol; this is version 1"),
-        ({"space": {}}, "'hello' has no part 'space'; allowed: 'type', 'protocol', 'spaces'; did you mean 'spaces'?"),
+        ({"space": {}}, "'hello' has no part 'space'; allowed: 'type', 'protocol', 'token', 'spaces'; did you mean 'spaces'?"),
         ({"spaces": 3}, "the spaces are 3"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
@@ -174,7 +174,7 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'close', 'error'"),
+        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'health', 'close', 'error'"),
         ({"type": "act"}, "the observation is None; it must be an object"),
         ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
         ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
@@ -212,7 +212,7 @@ JUNK = st.recursive(
 def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
     policies: ServedPolicies, part: str, junk: Any, data: st.DataObject
 ) -> None:
-    policy, told = policies.policy(None), garden()
+    policy, told = policies.trained, garden()
     if isinstance(told.get(part), dict) and data.draw(st.booleans()):
         told[part] = {**told[part], data.draw(st.sampled_from(list(told[part]))): junk}
     else:
