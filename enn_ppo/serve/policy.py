@@ -30,6 +30,10 @@ from rogue_net.rogue_net import ActResult
 
 _REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
 _PROBABILITY_BYTES = 22  # of a number in an answer, at most
+_OFFERED_PER_ENTITY, _WRITTEN_PER_ENTITY = (
+    1000,
+    20,
+)  # choices, and probabilities of some, that cost as much as an entity
 
 
 class Request(NamedTuple):
@@ -41,6 +45,7 @@ class Request(NamedTuple):
     greedy: bool
     value: bool  # whether to return the value
     probabilities: bool
+    cost: float  # of the answer; an entity counts 1
 
 
 class ServedPolicy:
@@ -81,35 +86,39 @@ class ServedPolicy:
         obs = observation_from_json(message.get("observation"), self._reader.action_space)
         try:
             frame = self._reader.read(obs, 0)
-            self._check_size(frame, message.get("probabilities", False))
+            cost = self._cost(frame, message.get("probabilities", False))
             # checks the numbers of this request alone, so that an invalid one fails only its client
             batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
-        wants = [message.get(name, False) for name in ("value", "probabilities")]
-        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), *wants)
+        value, probabilities = message.get("value", False), message.get("probabilities", False)
+        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), value, probabilities, cost)
 
-    def _check_size(self, frame: Frame, probabilities: bool) -> None:
-        """Refuse a request that takes much memory to answer."""
-        config = self._config
-        if len(frame.ids) > config.max_entities:
+    def _cost(self, frame: Frame, probabilities: bool) -> float:
+        """Return what an answer costs, in entities, by measurement.
+
+        Raises:
+            ProtocolError: it would cost too much.
+        """
+        config, num_entities = self._config, len(frame.ids)
+        if num_entities > config.max_entities:
             raise ProtocolError(
-                f"the observation has {len(frame.ids):,} entities; at most {config.max_entities:,} are taken"
+                f"the observation has {num_entities:,} entities; at most {config.max_entities:,} are taken"
             )
         choices = 0
         for name, offer in frame.actions.items():
             of_each = _num_choices(self._reader.action_space[name]) if offer.actees is None else len(offer.actees)
             choices += len(offer.actors) * of_each
-        limit = config.max_entities * max(config.max_entities, config.max_choices)
-        if choices > limit:
+        if choices > config.max_offered:
             raise ProtocolError(
-                f"the observation offers {choices:,} choices to all actors together; at most {limit:,} are taken"
+                f"the observation offers {choices:,} choices to all actors together; at most {config.max_offered:,} are taken"
             )
         if probabilities and choices * _PROBABILITY_BYTES > config.max_message_bytes:
             raise ProtocolError(
                 f"the probabilities of {choices:,} choices do not fit into max_message_bytes={config.max_message_bytes:,}; ask "
                 "without them"
             )
+        return 1 + num_entities + choices / (_WRITTEN_PER_ENTITY if probabilities else _OFFERED_PER_ENTITY)
 
     def decide(self, requests: Sequence[Request], generator: torch.Generator) -> list[Message]:
         """Answer requests with one forward pass. Returns a message for each.
@@ -201,6 +210,20 @@ class ServedPolicies:
                 )
             policy = self._fitted[key] = self._fit(obs_space, action_space)
         return policy
+
+    def warm_up(self) -> None:
+        """Decide once, greedily and by sampling: the first decision loads or compiles kernels, which takes seconds."""
+        obs_space, action_space = self._saved.obs_space, self._saved.action_space
+        observation = {
+            "features": {name: np.zeros((2, len(each.features))).tolist() for name, each in obs_space.entities.items()},
+            "ids": {name: [f"{name} 1", f"{name} 2"] for name in obs_space.entities},
+            "actions": {name: {} for name in action_space},
+            "global_features": [0.0] * len(obs_space.global_features),
+        }
+        generator = torch.Generator(device=self.device)
+        for greedy in (True, False):
+            message = {"type": "act", "observation": observation, "greedy": greedy}
+            self.trained.decide([self.trained.read(message)], generator)
 
     def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
         fitted = fit_net(self._saved, obs_space, action_space, self.device, f"checkpoint {self.path}", "the client's")

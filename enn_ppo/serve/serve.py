@@ -6,6 +6,7 @@ python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -38,6 +39,8 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     say = say or partial(print, flush=True)
     device = select_device(config.device)
     policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
+    policies.warm_up()
+    gc.freeze()  # a full collection of garbage, during which nobody is answered, does not look at what stays anyway
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")

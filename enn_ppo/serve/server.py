@@ -28,10 +28,12 @@ from enn_ppo.settings.serving import ServeConfig
 from entity_gym.bridges.remote.messages import PROTOCOL, Message, MessageReader, ProtocolError, decode, encode
 from entity_gym.errors import check_parts
 
-_CHUNK = 2**16  # bytes that are received at once, and that are read in one turn
+_CHUNK = 2**14  # bytes that are received at once, and that are read in one turn
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit
 _MOST_LONG = 16  # messages above `_CHUNK` that are received at the same time
-_MOST_QUEUED = 4  # times `max_entities` that wait for the policy
+_MOST_QUEUED = (
+    4  # times `max_entities`: while requests that cost more wait for the policy, clients with some among them pause
+)
 _MOST_UNREAD = 16  # times `max_message_bytes` that all clients together leave unread
 _MOST_TOLD = 64  # connections above twice `max_clients` that may still be told why they are dropped
 _QUIET = 1.0  # seconds without data after which a dropped client's connection is closed
@@ -88,14 +90,14 @@ class _Reading(NamedTuple):
 
     bodies: list[bytes]
     policy: ServedPolicy | None
-    read: asyncio.Future[list[Message | Request | Exception]]  # nothing follows an exception
+    read: asyncio.Future[list[Message | Request | _Dropped]]  # nothing follows a _Dropped
 
 
 class _Fitting(NamedTuple):
     """Spaces of a client that the policy is to be fitted to."""
 
     spaces: object
-    fitted: asyncio.Future[ServedPolicy]
+    fitted: asyncio.Future[ServedPolicy | _Dropped]
 
 
 class _Deciding(NamedTuple):
@@ -121,7 +123,8 @@ class PolicyServer:
         self._num_connections = 0  # with those of dropped clients that are told the reason
         self._reading: FairQueue[_Client, _Reading] = FairQueue()  # cost: bytes
         self._fitting: FairQueue[_Client, _Fitting] = FairQueue()  # cost: bytes
-        self._deciding: FairQueue[_Client, _Deciding] = FairQueue()  # cost: entities
+        self._deciding: FairQueue[_Client, _Deciding] = FairQueue()  # cost: `Request.cost`
+        self._most_queued = _MOST_QUEUED * config.max_entities
         self._long_messages = asyncio.Semaphore(_MOST_LONG)
         self._faults: Counter[Fault] = Counter()
         self._decisions = self._batches = self._num_clients = 0
@@ -140,9 +143,7 @@ class PolicyServer:
         """
         config = self._config
         try:
-            listener = await asyncio.start_server(
-                self._welcome, config.host, config.port, limit=_CHUNK // 2, backlog=1024
-            )
+            listener = await asyncio.start_server(self._welcome, config.host, config.port, limit=_CHUNK, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
@@ -183,10 +184,7 @@ class PolicyServer:
         client = _Client(f"{host}:{port}", reader, writer, MessageReader(self._config.max_message_bytes), now)
         writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent
         try:
-            try:
-                self._make_room()
-                await self._serve(client)
-            except _Dropped as dropped:
+            if dropped := self._make_room() or await self._serve(client):
                 await self._hang_up(client, dropped)
             else:
                 self._say(f"client {client.name} left after {client.decisions:,} decisions")
@@ -202,49 +200,46 @@ class PolicyServer:
                 client.writer.transport.abort()  # `close` would wait until the client has read everything
             client.writer.close()
 
-    def _make_room(self) -> None:
-        """Raise _Dropped if there are as many clients as allowed, and none of them can be dropped for a new one."""
+    def _make_room(self) -> _Dropped | None:
+        """Make room for a new client. Returns why it is refused, if nobody can be dropped for it."""
         if len(self._clients) < self._config.max_clients:
-            return
+            return None
         before = asyncio.get_running_loop().time() - _HASTE
         for client in self._clients:
             if not client.has_sent_greeting and not client.dropped and client.came < before:
                 self._drop(client, _Dropped("slow", "the server is full, and it has not greeted"))
-                return
-        raise _Dropped("refused", f"the server is full: max_clients={self._config.max_clients}")
+                return None
+        return _Dropped("refused", f"the server is full: max_clients={self._config.max_clients}")
 
-    async def _serve(self, client: _Client) -> None:
-        """Serve a client until it leaves.
-
-        Raises:
-            _Dropped: the client is to be dropped.
-        """
+    async def _serve(self, client: _Client) -> _Dropped | None:
+        """Serve a client until it leaves. Returns why it is to be dropped; None if it has left."""
         task = asyncio.current_task()
         assert task is not None
         self._clients[client] = task
         self._num_clients += 1
         try:
             await self._talk(client)
+        except _Dropped as dropped:
+            return dropped
         except ValueError as error:
-            raise _Dropped("broken", str(error)) from None
+            return _Dropped("broken", str(error))
         except ConnectionError as error:
-            raise _Dropped("broken", f"the connection broke: {error.strerror or error}") from None
+            return _Dropped("broken", f"the connection broke: {error.strerror or error}")
         except asyncio.CancelledError:
             if client.dropped is None:
                 raise
             task.uncancel()
-            raise client.dropped from None
-        except _Dropped:
-            raise
+            return client.dropped
         except Exception as error:  # a bug: the other clients are still served
             traceback.print_exception(error)
-            raise _Dropped("broken", f"the server failed: {type(error).__name__}: {error}") from None
+            return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
         finally:
             del self._clients[client]  # stops answers to the client
             self._reading.forget(client)
             self._fitting.forget(client)
             self._deciding.forget(client)
             self._end_long_message(client)
+        return None
 
     async def _talk(self, client: _Client) -> None:
         """Read a client's messages, and queue its requests, until it leaves and all of them are answered.
@@ -258,26 +253,29 @@ class PolicyServer:
             read = asyncio.get_running_loop().create_future()
             self._reading.put(client, _Reading(bodies, client.policy, read), _cost(bodies))
             for message in await read:
-                if isinstance(message, Exception):
+                if isinstance(message, _Dropped):
                     raise message
                 if isinstance(message, Request):
                     assert client.policy is not None
                     client.unanswered += 1
-                    self._deciding.put(client, _Deciding(client.policy, message), len(message.frame.ids) + 1)
+                    self._deciding.put(client, _Deciding(client.policy, message), message.cost)
                 elif not await self._answer_other(client, message, _cost(bodies)):
                     is_open = False
                     break
             self._end_long_message(client)
-            await self._wait_for_answers(client, _MOST_UNANSWERED - 1)
+            # A client that waits for no answer goes on however many requests of others wait.
+            while client.unanswered >= _MOST_UNANSWERED or (
+                client.unanswered and self._deciding.cost > self._most_queued
+            ):
+                await self._wait_for_an_answer(client)
             if client.writer.transport.get_write_buffer_size() > _CHUNK:
                 await self._wait_until_read(client)
-        await self._wait_for_answers(client, 0)  # it may have said everything and still read
+        while client.unanswered:  # it may have said everything and still read
+            await self._wait_for_an_answer(client)
 
-    async def _wait_for_answers(self, client: _Client, most: int) -> None:
-        """Wait until at most this many requests of a client are unanswered."""
-        while client.unanswered > most:
-            client.has_been_answered.clear()
-            await client.has_been_answered.wait()
+    async def _wait_for_an_answer(self, client: _Client) -> None:
+        client.has_been_answered.clear()
+        await client.has_been_answered.wait()
 
     async def _wait_until_read(self, client: _Client) -> None:
         """Wait until a client has read its answers."""
@@ -375,10 +373,10 @@ class PolicyServer:
         else:
             fitting = _Fitting(greeting["spaces"], asyncio.get_running_loop().create_future())
             self._fitting.put(client, fitting, cost)
-            try:
-                policy = await fitting.fitted
-            except ValueError as error:
-                raise _Dropped("refused", str(error)) from None
+            fitted = await fitting.fitted
+            if isinstance(fitted, _Dropped):
+                raise fitted
+            policy = fitted
         client.policy = policy
         told = {"checkpoint": str(self._policies.path), "spaces": policy.spaces, "news": policy.news}
         limits = {"max_message_bytes": self._config.max_message_bytes, "max_entities": self._config.max_entities}
@@ -440,7 +438,6 @@ class PolicyServer:
 
     async def _read_forever(self, threads: ThreadPoolExecutor) -> None:
         while True:
-            await self._deciding.wait_until_below(_MOST_QUEUED * self._config.max_entities)
             turns = await self._reading.take(_MOST_UNANSWERED, _CHUNK)
             jobs = [job for _, job in turns]
             results = await asyncio.get_running_loop().run_in_executor(threads, _read, jobs)
@@ -451,19 +448,26 @@ class PolicyServer:
     async def _fit_forever(self, threads: ThreadPoolExecutor) -> None:
         while True:
             ((_, job),) = await self._fitting.take(1, 0)
-            fitted = asyncio.get_running_loop().run_in_executor(threads, self._policies.policy, job.spaces)
-            await asyncio.wait([fitted])
+            fitted = await asyncio.get_running_loop().run_in_executor(threads, self._fit, job.spaces)
             if not job.fitted.done():  # the client is still there
-                if error := fitted.exception():
-                    job.fitted.set_exception(error)
-                else:
-                    job.fitted.set_result(fitted.result())
+                job.fitted.set_result(fitted)
+            del job, fitted  # a policy that no client uses any more is removed
+
+    def _fit(self, spaces: object) -> ServedPolicy | _Dropped:
+        """Return the policy for a client's spaces, or why there is none. Runs in a thread."""
+        try:
+            return self._policies.policy(spaces)
+        except ValueError as error:
+            return _Dropped("refused", str(error))
+        except Exception as error:  # a bug, or full memory
+            traceback.print_exception(error)
+            return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
 
     async def _decide_forever(self, threads: ThreadPoolExecutor) -> None:
         config = self._config
         while True:
             turns = await self._deciding.take(
-                config.max_batch, config.max_entities + 1, lambda job: (id(job.policy), job.request.greedy)
+                config.max_batch, config.max_entities, lambda job: (id(job.policy), job.request.greedy)
             )
             jobs = [job for _, job in turns]
             answers = await asyncio.get_running_loop().run_in_executor(threads, self._decide, jobs)
@@ -473,16 +477,15 @@ class PolicyServer:
                 client.has_been_answered.set()
                 if client not in self._clients or client.dropped:
                     continue
-                if isinstance(answer, Exception):
-                    reason = f"the server could not decide: {type(answer).__name__}: {answer}"
-                    self._drop(client, _Dropped("broken", reason))
+                if isinstance(answer, _Dropped):
+                    self._drop(client, answer)
                 else:
                     self._send(client, answer)
                     client.decisions += 1
                     self._decisions += 1
 
-    def _decide(self, jobs: Sequence[_Deciding]) -> list[bytes | Exception]:
-        """Return the answer to each request, or the exception that it alone causes. Runs in a thread."""
+    def _decide(self, jobs: Sequence[_Deciding]) -> list[bytes | _Dropped]:
+        """Return the answer to each request, or why it alone cannot be answered. Runs in a thread."""
         try:
             answers = jobs[0].policy.decide([job.request for job in jobs], self._generator)
             return [encode(answer) for answer in answers]
@@ -490,7 +493,7 @@ class PolicyServer:
             if len(jobs) > 1:  # one by one, so that only the client whose request fails is dropped
                 return [answer for job in jobs for answer in self._decide([job])]
             traceback.print_exception(error)
-            return [error]
+            return [_Dropped("broken", f"the server could not decide: {type(error).__name__}: {error}")]
 
 
 def _cost(bodies: Sequence[bytes]) -> float:
@@ -507,19 +510,23 @@ def _complete(client: _Client) -> list[bytes]:
     return bodies
 
 
-def _read(jobs: Sequence[_Reading]) -> list[list[Message | Request | Exception]]:
+def _read(jobs: Sequence[_Reading]) -> list[list[Message | Request | _Dropped]]:
     """Decode the messages of each job, and check the requests among them. Runs in a thread."""
     return [_read_one(job) for job in jobs]
 
 
-def _read_one(job: _Reading) -> list[Message | Request | Exception]:
-    read: list[Message | Request | Exception] = []
+def _read_one(job: _Reading) -> list[Message | Request | _Dropped]:
+    read: list[Message | Request | _Dropped] = []
     for body in job.bodies:
         try:
             message = decode(body)
             is_request = job.policy is not None and message["type"] == "act"
             read.append(job.policy.read(message) if job.policy and is_request else message)
-        except Exception as error:
-            read.append(error)
+        except ValueError as error:  # whose text alone is kept: it holds the message, which may be long
+            read.append(_Dropped("broken", str(error)))
+            break
+        except Exception as error:  # a bug, or full memory
+            traceback.print_exception(error)
+            read.append(_Dropped("broken", f"the server failed: {type(error).__name__}: {error}"))
             break
     return read

@@ -26,7 +26,7 @@ class FairQueue(Generic[C, J]):
         self._ends: dict[C, float] = {}  # when the last job of a client would be done
         self._now = 0.0  # when the job that was taken last would be done
         self._count = 0  # of all jobs so far: equal ends are taken in the order of their arrival
-        self._has_jobs, self._is_lighter = asyncio.Event(), asyncio.Event()
+        self._has_jobs = asyncio.Event()
         self.cost = 0.0
 
     def put(self, client: C, job: J, cost: float) -> None:
@@ -65,14 +65,7 @@ class FairQueue(Generic[C, J]):
             taken.append((client, job))
         for each in others:
             heapq.heappush(self._jobs, each)
-        self._is_lighter.set()
         return taken
-
-    async def wait_until_below(self, cost: float) -> None:
-        """Wait until the jobs that wait cost less than this together."""
-        while self.cost >= cost:
-            self._is_lighter.clear()
-            await self._is_lighter.wait()
 
     def forget(self, client: C) -> None:
         """Remove a client that has left, with its jobs."""
@@ -81,4 +74,3 @@ class FairQueue(Generic[C, J]):
             self._jobs = [each for each in self._jobs if each[3] != client]
             heapq.heapify(self._jobs)
             self.cost -= sum(cost for _, _, cost, _, _ in left)
-            self._is_lighter.set()

@@ -42,7 +42,9 @@ class ServeConfig:
     max_message_bytes: Annotated[int, Range(1024)] = 2**20
     """Largest size of a message, of a client and to it."""
     max_entities: PositiveInt = 2048
-    """Largest number of entities in an observation, and in a batch of several."""
+    """Largest number of entities in an observation, and about the largest in a batch of several."""
+    max_offered: PositiveInt = 2**18
+    """Largest number of choices that an observation offers to all its actors together."""
     max_entity_types: PositiveInt = 64
     """Largest number of entity types of a client. This limit and those on features, actions and choices leave room for as many as
     the policy was trained with."""

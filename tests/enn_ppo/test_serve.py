@@ -156,7 +156,10 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
         ({"type": "act"}, "the first message is 'act'; it must be 'hello' or 'health'"),
         ({"protocol": True}, "version True of the protocol; this is version 1"),
         ({"protocol": 2}, "version 2 of the protocol; this is version 1"),
-        ({"space": {}}, "'hello' has no part 'space'; allowed: 'type', 'protocol', 'token', 'spaces'; did you mean 'spaces'?"),
+        (
+            {"space": {}},
+            "'hello' has no part 'space'; allowed: 'type', 'protocol', 'token', 'spaces'; did you mean 'spaces'?",
+        ),
         ({"spaces": 3}, "the spaces are 3"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},

@@ -68,16 +68,3 @@ def test_jobs_of_a_client_that_has_left_are_gone() -> None:
     queue.forget("c")
     assert queue.cost == 7
     assert taken(queue, 9) == ["b"]
-
-
-def test_who_fills_the_queue_can_wait_until_there_is_room() -> None:
-    async def fill() -> None:
-        queue: FairQueue[str, str] = FairQueue()
-        queue.put("a", "a", 5)
-        waiting = asyncio.create_task(queue.wait_until_below(5))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await queue.take(1, 1)
-        await asyncio.wait_for(waiting, 10)
-
-    asyncio.run(fill())
