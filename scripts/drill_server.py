@@ -10,6 +10,7 @@ does not end well.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -300,7 +301,8 @@ BAD: tuple[Callable[[int, random.Random], None], ...] = (
 
 
 def misbehave(port: int, clients: int, seconds: float, only: str) -> None:
-    """Misbehave with many clients, each in a thread of its own."""
+    """Misbehave with many clients, each in a thread of its own, at low priority: bad clients are on other machines."""
+    os.nice(10)
     ways = [way for way in BAD if only in ("", way.__name__)]
     end = time.monotonic() + seconds
 

@@ -40,7 +40,10 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     device = select_device(config.device)
     policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
     policies.warm_up()
-    gc.freeze()  # a full collection of garbage, during which nobody is answered, does not look at what stays anyway
+    # While garbage is collected, nobody is answered. What has been loaded so far stays, and need not be looked at; and one long
+    # message alone, with its many lists, would start dozens of collections.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
