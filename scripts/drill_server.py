@@ -67,8 +67,9 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
         process, port = server
         good = _Good(port)
         for _ in range(200):  # until code is compiled and buffers have their final size
-            good.ask()
-        good.latencies.clear()
+            if good.lives:
+                good.ask()
+        good.latencies[:-1] = []
         watched = psutil.Process(process.pid)
         before, files_before, most = _mib(watched), watched.num_fds(), 0.0
         arguments = ["--misbehave", str(port), "--clients", str(clients), "--seconds", str(seconds), "--only", only]
@@ -179,12 +180,14 @@ class _Good:
         try:
             self.client.send(question)
             answer = self.client.receive()
+            if answer["type"] == "error":
+                raise ConnectionError(answer["message"])
         except OSError as error:
             print(f"the good client got no answer: {error}", file=sys.stderr)
             self.lives = False
-            self.latencies.append(time.monotonic() - began)
             return
-        self.latencies.append(time.monotonic() - began)
+        finally:
+            self.latencies.append(time.monotonic() - began)
         self.answered += 1
         self.first = self.first or answer
         self.wrong += answer != {**self.first, "id": self.asked}
