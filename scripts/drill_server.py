@@ -61,7 +61,8 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
     Returns:
         `asked`, `answered` and `wrong` answers of the good client, its `worst_seconds` and `p99_seconds`, the server's memory
         `mib_before`, at `mib_most` and `mib_after`, its descriptors `files_before` and `files_after`, its counts of `refused`,
-        `slow` and `broken` clients, its `exit_code`, and whether all of it is as it must be: `survived`.
+        `slow` and `broken` clients, its `exit_code`, and whether all of it is as it must be: `survived`. `clock_stood_seconds` is
+        the longest time for which an idle thread of this process did not run, because the machine was busy or stood still.
     """
     with tempfile.TemporaryDirectory() as folder, _server(checkpoint or _train(Path(folder)), Path(folder)) as server:
         process, port = server
@@ -73,6 +74,7 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
         watched = psutil.Process(process.pid)
         before, files_before, most = _mib(watched), watched.num_fds(), 0.0
         arguments = ["--misbehave", str(port), "--clients", str(clients), "--seconds", str(seconds), "--only", only]
+        clock = _Clock()
         with subprocess.Popen([sys.executable, __file__, *arguments]) as bad:
             while bad.poll() is None and good.lives:
                 good.ask()
@@ -100,6 +102,7 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
         "wrong": good.wrong,
         "worst_seconds": worst,
         "p99_seconds": p99,
+        "clock_stood_seconds": clock.stood,
         "mib_before": before,
         "mib_most": most,
         "mib_after": after,
@@ -132,6 +135,21 @@ def _server(checkpoint: str, folder: Path) -> Iterator[tuple[subprocess.Popen[by
         finally:
             process.kill()
             process.wait()
+
+
+class _Clock(threading.Thread):
+    """Measures for how long this process does not run although it wants to: then a latency says nothing about the server."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.stood = 0.0
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            began = time.monotonic()
+            time.sleep(0.01)
+            self.stood = max(self.stood, time.monotonic() - began - 0.01)
 
 
 def _mib(process: psutil.Process) -> float:
