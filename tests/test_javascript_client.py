@@ -149,6 +149,22 @@ def test_a_node_world_that_can_be_saved_continues_exactly(tmp_path: Path) -> Non
         assert got.features["Counter"].values.tolist() == expected.features["Counter"].values.tolist()
 
 
+def test_a_client_sends_the_token_and_can_ask_how_the_server_is(orchard: Checkpoint, tmp_path: Path) -> None:
+    script = f"""
+import {{ connectPolicy }} from "{CLIENT / "entity_gym.mjs"}";
+const port = Number(process.argv[2]);
+await connectPolicy({{ port }}).catch((error) => console.log(error.message));
+const policy = await connectPolicy({{ port, token: "correct horse battery staple" }});
+console.log((await policy.health()).refused);
+policy.close();
+"""
+    file = tmp_path / "asks.mjs"
+    file.write_text(script, encoding="utf-8")
+    with Running(orchard, token="correct horse battery staple") as server:
+        asked = subprocess.run(["node", str(file), str(server.port)], capture_output=True, text=True, timeout=60)
+    assert asked.stdout.splitlines() == ["the policy server says: the token is missing or wrong", "1"]
+
+
 def test_a_client_that_is_dropped_is_told_why(orchard: Checkpoint, tmp_path: Path) -> None:
     script = f"""
 import {{ connectPolicy }} from "{CLIENT / "entity_gym.mjs"}";

@@ -36,6 +36,7 @@ def test_the_bytes_of_a_message_are_those_that_are_sent_and_read() -> None:
 def test_every_message_says_the_version_that_is_spoken() -> None:
     greetings = [each for each in MESSAGES if each["type"] in ("hello", "worlds", "policy")]
     assert [each["protocol"] for each in greetings] == 4 * [PROTOCOL]
+    assert message("health", protocol=PROTOCOL)
     assert f"Version {PROTOCOL}." in PAGE
 
 

@@ -140,12 +140,13 @@ export async function offerWorlds({ name, spaces, makeWorld, parameters = [], co
  * @param {number} options.port
  * @param {string} [options.host]
  * @param {object} [options.spaces] of the worlds that it will be shown; without them, those that it was trained in
+ * @param {string} [options.token] the secret that the server was started with (`token=...`), if there is one
  * @returns {Promise<PolicyClient>}
  */
-export async function connectPolicy({ port, host = "127.0.0.1", spaces }) {
+export async function connectPolicy({ port, host = "127.0.0.1", spaces, token }) {
   const { input, output } = await openSocket(`${host}:${port}`);
   const client = new PolicyClient(input, output);
-  await client.greet(spaces);
+  await client.greet(spaces, token);
   return client;
 }
 
@@ -177,7 +178,7 @@ export class PolicyClient {
 
   #receive(message, fail) {
     if (message.type === "error") return fail(new Error(`the policy server says: ${message.message}`));
-    const key = message.type === "policy" ? "hello" : message.id;
+    const key = { policy: "hello", health: "health" }[message.type] ?? message.id;
     this.#waiting.get(key)?.resolve(message);
     this.#waiting.delete(key);
   }
@@ -190,8 +191,9 @@ export class PolicyClient {
     });
   }
 
-  async greet(spaces) {
-    this.#greeted = await this.#ask("hello", { type: "hello", protocol: PROTOCOL, ...(spaces ? { spaces } : {}) });
+  async greet(spaces, token) {
+    const greeting = { type: "hello", protocol: PROTOCOL, ...(token ? { token } : {}), ...(spaces ? { spaces } : {}) };
+    this.#greeted = await this.#ask("hello", greeting);
   }
 
   /** What the server said of itself: `checkpoint`, `spaces` and `news` (what is not as it was in training). */
@@ -212,6 +214,11 @@ export class PolicyClient {
   act(observation, options = {}) {
     const id = this.#asked++;
     return this.#ask(id, { type: "act", id, observation, ...options });
+  }
+
+  /** How the server is: `connected` clients, `decisions` so far, and more. Also keeps the connection of a client that is silent. */
+  health() {
+    return this.#ask("health", { type: "health" });
   }
 
   close() {

@@ -23,12 +23,17 @@ from entity_gym.batch.vec_obs import VecObs
 from entity_gym.bridges.remote.messages import Message, ProtocolError
 from entity_gym.bridges.remote.wire import actions_to_json, observation_from_json, spaces_from_json
 from entity_gym.errors import check_parts
-from entity_gym.spaces import ObsSpace
+from entity_gym.spaces import Category, Entity, ObsSpace
 from rogue_net import ObsBatch
 from rogue_net.finite import check_finite
 from rogue_net.rogue_net import ActResult
 
 _REQUEST = ("type", "id", "observation", "greedy", "value", "probabilities")
+_PROBABILITY_BYTES = 22  # of a number in an answer, at most
+_OFFERED_PER_ENTITY, _WRITTEN_PER_ENTITY = (
+    1000,
+    20,
+)  # choices, and probabilities of some, that cost as much as an entity
 
 
 class Request(NamedTuple):
@@ -40,6 +45,7 @@ class Request(NamedTuple):
     greedy: bool
     value: bool  # whether to return the value
     probabilities: bool
+    cost: float  # of the answer; an entity counts 1
 
 
 class ServedPolicy:
@@ -77,20 +83,42 @@ class ServedPolicy:
         for name in ("greedy", "value", "probabilities"):
             if type(message.get(name, False)) is not bool:
                 raise ProtocolError(f"{name} is {message[name]!r:.200}; it must be true or false")
-        obs, limit = (
-            observation_from_json(message.get("observation"), self._reader.action_space),
-            self._config.max_entities,
-        )
+        obs = observation_from_json(message.get("observation"), self._reader.action_space)
         try:
             frame = self._reader.read(obs, 0)
-            if len(frame.ids) > limit:
-                raise ProtocolError(f"the observation has {len(frame.ids):,} entities; at most {limit:,} are taken")
+            cost = self._cost(frame, message.get("probabilities", False))
             # checks the numbers of this request alone, so that an invalid one fails only its client
             batch = batch_frames([frame], [obs], np.zeros(1, np.int64), np.zeros(1, np.int64), self._reader)
         except OverflowError as error:
             raise ProtocolError(f"the observation holds a number that is too large: {error}") from None
-        wants = [message.get(name, False) for name in ("value", "probabilities")]
-        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), *wants)
+        value, probabilities = message.get("value", False), message.get("probabilities", False)
+        return Request(id_, batch, frame, message.get("greedy", self._config.greedy), value, probabilities, cost)
+
+    def _cost(self, frame: Frame, probabilities: bool) -> float:
+        """Return what an answer costs, in entities, by measurement.
+
+        Raises:
+            ProtocolError: it would cost too much.
+        """
+        config, num_entities = self._config, len(frame.ids)
+        if num_entities > config.max_entities:
+            raise ProtocolError(
+                f"the observation has {num_entities:,} entities; at most {config.max_entities:,} are taken"
+            )
+        choices = 0
+        for name, offer in frame.actions.items():
+            of_each = _num_choices(self._reader.action_space[name]) if offer.actees is None else len(offer.actees)
+            choices += len(offer.actors) * of_each
+        if choices > config.max_offered:
+            raise ProtocolError(
+                f"the observation offers {choices:,} choices to all actors together; at most {config.max_offered:,} are taken"
+            )
+        if probabilities and choices * _PROBABILITY_BYTES > config.max_message_bytes:
+            raise ProtocolError(
+                f"the probabilities of {choices:,} choices do not fit into max_message_bytes={config.max_message_bytes:,}; ask "
+                "without them"
+            )
+        return 1 + num_entities + choices / (_WRITTEN_PER_ENTITY if probabilities else _OFFERED_PER_ENTITY)
 
     def decide(self, requests: Sequence[Request], generator: torch.Generator) -> list[Message]:
         """Answer requests with one forward pass. Returns a message for each.
@@ -150,27 +178,73 @@ class ServedPolicies:
     Attributes:
         path: of the checkpoint.
         device: of the policy.
+        trained: the policy for clients that do not give spaces.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, config: ServeConfig) -> None:
         self.path, self.device, self._config = checkpoint.path, device, config
         self._saved = load_net(checkpoint, device=device)
-        # remove one that no client uses
+        # A policy that no client uses any more is removed.
         self._fitted: weakref.WeakValueDictionary[str, ServedPolicy] = weakref.WeakValueDictionary()
+        self.trained = self._fit(self._saved.obs_space, self._saved.action_space)
 
     def policy(self, given: Any) -> ServedPolicy:
-        """The policy for a client's spaces, given as JSON; None: the spaces of training.
+        """Fit the policy to a client's spaces, given as JSON. Takes up to a second, so call it outside of the event loop.
 
         Raises:
-            ValueError: the spaces are invalid, or lack an entity type, feature or action that the policy needs.
+            ValueError: the spaces are invalid or too large, or lack an entity type, feature or action that the policy needs.
         """
-        spaces = spaces_from_json(given) if given is not None else (self._saved.obs_space, self._saved.action_space)
-        key = json.dumps(spaces_to_dict(*spaces))
+        obs_space, action_space = spaces_from_json(given)
+        trained = _sizes(self._saved.obs_space, self._saved.action_space)
+        for setting, size in _sizes(obs_space, action_space).items():
+            limit = max(getattr(self._config, setting), trained[setting])
+            if size > limit:
+                counted = setting.removeprefix("max_").replace("_", " ")
+                raise ValueError(f"the spaces have {size:,} {counted}; at most {setting}={limit:,} are taken")
+        key = json.dumps(spaces_to_dict(obs_space, action_space))
         policy = self._fitted.get(key)
         if policy is None:
-            fitted = fit_net(self._saved, *spaces, self.device, f"checkpoint {self.path}", "the client's")
-            policy = self._fitted[key] = ServedPolicy(*spaces, fitted, self._config)
+            if len(self._fitted) >= self._config.max_spaces:
+                raise ValueError(
+                    f"clients with {len(self._fitted)} other spaces are connected: max_spaces={self._config.max_spaces}"
+                )
+            policy = self._fitted[key] = self._fit(obs_space, action_space)
         return policy
+
+    def warm_up(self) -> None:
+        """Decide once, greedily and by sampling: the first decision loads or compiles kernels, which takes seconds."""
+        obs_space, action_space = self._saved.obs_space, self._saved.action_space
+        observation = {
+            "features": {name: np.zeros((2, len(each.features))).tolist() for name, each in obs_space.entities.items()},
+            "ids": {name: [f"{name} 1", f"{name} 2"] for name in obs_space.entities},
+            "actions": {name: {} for name in action_space},
+            "global_features": [0.0] * len(obs_space.global_features),
+        }
+        generator = torch.Generator(device=self.device)
+        for greedy in (True, False):
+            message = {"type": "act", "observation": observation, "greedy": greedy}
+            self.trained.decide([self.trained.read(message)], generator)
+
+    def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
+        fitted = fit_net(self._saved, obs_space, action_space, self.device, f"checkpoint {self.path}", "the client's")
+        return ServedPolicy(obs_space, action_space, fitted, self._config)
+
+
+def _sizes(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, int]:
+    """Return the sizes of spaces that `ServeConfig` limits, by the setting's name."""
+    entities = [*obs_space.entities.values(), Entity(obs_space.global_features, obs_space.global_kinds)]
+    categories = [kind.num for each in entities for kind in each.kinds.values() if isinstance(kind, Category)]
+    return {
+        "max_entity_types": len(obs_space.entities),
+        "max_features": sum(len(each.features) for each in entities),
+        "max_actions": len(action_space),
+        "max_choices": sum(map(_num_choices, action_space.values())) + sum(categories),
+    }
+
+
+def _num_choices(space: ActionSpace) -> int:
+    """Return the number of choices of an actor, or of the numbers that it gives; 1 if the number of entities decides."""
+    return space.num_choices or space.width
 
 
 class _ObservationReader(FrameReader):

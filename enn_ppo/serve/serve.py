@@ -6,8 +6,10 @@ python -m enn_ppo.serve checkpoint=outputs/my_run port=5577
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import ctypes
+import gc
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,7 +19,9 @@ from enn_ppo.checkpoints import load_checkpoint_or_agent
 from enn_ppo.checkpoints.policy import select_device
 from enn_ppo.serve.policy import ServedPolicies
 from enn_ppo.serve.server import PolicyServer, Served
-from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.settings.serving import ServeConfig, is_loopback
+
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of malloc.h
 
 __all__ = ["ServeConfig", "Served", "serve"]
 
@@ -38,30 +42,48 @@ def serve(config: ServeConfig, say: Callable[[str], None] | None = None) -> Serv
     say = say or partial(print, flush=True)
     device = select_device(config.device)
     policies = ServedPolicies(load_checkpoint_or_agent(Path(config.checkpoint)), device, config)
-    policies.policy(None)  # raises now if the checkpoint is invalid
+    policies.warm_up()
+    _keep_memory_flat()
 
     def started(port: int) -> None:
         say(f"serving checkpoint {policies.path} on {device} at {config.host}:{port}; Ctrl-C ends it")
-        if not _is_loopback(config.host):
-            say(f"host={config.host} is not this machine alone: whoever reaches it can ask, without a password")
+        if not is_loopback(config.host):
+            say(f"host={config.host} lets other machines connect: they need the token, which is sent unencrypted")
 
     async def serve_until_stopped() -> Served:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+
+        def end() -> None:
+            stop.set()
+            for number in signals:  # a second signal ends the process at once
+                loop.remove_signal_handler(number)
+
         with suppress(
             NotImplementedError, RuntimeError, ValueError
-        ):  # signal handlers need the main thread, and do not exist on every system
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop.set)
+        ):  # needs the main thread, and not every system has it
+            for number in signals:
+                loop.add_signal_handler(number, end)
         return await PolicyServer(config, policies, say).run(stop, started)
 
+    # Threads that fit networks and read messages hold the interpreter for this long while the others wait: by default 5 ms,
+    # several times in each answer.
+    sys.setswitchinterval(0.0005)
     served = asyncio.run(serve_until_stopped())
-    say(f"served {served.decisions:,} decisions in {served.batches:,} batches to {served.clients:,} clients")
+    say(str(served))
     return served
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _keep_memory_flat() -> None:
+    """Have garbage collected rarely, and memory given back to the system."""
+    # While garbage is collected, nobody is answered. What has been loaded so far stays, and need not be looked at; and one long
+    # message alone, with its many lists, would start dozens of collections.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    with suppress(
+        OSError, AttributeError
+    ):  # only glibc has these: one heap for all threads, and no heap for large blocks
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_ARENA_MAX, 1)
+        library.mallopt(_M_MMAP_THRESHOLD, 2**20)

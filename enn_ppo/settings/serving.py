@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ipaddress
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from enn_ppo.settings.evaluation import Device
 from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, check_fields
 
 MAX_PORT = 65_535
+MIN_TOKEN = 16  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +22,11 @@ class ServeConfig:
     port: Annotated[int, Range(0, MAX_PORT)] = 5577
     """TCP port; 0: any free port, which is printed."""
     host: str = "127.0.0.1"
-    """Address to listen on. The default, loopback, accepts only clients on this machine; there is no password and no encryption,
-    so use other addresses only in a trusted network."""
+    """Address to listen on. The default, loopback, accepts only clients on this machine; other addresses need a `token`. Nothing
+    is encrypted, so use them only in a trusted network."""
+    token: str | None = field(default=None, repr=False)
+    """Secret of at least 16 characters that clients must send in their greeting; null: none, which only a loopback `host` allows.
+    `'token=${oc.env:MY_TOKEN}'` takes it from an environment variable, so that it does not stand in the list of processes."""
     greedy: bool = False
     """Whether to take the most likely action instead of a sampled one, if the client's request does not say."""
     temperature: PositiveFloat = 1.0
@@ -34,12 +39,29 @@ class ServeConfig:
     """Largest batch of observations; a batch takes the waiting requests and does not wait for more."""
     max_clients: PositiveInt = 64
     """Largest number of connected clients."""
-    max_message_bytes: Annotated[int, Range(1024)] = 4 * 2**20
-    """Largest size of a message."""
+    max_message_bytes: Annotated[int, Range(1024)] = 2**20
+    """Largest size of a message, of a client and to it."""
     max_entities: PositiveInt = 2048
-    """Largest number of entities in an observation."""
+    """Largest number of entities in an observation, and about the largest in a batch of several."""
+    max_offered: PositiveInt = 2**18
+    """Largest number of choices that an observation offers to all its actors together."""
+    max_entity_types: PositiveInt = 64
+    """Largest number of entity types of a client. This limit and those on features, actions and choices leave room for as many as
+    the policy was trained with."""
+    max_features: PositiveInt = 1024
+    """Largest number of a client's features, of all its entity types and the global ones together."""
+    max_actions: PositiveInt = 64
+    """Largest number of actions of a client."""
+    max_choices: PositiveInt = 1024
+    """Largest number of choices of all actions of a client, numbers of continuous actions, and values of `Category` features
+    together."""
+    max_spaces: PositiveInt = 16
+    """Largest number of spaces besides those of training that connected clients may have: each takes a copy of the network."""
     read_seconds: PositiveFloat = 30.0
-    """Timeout in seconds for a client's greeting, and for the rest of a message that has begun."""
+    """Timeout in seconds for a client's greeting, for the rest of a message that has begun, and for reading its answers. Also the
+    longest time that the server takes to end."""
+    idle_seconds: PositiveFloat = 600.0
+    """Timeout in seconds for a greeted client that sends nothing; `health` counts as something."""
     debug: bool = False
     """Whether the message about a mistake includes the traceback."""
 
@@ -50,3 +72,23 @@ class ServeConfig:
                 allowed = "a run directory or a checkpoint" if name == "checkpoint" else "an address, such as 127.0.0.1"
                 raise ValueError(f"{name} must name {allowed}, got {value!r}")
         check_fields(self)
+        if self.token is not None and (
+            len(self.token) < MIN_TOKEN or not self.token.isascii() or not self.token.isprintable()
+        ):
+            raise ValueError(
+                f"token has {len(self.token)} characters; it must have at least {MIN_TOKEN}, all of them printable ASCII, or be "
+                "null. This prints a good one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            )
+        if self.token is None and not is_loopback(self.host):
+            raise ValueError(
+                f"host={self.host} lets other machines connect, so a token is needed: set token=..., a secret that clients send "
+                "in their greeting, or use host=127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Return true if only programs on this machine can connect to the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

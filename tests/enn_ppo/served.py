@@ -132,8 +132,8 @@ class Running:
         self.served: Served | None = None
         self._started = threading.Event()
         self._config = ServeConfig(checkpoint=str(checkpoint.path), port=0, device="cpu", **settings)
-        policies = ServedPolicies(checkpoint, CPU, self._config)
-        self._server = PolicyServer(self._config, policies, self.said.append)
+        self.policies = ServedPolicies(checkpoint, CPU, self._config)
+        self._server = PolicyServer(self._config, self.policies, self.said.append)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
     async def _run(self) -> None:

@@ -153,10 +153,13 @@ def test_features_that_the_policy_does_not_know_are_ignored_and_told(server: Run
 @pytest.mark.parametrize(
     ("greeting", "why"),
     [
-        ({"type": "act"}, "the first message is 'act'; it must be 'hello'"),
+        ({"type": "act"}, "the first message is 'act'; it must be 'hello' or 'health'"),
         ({"protocol": True}, "version True of the protocol; this is version 1"),
         ({"protocol": 2}, "version 2 of the protocol; this is version 1"),
-        ({"space": {}}, "'hello' has no part 'space'; allowed: 'type', 'protocol', 'spaces'; did you mean 'spaces'?"),
+        (
+            {"space": {}},
+            "'hello' has no part 'space'; allowed: 'type', 'protocol', 'token', 'spaces'; did you mean 'spaces'?",
+        ),
         ({"spaces": 3}, "the spaces are 3"),
         (
             {"spaces": spaces_to_dict(ObsSpace({"Bee": Entity(["x"])}), ACTION_SPACE)},
@@ -174,7 +177,7 @@ def test_a_greeting_that_cannot_be_is_answered_with_the_reason(server: Running, 
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'close', 'error'"),
+        ({"type": "reset"}, "a message of the type 'reset'; allowed: 'act', 'health', 'close', 'error'"),
         ({"type": "act"}, "the observation is None; it must be an object"),
         ({"type": "act", "observation": garden(), "gredy": True}, "'act' has no part 'gredy'; "),
         ({"type": "act", "observation": garden(), "greedy": 1}, "greedy is 1; it must be true or false"),
@@ -212,7 +215,7 @@ JUNK = st.recursive(
 def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
     policies: ServedPolicies, part: str, junk: Any, data: st.DataObject
 ) -> None:
-    policy, told = policies.policy(None), garden()
+    policy, told = policies.trained, garden()
     if isinstance(told.get(part), dict) and data.draw(st.booleans()):
         told[part] = {**told[part], data.draw(st.sampled_from(list(told[part]))): junk}
     else:
@@ -223,6 +226,79 @@ def test_whatever_stands_in_an_observation_it_is_answered_or_refused(
         return
     (answer,) = policy.decide([request], torch.Generator())
     assert encode(answer)
+
+
+TOKEN = "correct horse battery staple"
+
+
+def test_with_a_token_only_clients_that_know_it_are_answered(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, token=TOKEN) as server:
+        for wrong in ({}, {"token": TOKEN[:-1]}, {"token": TOKEN + "x"}, {"token": 3}, {"token": None}, {"token": "ü"}):
+            client = server.client(**wrong)
+            assert client.policy == {"type": "error", "message": "the token is missing or wrong"}
+            assert client.receive() == {"type": "hung up"}
+            asking = Client(server.port)
+            asking.send({"type": "health", **wrong})
+            assert asking.receive() == {"type": "error", "message": "the token is missing or wrong"}
+        assert server.client(token=TOKEN).ask(garden())["type"] == "actions"
+    assert not any(TOKEN in line for line in server.said)
+    assert TOKEN not in repr(ServeConfig(checkpoint="x", token=TOKEN))
+
+
+def test_a_server_that_other_machines_reach_needs_a_token(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"checkpoint={checkpoint.path}", "port=0"]
+    for host in ("0.0.0.0", "::", "192.168.0.1", "example.org"):
+        assert run_serve(serve, [*arguments, f"host='{host}'"]) == 2
+        assert f"host={host} lets other machines connect, so a token is needed" in capsys.readouterr().err
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        assert ServeConfig(checkpoint="x", host=host).token is None
+    assert ServeConfig(checkpoint="x", host="0.0.0.0", token=TOKEN).host == "0.0.0.0"
+
+
+def test_a_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    taken: list[str | None] = []
+    assert run_serve(lambda config: taken.append(config.token), ["checkpoint=x", "token=${oc.env:MY_TOKEN}"]) == 0
+    assert taken == [TOKEN]
+
+
+def test_health_tells_what_the_server_has_done_before_and_after_the_greeting(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint) as server:
+        server.client(protocol=2)
+        asking = Client(server.port)
+        asking.send({"type": "health"})
+        health = asking.receive()
+        assert health.pop("seconds") > 0
+        assert health == {
+            "type": "health",
+            "protocol": 1,
+            "checkpoint": str(checkpoint.path),
+            "connected": 1,
+            "decisions": 0,
+            "batches": 0,
+            "clients": 2,
+            "refused": 1,
+            "slow": 0,
+            "broken": 0,
+        }
+        asking.send({"type": "hello", "protocol": 1})
+        assert asking.receive()["type"] == "policy"
+        asking.ask(garden())
+        asking.send({"type": "health"})
+        assert asking.receive()["decisions"] == 1
+
+
+def test_requests_that_have_come_are_answered_before_the_server_ends(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_batch=1) as server:
+        client = server.client()
+        for k in range(100):
+            client.send({"type": "act", "id": k, "observation": garden()})
+        assert client.receive()["id"] == 0
+    received = [client.receive() for _ in range(server.served.decisions + 1)] if server.served else []
+    assert [each.get("id") for each in received[:-2]] == list(range(1, len(received) - 1))
+    assert received[-2:] == [{"type": "error", "message": "the server is ending"}, {"type": "hung up"}]
 
 
 def test_clients_are_told_that_the_server_ends(checkpoint: Checkpoint) -> None:
@@ -244,7 +320,7 @@ def test_the_command_serves_an_exported_file_until_it_is_interrupted(checkpoint:
         os.kill(process.pid, signal.SIGINT)
         said, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
-    assert "served 1 decisions in 1 batches to 1 clients" in said
+    assert "served 1 decisions in 1 batches to 1 clients; refused 0, dropped 0 slow and 0 broken ones" in said
 
 
 def test_a_port_that_is_taken_is_a_mistake_of_the_user(
@@ -265,6 +341,10 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_user(
         ({"max_clients": 0}, "max_clients must be"),
         ({"max_message_bytes": 100}, "max_message_bytes must be"),
         ({"read_seconds": 0}, "read_seconds must be"),
+        ({"idle_seconds": 0}, "idle_seconds must be"),
+        ({"max_entity_types": 0}, "max_entity_types must be"),
+        ({"token": "short"}, "token has 5 characters; it must have at least 16"),
+        ({"token": "ü" * 20}, "all of them printable ASCII"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], why: str) -> None:

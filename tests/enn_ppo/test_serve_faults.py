@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from enn_ppo.checkpoints import Checkpoint
+from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote.messages import encode
-from tests.enn_ppo.served import Client, Running, garden, one_dropped, train_garden
+from tests.enn_ppo.served import ACTION_SPACE, OBS_SPACE, Client, Running, garden, one_dropped, train_garden
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +125,172 @@ def test_more_clients_than_allowed_are_turned_away_until_one_leaves(checkpoint: 
         first.socket.close()
         assert server.has_said("left after 0 decisions")
         assert server.client().ask(garden())["type"] == "actions"
+
+
+@pytest.mark.parametrize("where", ["id", "bee 0"])
+def test_half_of_a_surrogate_pair_ends_its_client_alone(server: Running, where: str) -> None:
+    body = json.dumps({"type": "act", "id": "id", "observation": garden()}).replace(f'"{where}"', '"\\ud800"').encode()
+    if where == "id":
+        body = json.dumps({"type": "act", "observation": garden()})[:-1].encode() + b', "id": "\\ud800"}'
+    with one_dropped(server, "half of a surrogate pair, which is no character") as client:
+        client.socket.sendall(len(body).to_bytes(4, "big") + body)
+
+
+def test_an_answer_that_cannot_be_written_ends_its_client_alone(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def write(message: dict[str, Any]) -> bytes:
+        if message.get("id") == "bad":
+            raise UnicodeEncodeError("utf-8", "x", 0, 1, "cannot be written")
+        return encode(message)
+
+    monkeypatch.setattr("enn_ppo.serve.server.encode", write)
+    with Running(checkpoint) as server:
+        good, bad = server.client(), server.client()
+        for k in range(20):  # in the same batches
+            good.send({"type": "act", "id": k, "observation": garden()})
+        assert "the server could not decide: UnicodeEncodeError" in bad.ask(garden(), id="bad")["message"]
+        assert [good.receive()["id"] for _ in range(20)] == list(range(20))
+    assert "UnicodeEncodeError" in capfd.readouterr().err
+
+
+def spaces_with(entities: list[Any] | None = None, actions: list[Any] | None = None) -> dict[str, Any]:
+    """The spaces of the garden, and more."""
+    spaces = spaces_to_dict(OBS_SPACE, ACTION_SPACE)
+    return {
+        **spaces,
+        "entities": spaces["entities"] + (entities or []),
+        "actions": spaces["actions"] + (actions or []),
+    }
+
+
+CHOICES = {"type": "CategoricalActionSpace", "choices": [str(k) for k in range(1100)]}
+NUMBERS = {"type": "ContinuousActionSpace", "low": [0] * 1100, "high": [1] * 1100}
+VALUES = {"name": "Wasp", "features": ["kind"], "kinds": [{"type": "Category", "name": "kind", "num": 2**24}]}
+
+
+@pytest.mark.parametrize(
+    ("spaces", "why"),
+    [
+        (
+            spaces_with([{"name": f"{k}", "features": []} for k in range(2000)]),
+            "the spaces have 2,002 entity types; at most max_entity_types=64 are taken",
+        ),
+        (
+            spaces_with([{"name": "Wasp", "features": [f"{k}" for k in range(2000)]}]),
+            "the spaces have 2,004 features; at most max_features=1,024 are taken",
+        ),
+        (
+            spaces_with(actions=[{"name": f"{k}", "type": "SelectEntityActionSpace"} for k in range(70)]),
+            "the spaces have 74 actions; at most max_actions=64 are taken",
+        ),
+        (spaces_with(actions=[{"name": "sing", **CHOICES}]), "at most max_choices=1,024 are taken"),
+        (spaces_with(actions=[{"name": "sing", **NUMBERS}]), "at most max_choices=1,024 are taken"),
+        (spaces_with([VALUES]), "the spaces have 16,777,223 choices; at most max_choices=1,024 are taken"),
+    ],
+)
+def test_a_greeting_with_too_much_in_it_is_refused(server: Running, spaces: dict[str, Any], why: str) -> None:
+    client = server.client(spaces=spaces)
+    assert client.policy["type"] == "error"
+    assert why in client.policy["message"]
+    assert server.has_said(f"refused client 127.0.0.1:{client.socket.getsockname()[1]}: {client.policy['message']}")
+
+
+def test_others_are_answered_while_the_policy_is_fitted_to_new_spaces(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    with Running(checkpoint) as server:
+        fit = server.policies.policy
+        monkeypatch.setattr(server.policies, "policy", lambda given: fit(given) if answered.wait(20) else None)
+        other, late = server.client(), Client(server.port)
+        late.send({"type": "hello", "protocol": 1, "spaces": spaces_with([{"name": "Wasp", "features": []}])})
+        assert other.ask(garden())["type"] == "actions"
+        answered.set()
+        assert "Wasp" in late.receive()["news"]
+
+
+def test_clients_with_too_many_different_spaces_are_refused_until_one_leaves(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_spaces=1) as server:
+        wasps = server.client(spaces=spaces_with([{"name": "Wasp", "features": []}]))
+        assert server.client(spaces=spaces_with([{"name": "Wasp", "features": []}])).policy["type"] == "policy"
+        ants = spaces_with([{"name": "Ant", "features": []}])
+        assert "other spaces are connected: max_spaces=1" in server.client(spaces=ants).policy["message"]
+        assert server.client().ask(garden())["type"] == "actions"  # the spaces of training are always there
+        wasps.socket.close()
+
+
+def test_an_observation_that_offers_too_many_choices_is_refused(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint) as server:
+        with one_dropped(server, "choices to all actors together; at most 262,144 are taken") as client:
+            client.send({"type": "act", "observation": garden(600, 600)})
+
+
+def test_probabilities_that_do_not_fit_into_a_message_are_refused(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_message_bytes=50_000) as server:
+        assert server.client().ask(garden(60, 60))["type"] == "actions"
+        with one_dropped(server, "do not fit into max_message_bytes=50,000; ask without them") as client:
+            client.send({"type": "act", "observation": garden(60, 60), "probabilities": True})
+
+
+def test_a_silent_client_is_dropped_after_its_time_unless_it_shows_that_it_lives(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, idle_seconds=1.0) as server:
+        silent, living = server.client(), server.client()
+        for _ in range(8):
+            time.sleep(0.25)
+            living.send({"type": "health"})
+            assert living.receive()["type"] == "health"
+        assert "it has sent nothing for idle_seconds=1" in silent.receive()["message"]
+        assert living.ask(garden())["type"] == "actions"
+    assert server.served is not None
+    assert server.served.slow == 1
+
+
+def test_a_client_that_asks_little_does_not_wait_for_one_that_asks_much(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_batch=1) as server:
+        much, little = server.client(), server.client()
+        for k in range(200):
+            much.send({"type": "act", "id": k, "observation": garden(9, 40)})
+        assert much.receive()["id"] == 0
+        little.ask(garden())
+        little.send({"type": "health"})
+        assert (
+            little.receive()["decisions"] < 150
+        )  # all of them, if the first that came were the first that is answered
+        assert [much.receive()["id"] for _ in range(199)] == list(range(1, 200))
+
+
+def test_a_place_that_is_held_without_a_greeting_goes_to_the_next_client(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, max_clients=1) as server:
+        holder = Client(server.port)
+        holder.send({"type": "health"})
+        assert holder.receive()["connected"] == 1
+        assert server.client().policy["message"] == "the server is full: max_clients=1"  # it may be about to greet
+        time.sleep(1.2)
+        assert server.client().ask(garden())["type"] == "actions"
+        assert holder.receive() == {"type": "error", "message": "the server is full, and it has not greeted"}
+
+
+def test_long_messages_that_do_not_end_leave_room_for_those_that_do(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, read_seconds=1.0) as server:
+        slow = [server.client() for _ in range(20)]  # more than may send a long message at the same time
+        for client in slow:
+            client.socket.sendall((500_000).to_bytes(4, "big") + b"[" * 100_000)
+        short, long = server.client(), server.client()
+        assert short.ask(garden())["type"] == "actions"
+        assert long.ask(garden(2, 1900))["type"] == "actions"
+        for client in slow:
+            assert "within read_seconds=1" in client.receive()["message"]
+
+
+def test_counts_of_clients_that_were_refused_slow_and_broken_are_told_at_the_end(checkpoint: Checkpoint) -> None:
+    with Running(checkpoint, read_seconds=0.5) as server:
+        server.client(protocol=2)
+        server.client(spaces={})
+        server.client().ask({})
+        assert "has not greeted" in Client(server.port).receive()["message"]
+    assert server.served is not None
+    assert (server.served.refused, server.served.slow, server.served.broken) == (2, 1, 1)
+    assert str(server.served) == (
+        "served 0 decisions in 0 batches to 4 clients; refused 2, dropped 1 slow and 1 broken ones"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 
 HEADER_BYTES = 4
 _MOST_BYTES = 2**32 - 1  # fits the header
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 Message = dict[str, Any]
 
@@ -60,21 +62,45 @@ class MessageReader:
         Raises:
             ProtocolError: the bytes are no message, or one longer than the limit. The reader cannot be used any more.
         """
+        body = self.next_body()
+        return None if body is None else decode(body)
+
+    def next_body(self) -> bytes | None:
+        """Return the bytes of the next message without its header, for `decode`; None until all of them have come.
+
+        Raises:
+            ProtocolError: the message is longer than the limit. The reader cannot be used any more.
+        """
+        length = self.next_length()
+        if length is None or len(self._received) < HEADER_BYTES + length:
+            return None
+        end = HEADER_BYTES + length
+        with memoryview(self._received) as received:
+            body = bytes(received[HEADER_BYTES:end])
+        del self._received[:end]
+        return body
+
+    def next_length(self) -> int | None:
+        """Return the length of the next message in bytes, without its header; None until the header has come.
+
+        Raises:
+            ProtocolError: the message is longer than the limit. The reader cannot be used any more.
+        """
         if len(self._received) < HEADER_BYTES:
             return None
         header = bytes(self._received[:HEADER_BYTES])
         length = int.from_bytes(header, "big")
         if length > self.limit:
             raise ProtocolError(f"a message of {length:,} bytes; at most {self.limit:,} are read{_hint(header)}")
-        end = HEADER_BYTES + length
-        if len(self._received) < end:
-            return None
-        body = bytes(self._received[HEADER_BYTES:end])
-        del self._received[:end]
-        return _decode(body)
+        return length
 
 
-def _decode(body: bytes) -> Message:
+def decode(body: bytes) -> Message:
+    """Return the message with these bytes, which do not include its header.
+
+    Raises:
+        ProtocolError: the bytes are no message.
+    """
     constants: list[_NoNumber] = []
 
     def keep(text: str) -> _NoNumber:
@@ -83,7 +109,16 @@ def _decode(body: bytes) -> Message:
 
     try:
         message = json.loads(body.decode("utf-8"), parse_constant=keep)
+        if _SURROGATE.search(
+            body
+        ):  # `json` reads the half of a pair, "\\ud800", as a character that cannot be sent back
+            json.dumps(message, ensure_ascii=False).encode()
         where = next(_no_numbers(message, "")) if constants else ""
+    except UnicodeEncodeError:
+        raise ProtocolError(
+            f"a message with half of a surrogate pair, which is no character, in {body[:80]!r}; a character beyond U+FFFF is "
+            'written as itself or as both halves, such as "\\ud83d\\udc1d"'
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a message that is no JSON: {error} in {body[:80]!r}") from None
     if where:

@@ -6,6 +6,7 @@ checked in `entity_gym.batch.frame`, as for every environment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,8 +54,8 @@ def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
             names = [each["name"] for each in given[part]]
             if not all(isinstance(name, str) for name in names):
                 raise ValueError(f"{part!r} has the names {names!r:.200}; they must be texts")
-            if repeated := {name for name in names if names.count(name) > 1}:
-                raise ValueError(f"{part!r} names {sorted(repeated)} more than once")
+            if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
+                raise ValueError(f"{part!r} names {repeated} more than once")
         for entity in given["entities"]:
             where = f"entity {entity['name']!r}"
             check_parts(entity, ("name", "features", "kinds"), where)

@@ -80,6 +80,21 @@ def test_text_among_the_messages_is_recognised() -> None:
         reader.next()
 
 
+@pytest.mark.parametrize("half", [b"\\ud800", b"\\uDFFF", b"\\udc1d\\ud83d"])
+def test_half_of_a_surrogate_pair_is_refused_because_it_could_not_be_sent_back(half: bytes) -> None:
+    for body in (b'{"type": "act", "id": "%s"}', b'{"type": "act", "observation": {"ids": {"Bee": ["a%s"]}}}'):
+        reader = MessageReader()
+        reader.feed(framed(body % half))
+        with pytest.raises(ProtocolError, match="half of a surrogate pair, which is no character"):
+            reader.next()
+
+
+def test_a_character_beyond_the_first_65536_may_be_written_as_a_surrogate_pair() -> None:
+    reader = MessageReader()
+    reader.feed(framed(b'{"type": "act", "id": "\\ud83d\\udc1d"}'))
+    assert reader.next() == {"type": "act", "id": "\U0001f41d"}
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
