@@ -26,6 +26,7 @@ from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
 from rogue_net.finite import NotFinite
 
@@ -39,6 +40,7 @@ class Run:
         outputs: policy -> terminal, metrics.jsonl and trackers; empty on all ranks but the first, which show and write nothing.
         evaluators: policy -> evaluator of its checkpoints; empty likewise.
         callback: of the user.
+        lock: of the run directory; released at the end.
 
     Attributes:
         metrics: policy -> row of its last update; empty before the first.
@@ -52,8 +54,9 @@ class Run:
         outputs: Mapping[str, RunOutput],
         evaluators: Mapping[str, Evaluator],
         callback: Callback,
+        lock: RunLock,
     ) -> None:
-        self.state, self.run_dir, self.callback = state, run_dir, callback
+        self.state, self.run_dir, self.callback, self._lock = state, run_dir, callback, lock
         self._outputs, self._evaluators = outputs, evaluators
         self.metrics: dict[str, Row] = {}
         self.stopped = False
@@ -232,6 +235,7 @@ class Run:
             self._explain(error)
         with ExitStack() as stack:  # all are closed, even if one fails
             stack.callback(self.state.ranks.leave, error)
+            stack.callback(self._lock.close)
             for output in self._outputs.values():
                 stack.callback(output.__exit__, kind, error, trace)
             stack.callback(self.state.close)
