@@ -20,6 +20,7 @@ An agent file holds a policy for inference only: a zip archive of the weights, `
 from enn_ppo.checkpoints.reading import (
     Checkpoint,
     CheckpointError,
+    check_finite,
     load_checkpoint,
     load_checkpoint_or_agent,
     load_common,
@@ -34,6 +35,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Retention",
+    "check_finite",
     "load_checkpoint",
     "load_checkpoint_or_agent",
     "load_common",

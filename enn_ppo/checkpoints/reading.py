@@ -172,10 +172,10 @@ def read_manifest(folder: Path) -> Manifest:
     if (folder / MANIFEST).exists():
         manifest: Manifest = _read_part(folder / MANIFEST)
         return manifest
-    summary: dict[str, float | None] = _read_part(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
+    seconds, score = _read_part(folder / SUMMARY) if (folder / SUMMARY).is_file() else (None, None)
     names = [*FILES, *(file.name for file in folder.glob(f"*{WEIGHTS}"))]
     try:
-        return Manifest({name: checksum_of((folder / name).read_bytes()) for name in names}, **summary)
+        return Manifest({name: checksum_of((folder / name).read_bytes()) for name in names}, seconds, score)
     except OSError as error:
         raise ValueError(first_line(error)) from error
 
@@ -270,7 +270,8 @@ def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
         checksum: of its content, which is compared before it is parsed; None: unknown.
 
     Returns:
-        Name -> tensor for weights, the `Manifest` for `manifest.json`, and the content as a dictionary for other files.
+        Name -> tensor for weights, the `Manifest` for `manifest.json`, seconds and score for `summary.json`, and the content as a
+        dictionary for other files.
 
     Raises:
         ValueError: the file cannot be read, is damaged or holds NaN; the message names it and the cause.
@@ -289,8 +290,8 @@ def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
             return parse_manifest(data)
         content = _mapping(yaml.safe_load(data) if file.name == CONFIG else json.loads(data))
         if file.name == SUMMARY:
-            numbers = {name: content.get(name) for name in ("seconds", "score")}
-            return {name: None if number is None else float(number) for name, number in numbers.items()}
+            numbers = (content.get(name) for name in ("seconds", "score"))
+            return [None if number is None else float(number) for number in numbers]
         return content
     except Exception as error:  # a damaged file can raise many types: zip, pickle, JSON, YAML, Unicode, shapes
         raise ValueError(f"{file.name}: {first_line(error)}") from error

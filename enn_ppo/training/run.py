@@ -193,20 +193,28 @@ class Run:
             return self._saved_now() or f"nothing is saved: {error}"
 
     def _last_finite(self) -> str:
-        """Advice on resuming after the network has become NaN: from the newest checkpoint whose weights are finite."""
+        """Advice on resuming after the network has become NaN: from the newest checkpoint, since only finite ones load."""
         first = next(iter(self.state.learners))
         for _, folder in step_folders(self.run_dir / first / CHECKPOINTS):
             folders = [self.run_dir / name / CHECKPOINTS / folder.name for name in self.state.learners]
             try:
-                weights = [each for path in folders for each in load_checkpoint(path).policy.values()]
+                for path in folders:
+                    load_checkpoint(path)
             except CheckpointError:
                 continue
-            if all(bool(each.isfinite().all()) for each in weights):
-                resume = f"go on from there with a lower optim.lr and resume={folder}"
-                return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
-                    len(folders) == 1
-                )
+            resume = f"go on from there with a lower optim.lr and resume={folder}"
+            return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
+                len(folders) == 1
+            )
         return f"{self.run_dir} holds no checkpoint with finite weights: begin again with a lower optim.lr"
+
+    def _since(self) -> str:
+        """The update that made the networks NaN, for the beginning of a message; empty if they are finite."""
+        models = [learner.model for learner in self.state.learners.values()]
+        if all(bool(each.isfinite().all()) for model in models for each in model.parameters()):
+            return ""
+        # the networks acted in its rollout, which is checked, so they were finite until then
+        return f"they are not finite since update {self.state.num_updates}, which ended at step {self.state.step:,}; "
 
     def _saved_now(self) -> str | None:
         try:
@@ -248,7 +256,7 @@ class Run:
             self.state.recorder = None  # it has closed itself
             error.add_note(self._rescued())
         if isinstance(error, NotFinite):
-            error.add_note(self._last_finite())
+            error.add_note(f"{self._since()}{self._last_finite()}")
         if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):

@@ -51,7 +51,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
-        ranks.lead(lambda: [lock.take(run_dir / name) for name in ("", *config.policies)])
+        ranks.lead(lambda: lock.take(run_dir, *(run_dir / name for name in config.policies)))
         checkpoints = ranks.each(lambda: _load(config))
         if config.policies:
             _check_home(config, run_dir)

@@ -25,12 +25,16 @@ class RunLock:
         self._descriptors: list[int] = []
         self._made: list[Path] = []  # folders, the innermost first
 
-    def take(self, run_dir: Path) -> None:
-        """Lock a run directory, which is made if it is missing. A path that is no folder is left to others to refuse.
+    def take(self, *run_dirs: Path) -> None:
+        """Lock run directories, which are made if they are missing. A path that is no folder is left to others to refuse.
 
         Raises:
-            ValueError: another trainer writes into it (the message says which), or it cannot be written.
+            ValueError: another trainer writes into one (the message says which), or it cannot be written.
         """
+        for run_dir in run_dirs:
+            self._take(run_dir)
+
+    def _take(self, run_dir: Path) -> None:
         if run_dir.exists() and not run_dir.is_dir():
             return
         try:
@@ -76,8 +80,8 @@ def _lock(path: Path) -> int | None:
             holder = _described(os.read(descriptor, 1000))
             os.close(descriptor)
             raise ValueError(
-                f"run_dir {path.parent} is in use: a trainer writes into it ({holder}). Wait until it has ended, stop it, or give "
-                "another run_dir"
+                f"run_dir {path.parent} is in use: a trainer writes into it ({holder}). Wait until it has ended, stop it, "
+                "or give another run_dir"
             ) from None
         except OSError as error:  # some network file systems
             os.close(descriptor)
