@@ -1,7 +1,7 @@
 """Files of a run's past policies: the weights, and the network's settings and spaces in the header.
 
-`<run_dir>/pool/step_<12 digits>.safetensors`, with a checksum in the header. Files are written under another name and renamed, so a
-file of this name is whole.
+`<run_dir>/pool/step_<12 digits>.safetensors`, with a checksum in the header. Files are written under another name and renamed,
+so a file of this name is whole.
 """
 
 from __future__ import annotations
