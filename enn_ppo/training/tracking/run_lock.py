@@ -35,12 +35,13 @@ class RunLock:
             self._take(run_dir)
 
     def _take(self, run_dir: Path) -> None:
-        if run_dir.exists() and not run_dir.is_dir():
-            return
         try:
-            self._made = [each for each in (run_dir, *run_dir.parents) if not each.exists()] + self._made
-            run_dir.mkdir(parents=True, exist_ok=True)
-            descriptor = _lock(run_dir / LOCK)
+            folder = run_dir.absolute()  # the working directory may change before `close`
+            if folder.exists() and not folder.is_dir():
+                return
+            self._made = [each for each in (folder, *folder.parents) if not each.exists()] + self._made
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = _lock(folder / LOCK)
             if descriptor is None:
                 return
             self._descriptors.append(descriptor)
