@@ -22,6 +22,8 @@ from torch import Tensor
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.fit import FittedPolicy, fit_policy
 from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.checkpoints.trust import check_trust, code_of_environment
+from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
@@ -30,6 +32,8 @@ from entity_gym.play.loop import Advice, Decision
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.adaptor import ObsAdaptor
 from rogue_net.finite import check_finite
+
+TRUST = "trust=true"
 
 
 class NetPolicy:
@@ -87,9 +91,11 @@ def decide(values: Tensor, logits: Tensor) -> list[Decision]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_intermixed_args(argv)
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
+        if not options.trust:
+            check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
         found, fitted = _find(checkpoint, options.set)
     except ValueError as error:
         return usage_error(error)
@@ -122,6 +128,13 @@ def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, Fitt
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m enn_ppo.play", description="Watch a trained policy play.")
     parser.add_argument("checkpoint", help="a run directory, or one of its checkpoints")
+    parser.add_argument(
+        "trust",
+        nargs="?",
+        choices=[TRUST],
+        metavar=TRUST,
+        help="run the environment that the checkpoint names, although it was not written here",
+    )
     add_options(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--greedy", action="store_true", help="take the likeliest choice; otherwise choices are sampled")

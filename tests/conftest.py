@@ -7,6 +7,8 @@ from pathlib import Path
 os.environ.setdefault("ENTITY_GYM_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 # Reports of the kernels' checks in the user's home do not decide what tests compute with.
 os.environ.setdefault("ROGUE_NET_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "rogue_net"))
+# Checkpoints are signed with a key of the tests, not with the user's.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "config")
 # Before torch starts its thread pool: spinning threads make small operations many times slower on shared cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

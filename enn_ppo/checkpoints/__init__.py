@@ -5,20 +5,22 @@
                                   config.yaml            the resolved configuration
                                   spaces.json            observation and action spaces
                                   trainer.pt             optimizer, environments and counters for resuming, and the format
-                                  summary.json           seconds of training and score, for retention
+                                  manifest.json          checksums of these files, signature, seconds of training and score
     checkpoints/latest -> step_000000012800
     checkpoints/best   -> step_000000006400              if there are scores
 
 A folder is written under a hidden name, flushed to the disk and renamed, and only then does `latest` move, so a crash, a full
 disk or `kill -9` at any moment leaves the previous checkpoint and a `latest` that loads. Only one process may save to a folder.
+Every file that is read is compared with its checksum. Folders of older versions, which have `summary.json` and no manifest, load.
 
 An agent file holds a policy for inference only: a zip archive of the weights, `config.yaml`, `spaces.json`, and `agent.json`:
-{"format": ..., "step": ...}.
+{"format": ..., "step": ...}. The archive has a checksum of each.
 """
 
 from enn_ppo.checkpoints.reading import (
     Checkpoint,
     CheckpointError,
+    check_finite,
     load_checkpoint,
     load_checkpoint_or_agent,
     load_common,
@@ -33,6 +35,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Retention",
+    "check_finite",
     "load_checkpoint",
     "load_checkpoint_or_agent",
     "load_common",

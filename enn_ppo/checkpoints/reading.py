@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import math
 import os
 import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,16 +22,19 @@ import torch
 import yaml
 from torch import Tensor
 
+from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, parse_manifest
 from enn_ppo.checkpoints.stored_values import decode
+from rogue_net.finite import NotFinite
 
 FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
 
 POLICY, CONFIG, SPACES, TRAINER = "policy.safetensors", "config.yaml", "spaces.json", "trainer.pt"
 FILES = (POLICY, CONFIG, SPACES, TRAINER)  # required in every checkpoint
-SUMMARY = "summary.json"  # {"seconds": ..., "score": ...}
+SUMMARY = "summary.json"  # {"seconds": ..., "score": ...} of older versions, which wrote no manifest
 WEIGHTS = ".safetensors"  # suffix of the weights of further networks
 ABOUT = "agent.json"  # {"format": ..., "step": ...}
 AGENT_FILES = (ABOUT, POLICY, CONFIG, SPACES)  # in an agent file
+LEARNING = ("optimizer", "scale")  # entries of the trainer that must be finite; environments may hold NaN
 LATEST, BEST = "latest", "best"
 _STEP_FOLDER = re.compile(r"step_(\d{12,})")
 
@@ -54,14 +58,15 @@ class Checkpoint:
     more_weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # network -> weights
     seconds: float | None = None  # training time; None: unknown
     score: float | None = None  # None: unknown
+    is_own: bool = False  # whether this installation of enn-ppo has written and signed it
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint from any path that `resolve_checkpoint` takes. Loading never executes code.
 
     Raises:
-        CheckpointError: the checkpoint does not exist, has another format, or a file is missing, cut short or not data; the
-            message names the file, the cause, and the newest complete checkpoint beside it.
+        CheckpointError: the checkpoint does not exist, has another format, holds NaN, or a file is missing, damaged or not data;
+            the message names the file, the cause, and the newest complete checkpoint beside it.
     """
     folder = resolve_checkpoint(path)
     try:
@@ -158,13 +163,39 @@ def link_target(path: Path) -> Path | None:
     return path.parent / os.readlink(path) if path.is_symlink() else None
 
 
-def read_summary(folder: Path) -> tuple[float | None, float | None]:
-    """Read a checkpoint's seconds and score; None if unknown or damaged, so that saving does not fail."""
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a checkpoint. Of one that an older version wrote, return the checksums of the files as they are.
+
+    Raises:
+        ValueError: it is damaged; the message names the file and the cause.
+    """
+    if (folder / MANIFEST).exists():
+        manifest: Manifest = _read_part(folder / MANIFEST)
+        return manifest
+    seconds, score = _read_part(folder / SUMMARY) if (folder / SUMMARY).is_file() else (None, None)
+    names = [*FILES, *(file.name for file in folder.glob(f"*{WEIGHTS}"))]
     try:
-        seconds, score = _read_part(folder / SUMMARY)
-        return seconds, score
-    except ValueError:
-        return None, None
+        return Manifest({name: checksum_of((folder / name).read_bytes()) for name in names}, seconds, score)
+    except OSError as error:
+        raise ValueError(first_line(error)) from error
+
+
+def check_finite(value: Any, where: str) -> None:
+    """Check that all floats and tensors in nested dictionaries and lists are finite; `where` is the name of `value` in errors.
+
+    Raises:
+        NotFinite: one is NaN or infinite; the message has its place.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_finite(item, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            check_finite(item, f"{where}[{index}]")
+    elif (isinstance(value, float) and not math.isfinite(value)) or (
+        isinstance(value, Tensor) and not bool(value.isfinite().all())
+    ):
+        raise NotFinite(f"{where} is NaN or infinite")
 
 
 def is_agent(file: Path) -> bool:
@@ -184,22 +215,31 @@ def first_line(error: BaseException) -> str:
 
 
 def _read_folder(folder: Path) -> Checkpoint:
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(f"checkpoint {folder} is half-written: {', '.join(missing)} is missing")
+    _check_present(folder, FILES)
     try:
-        policy, config, spaces, saved = (_read_part(folder / name) for name in FILES)
-        others = sorted(file for file in folder.glob(f"*{WEIGHTS}") if file.name != POLICY)
-        more_weights = {file.name.removesuffix(WEIGHTS): _read_part(file) for file in others}
-        summary = _read_part(folder / SUMMARY) if (folder / SUMMARY).is_file() else (None, None)
+        manifest = read_manifest(folder)
+        _check_present(folder, manifest.files)
+        if unlisted := [name for name in FILES if name not in manifest.files]:
+            raise ValueError(f"{MANIFEST}: it has no checksum of {', '.join(unlisted)}")
+        parts = {name: _read_part(folder / name, checksum) for name, checksum in manifest.files.items()}
     except ValueError as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+    policy, config, spaces, saved = (parts.pop(name) for name in FILES)
     if saved.get("format") != FORMAT:
         raise CheckpointError(
             f"checkpoint {folder} has format {saved.get('format')!r}, and this version of enn-ppo reads format {FORMAT}: install "
             "the version that has written it"
         )
-    return Checkpoint(folder, saved["step"], policy, config, spaces, saved["trainer"], more_weights, *summary)
+    more_weights = {name.removesuffix(WEIGHTS): part for name, part in parts.items() if name.endswith(WEIGHTS)}
+    trainer, numbers = saved["trainer"], (manifest.seconds, manifest.score)
+    return Checkpoint(folder, saved["step"], policy, config, spaces, trainer, more_weights, *numbers, manifest.is_own)
+
+
+def _check_present(folder: Path, names: Iterable[str]) -> None:
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise CheckpointError(f"checkpoint {folder} is half-written: {', '.join(missing)} is missing")
 
 
 def _read_agent(file: Path) -> Checkpoint:
@@ -222,21 +262,32 @@ def _read_agent(file: Path) -> Checkpoint:
     return Checkpoint(file, about["step"], policy, config, spaces, {})
 
 
-def _read_part(file: Path | zipfile.Path) -> Any:
+def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
     """Read a file of a checkpoint or an agent file.
 
+    Args:
+        file: the file.
+        checksum: of its content, which is compared before it is parsed; None: unknown.
+
     Returns:
-        Name -> tensor for weights, seconds and score for `summary.json`, and the content as a dictionary for other files.
+        Name -> tensor for weights, the `Manifest` for `manifest.json`, seconds and score for `summary.json`, and the content as a
+        dictionary for other files.
 
     Raises:
-        ValueError: the file cannot be read; the message names it and the cause.
+        ValueError: the file cannot be read, is damaged or holds NaN; the message names it and the cause.
     """
     try:
         data = file.read_bytes()
+        if checksum is not None and checksum_of(data) != checksum:
+            raise ValueError(f"its checksum is not the one in {MANIFEST}")
         if file.name.endswith(WEIGHTS):
-            return safetensors.torch.load(data)
+            weights = safetensors.torch.load(data)
+            check_finite(weights, file.name.removesuffix(WEIGHTS))
+            return weights
         if file.name == TRAINER:
             return _read_trainer(data)
+        if file.name == MANIFEST:
+            return parse_manifest(data)
         content = _mapping(yaml.safe_load(data) if file.name == CONFIG else json.loads(data))
         if file.name == SUMMARY:
             numbers = (content.get(name) for name in ("seconds", "score"))
@@ -254,7 +305,9 @@ def _read_trainer(data: bytes) -> dict[str, Any]:
         cause = f"names {named[1]}" if named else "is cut short or holds more than plain values"
         raise ValueError(f"{cause}; refused, because only data is read and no code is run") from error
     if content.get("format") == FORMAT:  # other formats are refused later, with advice
-        content |= {"step": int(content["step"]), "trainer": _mapping(decode(content["trainer"]))}
+        trainer = _mapping(decode(content["trainer"]))
+        check_finite({name: trainer[name] for name in LEARNING if name in trainer}, "trainer")
+        content |= {"step": int(content["step"]), "trainer": trainer}
     return content
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,25 @@ import torch
 import yaml
 from torch import Tensor
 
+from enn_ppo.checkpoints.manifest import MANIFEST, Manifest, checksum_of, manifest_bytes
 from enn_ppo.checkpoints.reading import (
     ABOUT,
     BEST,
     CONFIG,
     FORMAT,
     LATEST,
+    LEARNING,
     POLICY,
     SPACES,
-    SUMMARY,
     TRAINER,
     WEIGHTS,
     Checkpoint,
     CheckpointError,
+    check_finite,
     first_line,
     is_agent,
     link_target,
-    read_summary,
+    read_manifest,
     step_folder,
     step_folders,
 )
@@ -80,6 +83,7 @@ def save_checkpoint(
         The new step folder.
 
     Raises:
+        NotFinite: a weight or the optimizer's state is NaN or infinite; nothing was written.
         CheckpointError: a value cannot be stored (the message has its path; nothing was written), or the disk cannot be
             written; earlier checkpoints still load.
     """
@@ -93,7 +97,6 @@ def save_checkpoint(
             CONFIG: _plain(CONFIG, config),
             SPACES: _plain(SPACES, spaces),
             TRAINER: trainer_bytes(step, trainer),
-            SUMMARY: _summary(seconds, score),
         }
         for name, weights in (more_weights or {}).items():
             if not re.fullmatch(r"\w+", name) or name + WEIGHTS == POLICY:
@@ -101,6 +104,8 @@ def save_checkpoint(
                     f"more_weights has {name!r}: a network's name is made of letters, digits and _, and not 'policy'"
                 )
             files[name + WEIGHTS] = _weights(name, weights)
+        checksums = {name: checksum_of(data) for name, data in files.items()}
+        files[MANIFEST] = manifest_bytes(Manifest(checksums, seconds, _known(score), is_own=True))
         directory.mkdir(parents=True, exist_ok=True)
         _sweep(directory)
         try:
@@ -137,14 +142,16 @@ def record_score(directory: Path, step: int, score: float) -> None:
         score: higher is better.
 
     Raises:
-        CheckpointError: the disk cannot be written; the checkpoint is unchanged.
+        CheckpointError: the disk cannot be written, or the manifest is damaged; the checkpoint is unchanged.
     """
     directory = Path(directory)
     folder = step_folder(directory, step)
     if not folder.is_dir():
         return
     try:
-        replace_file(folder / SUMMARY, _summary(read_summary(folder)[0], score))
+        # a stranger's checkpoint stays unsigned, as `is_own` is False
+        manifest = replace(read_manifest(folder), score=_known(score))
+        replace_file(folder / MANIFEST, manifest_bytes(manifest))
         flush_folder(folder)
         latest = link_target(directory / LATEST)
         last = next((saved for saved, each in step_folders(directory) if each == latest), step)
@@ -153,6 +160,8 @@ def record_score(directory: Path, step: int, score: float) -> None:
         raise CheckpointError(
             f"the score of checkpoint {folder} cannot be written: {error.strerror or error}; {what_is_there(directory)}"
         ) from error
+    except ValueError as error:
+        raise CheckpointError(f"the score of checkpoint {folder} is not written, for it is damaged: {error}") from error
 
 
 def write_agent(checkpoint: Checkpoint, file: Path) -> Path:
@@ -196,6 +205,7 @@ def _weights(network: str, weights: Mapping[str, Tensor]) -> bytes:
     for name, tensor in weights.items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{network}[{name!r}] is {type(tensor).__name__}: it must be a tensor")
+    check_finite(weights, network)
     # clones, because safetensors refuses tensors that share memory (tied weights)
     return safetensors.torch.save(
         {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
@@ -211,13 +221,13 @@ def _plain(name: str, value: Mapping[str, Any]) -> bytes:
         raise CheckpointError(f"{name} cannot hold this: {first_line(error)}") from error
 
 
-def _summary(seconds: float | None, score: float | None) -> bytes:
-    known = None if score is None or not math.isfinite(score) else float(score)
-    return _plain(SUMMARY, {"seconds": seconds, "score": known})
+def _known(score: float | None) -> float | None:
+    return None if score is None or not math.isfinite(score) else float(score)
 
 
 def trainer_bytes(step: int, trainer: Mapping[str, Any]) -> bytes:
     """The contents of `trainer.pt`."""
+    check_finite({name: trainer[name] for name in LEARNING if name in trainer}, "trainer")
     try:
         stored = encode(trainer, "trainer")
     except ValueError as error:
@@ -266,7 +276,14 @@ def _point_best(directory: Path, saved: Iterable[Saved]) -> None:
 
 
 def _saved(directory: Path) -> list[Saved]:
-    return [Saved(step, *read_summary(folder)) for step, folder in step_folders(directory)]
+    saved = []
+    for step, folder in step_folders(directory):
+        try:
+            manifest = read_manifest(folder)
+        except ValueError:  # damage of one checkpoint does not stop the saving of others
+            manifest = Manifest({})
+        saved.append(Saved(step, manifest.seconds, manifest.score))
+    return saved
 
 
 def _sweep(directory: Path) -> None:

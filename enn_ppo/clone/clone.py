@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
+from enn_ppo.training.tracking.run_lock import RunLock
 from rogue_net import RogueNet
 
 SETTINGS, ROWS = "clone.yaml", "clone.jsonl"
@@ -59,8 +60,12 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
     set_threads(config.num_threads)
     set_determinism(config.torch_deterministic)
 
-    state = TrainState(config.training, bound, device, Callbacks(()))
-    with closing(state):
+    with ExitStack() as stack:
+        lock = RunLock()
+        stack.callback(lock.close)
+        lock.take(Path(run_dir))
+        state = TrainState(config.training, bound, device, Callbacks(()))
+        stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         examples = load_examples(config, *spaces, bound.config.id)
         learned, held_out = match_scales(state, *hold_out(examples, config.clone.holdout, config.seed))

@@ -19,6 +19,7 @@ from enn_ppo.training.environment import EnvFactory, bind_environment
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
+from enn_ppo.training.tracking.run_lock import RunLock
 from rogue_net import RogueNet
 from rogue_net.conversion import VALUE, Description, convert, convert_optimizer, read_description
 
@@ -75,7 +76,8 @@ def convert_checkpoint(
         raise ValueError(
             f"{error} (the checkpoint's world; for one of your own give env.id=<package.module:Class> and env.kwargs.<argument>)"
         ) from error
-    with closing(TrainState(settings.config, bound, CPU, Callbacks(()))) as state:
+    with closing(RunLock()) as lock, closing(TrainState(settings.config, bound, CPU, Callbacks(()))) as state:
+        lock.take(Path(run_dir))
         learner = state.learner
         assert isinstance(learner, Learner)
         own = [learner.model.policy, *([learner.model.value_net] if learner.model.value_net else [])]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from enn_ppo.checkpoints.trust import code_of_environment
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import from_dict, to_dict
 from rogue_net.config import RogueNetConfig
@@ -111,6 +112,11 @@ def convert_settings(
     }
     if "env.id" in changes:  # another world has arguments of its own
         settings["env"]["kwargs"], world = {}, World()
+    else:
+        for named, description in code_of_environment(settings["env"]).items():
+            raise ValueError(
+                f"config.ron would {description}. Nothing was run. Add {named} if you trust whoever wrote it"
+            )
     for name, value in {**flat, **changes, "run_dir": run_dir}.items():
         _put(settings, name, value)
     left_out = [f"{name}={given[name]!r:.60}" for name, none in _LEFT_OUT.items() if given.get(name, none) != none]

@@ -9,11 +9,13 @@ import json
 from pathlib import Path
 
 from enn_ppo.checkpoints import load_checkpoint
-from enn_ppo.checkpoints.policy import select_device
+from enn_ppo.checkpoints.policy import saved_config, select_device
+from enn_ppo.checkpoints.trust import check_trust, code_of_environment
 from enn_ppo.eval.checkpoint import EvalResult, evaluate_checkpoint
 from enn_ppo.eval.episodes import Estimate
 from enn_ppo.eval.video import Video
 from enn_ppo.settings.config import EvalConfig
+from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.environment import EnvFactory
 
 __all__ = ["Estimate", "EvalResult", "evaluate"]
@@ -27,10 +29,13 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         env: the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
 
     Raises:
-        ValueError: a setting, the checkpoint or the environment is invalid, or an episode does not end.
+        ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, or an
+            episode does not end.
     """
     device = select_device(config.device)
     checkpoint = load_checkpoint(Path(config.checkpoint))
+    if env is None and not config.trust:
+        check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     video = Video(Path(config.render), max(1, config.video), f"render={config.render}") if config.render else None
     record = Path(config.record) if config.record else None
     result = evaluate_checkpoint(

@@ -107,6 +107,9 @@ class TrainConfig:
     """Folder of the run's files; null: `outputs/<env id>/<date>_<time>`."""
     resume: str | None = None
     """A run directory, or one of its checkpoints, to continue from. null: start anew."""
+    trust: bool = False
+    """With `resume`: whether to run the code that the checkpoint's settings name, and to restore its environments, although this
+    installation of enn-ppo has not written the checkpoint."""
     overwrite: bool = False
     """Whether an existing run in the run directory is removed first."""
     checkpoint_interval: PositiveInt = 20
@@ -140,6 +143,10 @@ class TrainConfig:
 
     def _check_needs(self) -> None:
         """Refuse settings that have no effect without another setting."""
+        if self.trust and self.resume is None:
+            raise ValueError(
+                "trust=true is about the checkpoint that a run continues from: it needs resume=<run directory>"
+            )
         if self.value_net is None and (change := _change(self.value_optim)):
             raise ValueError(f"value_optim.{change} needs a value network of its own: value_net=default")
         if not self.self_play.enabled and (change := _change(self.self_play)):

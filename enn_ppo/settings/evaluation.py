@@ -83,6 +83,9 @@ class EvalConfig(EpisodesConfig):
     """File of samples to record, for behavioural cloning; null: none."""
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
+    trust: bool = False
+    """Whether to run the code that the checkpoint's settings name, its environment, although this installation of enn-ppo has
+    not written the checkpoint."""
     debug: bool = False
     """Whether the message about a mistake includes the traceback."""
 

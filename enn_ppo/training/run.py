@@ -26,6 +26,7 @@ from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
 from rogue_net.finite import NotFinite
 
@@ -39,6 +40,7 @@ class Run:
         outputs: policy -> terminal, metrics.jsonl and trackers; empty on all ranks but the first, which show and write nothing.
         evaluators: policy -> evaluator of its checkpoints; empty likewise.
         callback: of the user.
+        lock: of the run directory; released at the end.
 
     Attributes:
         metrics: policy -> row of its last update; empty before the first.
@@ -52,8 +54,9 @@ class Run:
         outputs: Mapping[str, RunOutput],
         evaluators: Mapping[str, Evaluator],
         callback: Callback,
+        lock: RunLock,
     ) -> None:
-        self.state, self.run_dir, self.callback = state, run_dir, callback
+        self.state, self.run_dir, self.callback, self._lock = state, run_dir, callback, lock
         self._outputs, self._evaluators = outputs, evaluators
         self.metrics: dict[str, Row] = {}
         self.stopped = False
@@ -190,20 +193,28 @@ class Run:
             return self._saved_now() or f"nothing is saved: {error}"
 
     def _last_finite(self) -> str:
-        """Advice on resuming after the network has become NaN: from the newest checkpoint whose weights are finite."""
+        """Advice on resuming after the network has become NaN: from the newest checkpoint, since only finite ones load."""
         first = next(iter(self.state.learners))
         for _, folder in step_folders(self.run_dir / first / CHECKPOINTS):
             folders = [self.run_dir / name / CHECKPOINTS / folder.name for name in self.state.learners]
             try:
-                weights = [each for path in folders for each in load_checkpoint(path).policy.values()]
+                for path in folders:
+                    load_checkpoint(path)
             except CheckpointError:
                 continue
-            if all(bool(each.isfinite().all()) for each in weights):
-                resume = f"go on from there with a lower optim.lr and resume={folder}"
-                return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
-                    len(folders) == 1
-                )
+            resume = f"go on from there with a lower optim.lr and resume={folder}"
+            return f"the last checkpoint with finite weights is {_listed(folders)}" + f": {resume}" * (
+                len(folders) == 1
+            )
         return f"{self.run_dir} holds no checkpoint with finite weights: begin again with a lower optim.lr"
+
+    def _since(self) -> str:
+        """The update that made the networks NaN, for the beginning of a message; empty if they are finite."""
+        models = [learner.model for learner in self.state.learners.values()]
+        if all(bool(each.isfinite().all()) for model in models for each in model.parameters()):
+            return ""
+        # the networks acted in its rollout, which is checked, so they were finite until then
+        return f"they are not finite since update {self.state.num_updates}, which ended at step {self.state.step:,}; "
 
     def _saved_now(self) -> str | None:
         try:
@@ -232,6 +243,7 @@ class Run:
             self._explain(error)
         with ExitStack() as stack:  # all are closed, even if one fails
             stack.callback(self.state.ranks.leave, error)
+            stack.callback(self._lock.close)
             for output in self._outputs.values():
                 stack.callback(output.__exit__, kind, error, trace)
             stack.callback(self.state.close)
@@ -244,7 +256,7 @@ class Run:
             self.state.recorder = None  # it has closed itself
             error.add_note(self._rescued())
         if isinstance(error, NotFinite):
-            error.add_note(self._last_finite())
+            error.add_note(f"{self._since()}{self._last_finite()}")
         if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, runs_in
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, load_common, resolve_checkpoint, runs_in
 from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threads
 from enn_ppo.eval.checkpoint import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
@@ -21,6 +21,7 @@ from enn_ppo.training.run import Run
 from enn_ppo.training.state import Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
+from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
 
 
@@ -45,16 +46,20 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
     bound = ranks.each(lambda: bind_environment(config.env, env))
     if config.policies:
         _check_policies(config, bound, env)
-    checkpoints = ranks.each(lambda: _load(config))
-    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id, checkpoints))
-    if config.policies:
-        _check_home(config, run_dir)
-    config = replace(config, env=bound.config, run_dir=str(run_dir))
-    set_threads(config.num_threads)
-    set_determinism(config.torch_deterministic)
-
-    state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))
+    run_dir = ranks.lead(lambda: _run_dir(config, bound.config.id))
     with ExitStack() as stack:
+        lock = RunLock()
+        stack.callback(lock.close)
+        # before the checkpoint is read, so that no trainer can save another one meanwhile
+        ranks.lead(lambda: lock.take(run_dir, *(run_dir / name for name in config.policies)))
+        checkpoints = ranks.each(lambda: _load(config))
+        if config.policies:
+            _check_home(config, run_dir)
+        config = replace(config, env=bound.config, run_dir=str(run_dir))
+        set_threads(config.num_threads)
+        set_determinism(config.torch_deterministic)
+
+        state = ranks.each(lambda: TrainState(config, bound, device, callback, ranks))
         stack.callback(state.close)
         spaces = state.sampler.obs_space(), state.sampler.action_space()
         ranks.lead(lambda: check_evaluation(_evaluation(config), config.env, env, *spaces))
@@ -63,7 +68,7 @@ def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, rank
             restored = state.restore(checkpoints)
         else:
             state.start()
-        run = _open(state, env, checkpoints, run_dir, restored)
+        run = _open(state, env, checkpoints, run_dir, restored, lock)
         stack.pop_all()  # the run closes it
     return run
 
@@ -106,8 +111,9 @@ def _open(
     checkpoints: Mapping[str, Checkpoint],
     run_dir: Path,
     restored: Restored | None,
+    lock: RunLock,
 ) -> Run:
-    """Begin to write into the run directory."""
+    """Begin to write into the run directory, which `lock` keeps others out of."""
     config, ranks = state.config, state.ranks
     checkpoint = next(iter(checkpoints.values()), None)
     continues = any(_home(each).resolve() == (run_dir / name).resolve() for name, each in checkpoints.items())
@@ -145,7 +151,7 @@ def _open(
     if continues:
         for name, evaluator in evaluators.items():
             evaluator.resubmit(state.evaluations, run_dir / name / CHECKPOINTS)
-    return Run(state, run_dir, outputs, evaluators, state.callback)
+    return Run(state, run_dir, outputs, evaluators, state.callback, lock)
 
 
 def _tell_beginning(state: TrainState, output: RunOutput, name: str, run_dir: Path, restored: Restored | None) -> None:
@@ -171,13 +177,12 @@ def _evaluation(config: TrainConfig) -> TrainEvalConfig:
     return config.eval
 
 
-def _run_dir(config: TrainConfig, env_id: str, checkpoints: Mapping[str, Checkpoint]) -> Path:
+def _run_dir(config: TrainConfig, env_id: str) -> Path:
     if config.run_dir is not None:
         return Path(config.run_dir)
-    if not checkpoints:
+    if config.resume is None:
         return Path(default_run_dir(env_id, datetime.now()))
-    own = _home(next(iter(checkpoints.values())))
-    return own.parent if config.policies else own
+    return Path(config.resume) if config.policies else resolve_checkpoint(Path(config.resume)).parent.parent
 
 
 def _home(checkpoint: Checkpoint) -> Path:

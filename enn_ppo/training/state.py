@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from enn_ppo.checkpoints import Checkpoint, Retention, save_checkpoint, what_is_there
+from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, what_is_there
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -40,6 +40,7 @@ from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import RogueNet
+from rogue_net.finite import NotFinite
 
 RECENT_EPISODES = 100
 
@@ -247,10 +248,16 @@ class TrainState:
 
         Returns:
             Policy -> its checkpoint.
+
+        Raises:
+            NotFinite: weights are NaN or infinite; nothing was written.
+            ValueError: a file cannot be written; earlier checkpoints still load.
         """
         states = {
             name: learner.state() for name, learner in self.learners.items()
         }  # an error here writes no checkpoint
+        # all are checked before any is written: all policies or none save this step
+        self.ranks.lead(lambda: self._check_finite(states))
         environments = self.sampler.state()
         if self.self_play:  # the checkpoint refers to these files, so they are written first
             try:
@@ -276,7 +283,7 @@ class TrainState:
                 own / CHECKPOINTS,
                 self.step,
                 policy=learner.policy,
-                config=to_dict(replace(self.config, run_dir=str(own), resume=None, overwrite=False)),
+                config=to_dict(replace(self.config, run_dir=str(own), resume=None, overwrite=False, trust=False)),
                 spaces=spaces_to_dict(self.sampler.obs_space(), self.sampler.action_space()),
                 trainer=trainer,
                 retention=Retention(
@@ -294,6 +301,14 @@ class TrainState:
         if self.self_play:
             self.self_play.clean(run_dir, self.step)
         return saved
+
+    def _check_finite(self, states: Mapping[str, LearnerState]) -> None:
+        for name, state in states.items():
+            try:
+                for part in ("policy", "value_net", "optimizer"):
+                    check_finite(getattr(state, part), f"{name} {part}".lstrip())
+            except NotFinite as error:
+                raise NotFinite(f"step {self.step:,} is not saved: {error}") from error
 
     def restore(self, checkpoints: Mapping[str, Checkpoint]) -> Restored:
         """Continue from the checkpoint of each policy.
@@ -315,6 +330,7 @@ class TrainState:
         problem = (
             next((each.changed for each in news.values() if each.changed), None)
             or _parameters_changed(saved_config(checkpoint).env, self.config.env)
+            or self._distrusted(checkpoints.values())
             or self.sampler.load_state(saved["collector"])
         )
         if problem:  # a new seed, so that the first episodes of the run are not repeated
@@ -328,6 +344,13 @@ class TrainState:
             for name, learner in self.learners.items():
                 learner.measure_what_is_new(rollouts[name])
         return Restored(problem, {name: each.news for name, each in news.items()})
+
+    def _distrusted(self, checkpoints: Iterable[Checkpoint]) -> str | None:
+        """Reason why saved environments are not restored: compiled ones do not check a state that somebody has made up."""
+        known = self.config.trust or all(each.is_own for each in checkpoints)
+        if self.ranks.lead(lambda: known):  # ranks on other machines may have other keys
+            return None
+        return "the checkpoint is not signed by this installation of enn-ppo; trust=true restores them"
 
     def _restore_self_play(self, saved: Mapping[str, Any] | None, run_dir: Path) -> None:
         assert self.self_play is not None

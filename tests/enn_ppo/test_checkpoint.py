@@ -55,6 +55,12 @@ def mark_of(path: Path) -> float:
     return float(load_checkpoint(path).policy["head.weight"][0, 0])
 
 
+def of_older_version(folder: Path) -> Path:
+    """Checkpoints had no manifest, so what is wrong with a file is found when it is parsed."""
+    (folder / "manifest.json").unlink()
+    return folder
+
+
 def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
@@ -65,7 +71,7 @@ def names(directory: Path) -> list[str]:
 def test_all_five_parts_come_back(tmp_path: Path) -> None:
     folder = save(tmp_path, 12800, mark=2.5)
     assert folder == tmp_path / "step_000000012800"
-    assert names(folder) == ["config.yaml", "policy.safetensors", "spaces.json", "summary.json", "trainer.pt"]
+    assert names(folder) == ["config.yaml", "manifest.json", "policy.safetensors", "spaces.json", "trainer.pt"]
     loaded = load_checkpoint(folder)
     assert (loaded.path, loaded.step) == (folder, 12800)
     assert loaded.policy["head.weight"].equal(torch.full((2, 3), 2.5))
@@ -335,12 +341,16 @@ def test_a_file_cut_short_is_named_with_the_newest_complete_checkpoint(
     save(tmp_path, 100)
     folder = save(tmp_path, 200)
     cut(folder / file, part)
+    whole = r"the newest complete checkpoint beside it is \S*step_0*100$"
+    with pytest.raises(CheckpointError, match=rf"{file}: its checksum is not the one in manifest.json; {whole}"):
+        load_checkpoint(tmp_path / "latest")
+    of_older_version(folder)
     with pytest.raises(CheckpointError, match=rf"step_0*200 {message}.*; the newest complete .* is \S*step_0*100$"):
         load_checkpoint(tmp_path / "latest")
 
 
 def test_broken_yaml_is_named(tmp_path: Path) -> None:
-    (save(tmp_path, 200) / "config.yaml").write_text("a: [1,\n")
+    (of_older_version(save(tmp_path, 200)) / "config.yaml").write_text("a: [1,\n")
     with pytest.raises(CheckpointError, match="damaged: config.yaml: while parsing .*; there is no other beside it"):
         load_checkpoint(tmp_path)
 
@@ -370,7 +380,7 @@ class Malice:
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_loading_never_executes_code(tmp_path: Path) -> None:
-    folder = save(tmp_path / "c", 1)
+    folder = of_older_version(save(tmp_path / "c", 1))
     torch.save({"format": 2, "step": 1, "trainer": Malice(tmp_path / "pwned")}, folder / "trainer.pt")
     with pytest.raises(CheckpointError, match=r"trainer.pt: names \w+.system; refused, because only data is read"):
         load_checkpoint(folder)
@@ -417,7 +427,7 @@ def test_loading_never_executes_code(tmp_path: Path) -> None:
     ],
 )
 def test_a_forged_trainer_file_is_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
-    folder = save(tmp_path, 1)
+    folder = of_older_version(save(tmp_path, 1))
     content = content if "format" in content else {"format": 2, "step": 1, "trainer": {"a": content}}
     torch.save(content, folder / "trainer.pt")
     with pytest.raises(CheckpointError, match=message):

@@ -421,6 +421,7 @@ def test_a_checkpoint_with_an_unknown_setting_is_named(tmp_path: Path, mistake: 
     saved_run(tmp_path)
     (file,) = (tmp_path / "out/a/checkpoints").glob("step_*/config.yaml")
     file.write_text(file.read_text() + "sed: 1\n")
+    file.with_name("manifest.json").unlink()
     assert re.search(r"sed is not a setting.*in the config\.yaml of checkpoint .*step_0+64", mistake("resume=out/a"))
 
 

@@ -193,6 +193,10 @@ def cut(file: str) -> Callable[[Path], object]:
             r"optim.lr='step: .*; give optim.lr=<value>",
         ),
         (replaced("config.ron", '"MineSweeper"', '"Chess"'), r"'Chess'.* env.id=<package.module:Class>"),
+        (
+            replaced("config.ron", '"MineSweeper"', '"subprocess:check_output"'),
+            r"would import the module subprocess and call its check_output\(.*Nothing was run. Add env.id=subprocess",
+        ),
         (replaced("config.ron", "nmines", "mines"), r"mines.*num_mines"),
         (replaced("config.ron", "n_layer: 1", "n_layer: 2"), r"missing \['backbone.blocks.1.ln1.weight'"),
         (replaced("config.ron", "d_qk", "d_kq"), r"net.d_kq is not a setting of rogue-net 0.1.9"),

@@ -120,6 +120,7 @@ def test_what_was_trained_in_numbers_of_a_gpu_is_played_on_the_cpu_in_fp32_and_t
     path = load_checkpoint(tmp_path / "run").path
     settings = path / "config.yaml"
     settings.write_text(settings.read_text().replace("precision: fp32", "precision: tf32"))
+    (path / "manifest.json").unlink()
     policy = load_policy(load_checkpoint(path), torch.device("cpu"))
     assert policy.config.precision == "fp32"
     assert "played in fp32: net.precision=tf32 cannot be: it is for device=cuda" in caplog.text

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo import EvalConfig, evaluate, train
+from enn_ppo import EnvConfig, EvalConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.play import NetPolicy
 from enn_ppo.serve.agent import load_policy
 from enn_ppo.serve.policy import Request, ServedPolicies
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.serving import ServeConfig
+from enn_ppo.training.learning.learner import Learned
+from enn_ppo.training.state import TrainState
 from entity_gym import Observation, make
 from rogue_net import ActResult, ObsBatch, RogueNet, crossing
 from rogue_net.finite import NotFinite, check_finite, fetch_actions
@@ -66,6 +68,7 @@ def test_training_says_which_parameters_are_not_finite(tmp_path: Path, capsys: p
     assert "error: the network's outputs are NaN or infinite: so are its parameters policy." in error
     assert " and " in error and " more; " in error
     first = tmp_path / "a/checkpoints/step_000000000000"
+    assert "they are not finite since update 1, which ended at step 2,048; the last checkpoint" in error
     assert f"the last checkpoint with finite weights is {first}: go on from there with a lower optim.lr" in error
     assert "Traceback" not in error
 
@@ -80,15 +83,41 @@ def test_training_names_the_last_good_checkpoint(trained: Path, tmp_path: Path) 
         resume=str(run_dir),
         total_timesteps=config.total_timesteps * 4,
         optim=replace(config.optim, lr=1e30, anneal_lr=False),
-        checkpoint_interval=1,  # NaN is saved before it acts
-        keep_last=9,
+        checkpoint_interval=1,  # due before NaN acts
+        keep_last=1,
     )
-    with pytest.raises(NotFinite, match="so are its parameters") as caught:
+    with pytest.raises(NotFinite, match=r"^step 192 is not saved: policy\[.* is NaN or infinite") as caught:
         train(more)
-    assert (run_dir / "checkpoints/step_000000000192").is_dir()
+    assert good in good.parent.glob("step_*") and not (good.parent / "step_000000000192").exists()
+    assert load_checkpoint(run_dir).path == good
     assert caught.value.__notes__ == [
-        f"the last checkpoint with finite weights is {good}: go on from there with a lower optim.lr and resume={good}"
+        "they are not finite since update 6, which ended at step 192; the last checkpoint with finite weights is "
+        f"{good}: go on from there with a lower optim.lr and resume={good}"
     ]
+
+
+def test_where_one_of_several_policies_breaks_none_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(
+        tmp_path / "run",
+        env=EnvConfig(id="MultiSnake", kwargs={"num_players": 2, "num_snakes": 2}),
+        policies={"red": [0], "blue": [1]},
+        total_timesteps=64,
+        checkpoint_interval=1,
+        keep_last=2,
+        keep_best=0,
+    )
+
+    def break_blue(state: TrainState, *given: object) -> dict[str, Learned]:
+        learned = learn(state, *given)  # type: ignore[arg-type]
+        if state.step == 32:  # in the second update
+            break_weights(state.learners["blue"].model.policy)
+        return learned
+
+    learn = TrainState.learn
+    monkeypatch.setattr(TrainState, "learn", break_blue)
+    with pytest.raises(NotFinite, match=r"^step 64 is not saved: blue policy\["):
+        train(config)
+    assert [load_checkpoint(tmp_path / "run" / name).step for name in config.policies] == [32, 32]
 
 
 def test_an_evaluation_says_it(broken: Path) -> None:

@@ -297,6 +297,22 @@ def test_a_run_may_go_on_in_another_folder(tmp_path: Path) -> None:
     assert snapshots_of(tmp_path / "b") == [0]
 
 
+def test_a_changed_byte_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
+    player = self_play()
+    player.add(0)
+    player.write(tmp_path)
+    file = snapshot_path(tmp_path, 0)
+    whole = file.read_bytes()
+    for place in range(8, len(whole), len(whole) // 200):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"snapshot {file} is damaged: "):
+            read_snapshot(file, CPU)
+    file.write_bytes(whole)
+    read_snapshot(file, CPU)
+
+
 def test_a_snapshot_that_is_missing_is_named(tmp_path: Path) -> None:
     player = self_play()
     player.add(0)

@@ -12,7 +12,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import flatten, from_dict, to_dict
 from rogue_net.checks import check_text
 
-_SEPARATE = ("run_dir", "resume", "overwrite")  # describe how to resume, and are not taken from the checkpoint
+_SEPARATE = ("run_dir", "resume", "overwrite", "trust")  # describe how to resume, and are not taken from the checkpoint
 
 
 def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
@@ -25,12 +25,13 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
         The config, and a line with the saved settings that change (empty if there are none).
 
     Raises:
-        ValueError: a setting is not allowed, or there is no such checkpoint.
+        ValueError: a setting is not allowed, there is no such checkpoint, or it names code and is not trusted.
     """
     if composed.config.get("resume") is None:
         return from_dict(TrainConfig, plain_values(composed.config)), ""
     check_text("resume", composed.config.resume, optional=True)
     from enn_ppo.checkpoints import load_checkpoint, load_common, runs_in  # imported here: it loads torch
+    from enn_ppo.checkpoints.trust import check_trust, code_of_training
 
     path = Path(str(composed.config.resume))
     of_policies = runs_in(path)
@@ -42,7 +43,7 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
         raise
     holds = checkpoint.path.absolute().parent
     run_dir = _relative(path.absolute() if of_policies else holds.parent) if holds.name == "checkpoints" else None
-    base = {**saved, "run_dir": run_dir, "overwrite": False}
+    base = {**saved, "run_dir": run_dir, "overwrite": False, "trust": False}
 
     # On resuming, `env=...` only selects the environment: the preset's other settings are for new runs.
     typed = [override for override in composed.typed if not override.startswith("env=")]
@@ -56,6 +57,10 @@ def resolve_train_config(composed: Composed) -> tuple[TrainConfig, str]:
     groups = ["_self_", *({group: None} for group in (*SECTIONS, "value_net", "distributed", "env", "experiment"))]
     ConfigStore.instance().store(name="resumed", node={"defaults": groups, **base})
     resolved = from_dict(TrainConfig, plain_values(compose_one("resumed", typed, composed.config_dir).config))
+    if not resolved.trust:
+        typed_code = code_of_training(plain_values(composed.config, allow_missing=True))
+        code = code_of_training(to_dict(resolved))
+        check_trust(checkpoint, {name: code[name] for name in code if name not in typed_code})
 
     before, after = flatten(saved), flatten(to_dict(resolved))
     changes = [

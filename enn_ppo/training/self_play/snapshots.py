@@ -1,6 +1,7 @@
 """Files of a run's past policies: the weights, and the network's settings and spaces in the header.
 
-`<run_dir>/pool/step_<12 digits>.safetensors`; files are written under another name and renamed, so a file of this name is whole.
+`<run_dir>/pool/step_<12 digits>.safetensors`, with a checksum in the header. Files are written under another name and renamed,
+so a file of this name is whole.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
 
+from enn_ppo.checkpoints import check_finite
+from enn_ppo.checkpoints.manifest import checksum_of
 from enn_ppo.settings.schema import from_dict, to_dict
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.run_dir import POOL
@@ -41,11 +45,12 @@ def write_snapshot(run_dir: Path, step: int, net: RogueNet) -> None:
         ValueError: the file cannot be written; an existing snapshot is unchanged.
     """
     path = snapshot_path(run_dir, step)
-    header = {
+    header: dict[str, str] = {
         "net": json.dumps(to_dict(net.config)),
         "spaces": json.dumps(spaces_to_dict(net.obs_space, net.action_space)),
     }
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
+    header["checksum"] = _checksum(header, weights)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, safetensors.torch.save(weights, header))
@@ -63,6 +68,10 @@ def read_snapshot(path: Path, device: torch.device) -> RogueNet:
         with safetensors.safe_open(path, "pt") as file:
             header = file.metadata()
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        # older versions wrote no checksum
+        if header.get("checksum") not in (None, _checksum(header, weights)):
+            raise ValueError("its checksum does not fit its content")
+        check_finite(weights, "policy")
         config = from_dict(RogueNetConfig, json.loads(header["net"]), "net")
         with torch.random.fork_rng(devices=[]):  # initial weights are replaced; the global generator stays as it is
             net = RogueNet(config, *spaces_from_dict(json.loads(header["spaces"])))
@@ -72,3 +81,11 @@ def read_snapshot(path: Path, device: torch.device) -> RogueNet:
     except Exception as error:  # a damaged file can raise any exception
         raise ValueError(f"snapshot {path} is damaged: {error}") from error
     return net.to(device)
+
+
+def _checksum(header: Mapping[str, str], weights: Mapping[str, torch.Tensor]) -> str:
+    """Of the content, since other versions of safetensors may write the same content in another form."""
+    named = [(name, str(weights[name].dtype), list(weights[name].shape)) for name in sorted(weights)]
+    data = [json.dumps([header["net"], header["spaces"], named]).encode()]
+    data += [weights[name].reshape(-1).view(torch.uint8).numpy().tobytes() for name in sorted(weights)]
+    return checksum_of(b"".join(data))
