@@ -86,8 +86,13 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
         net_config = replace(net_config, precision="fp32")
-    with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
-        net = RogueNet(net_config, obs_space, action_space)
+    try:
+        with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
+            net = RogueNet(net_config, obs_space, action_space)
+    except ValueError as error:
+        raise ValueError(
+            f"checkpoint {checkpoint.path} holds no network that its config.yaml and spaces.json ask for: {error}"
+        ) from error
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:

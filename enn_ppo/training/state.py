@@ -35,6 +35,19 @@ from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import RogueNet
 
 RECENT_EPISODES = 100
+#: Parts of `Checkpoint.trainer`, all of which a resumed run needs.
+TRAINER_PARTS = (
+    "step",
+    "num_updates",
+    "seconds",
+    "optimizer",
+    "collector",
+    "scale",
+    "recorder",
+    "recent_rewards",
+    "evaluations",
+    "self_play",
+)
 
 
 class Restored(NamedTuple):

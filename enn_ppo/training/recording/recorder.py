@@ -1,8 +1,8 @@
 """Recording frames and actions, for behavioural cloning and analysis: an Arrow IPC stream of compressed chunks.
 
 A file begins with its schema (see `recording/columns.py`). Every chunk is a record batch of whole frames, compressed with zstd
-and written with one call. Checksums in the schema and in every chunk tell damage. A file needs no closing: after a crash it can be
-read up to the last whole chunk, and appended to.
+and written with one call. Checksums in the schema and in every chunk tell damage. A file needs no closing: after a crash it can
+be read up to the last whole chunk, and appended to.
 (After a power failure chunks may be damaged, but none before the last `Recorder.state`.) Any program that reads Arrow streams
 reads it:
 
