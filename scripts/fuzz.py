@@ -552,8 +552,9 @@ class Ragged(Kind):
         except (IndexError, TypeError) as error:
             _check_ours(error, IndexError, TypeError)
             return "valid"
-        picked = [bool(i) for i in index] if isinstance(index, list) and index and isinstance(index[0], bool) else None
-        numbers = np.flatnonzero(picked).tolist() if picked else [index] if isinstance(index, int) else list(index)
+        numbers = index if isinstance(index, list) else [index]
+        if numbers and all(isinstance(each, bool) for each in numbers):  # one for each sequence; among ints, True is 1
+            numbers = np.flatnonzero(numbers).tolist()
         return _equal(chosen, [model[i] for i in numbers])
 
 

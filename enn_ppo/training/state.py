@@ -31,6 +31,7 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
 from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import RogueNet
 
@@ -120,6 +121,7 @@ class TrainState:
             graphs=cast is None and learners[""].uses_graphs,
             logits=config.record is not None and config.record_logits,
             ranks=ranks,
+            watchdog=Watchdog(config.env.timeout),
         )
 
     @property
