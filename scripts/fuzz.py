@@ -337,11 +337,14 @@ class Checkpoints(Kind):
         name = rng.choice(list(self.files))
         content = self.files[name]
         if rng.random() < 0.05:  # the file of another checkpoint's, or of another kind
-            return pickle.dumps((name, rng.choice([b"", b"{}", b"[]", *self.files.values()])))
-        return pickle.dumps((name, damaged_bytes(content, rng)))
+            content = rng.choice([b"", b"{}", b"[]", *self.files.values()])
+        else:
+            content = damaged_bytes(content, rng)
+        return name.encode() + b"\0" + content
 
     def read(self, data: bytes) -> str:
-        name, content = pickle.loads(data)
+        begin, _, content = data.partition(b"\0")
+        name = begin.decode()
         (self.folder / name).write_bytes(content)
         self.file = str(self.folder)
         try:
@@ -535,10 +538,10 @@ class Ragged(Kind):
         if rng.random() < 0.7:
             place = rng.randrange(3)
             parts[place] = damaged_value(parts[place], rng)
-        return pickle.dumps(parts)
+        return json.dumps(parts).encode()
 
     def read(self, data: bytes) -> str:
-        values, lengths, index = pickle.loads(data)
+        values, lengths, index = json.loads(data)
         buffer = RaggedBufferF32.from_flattened(values, lengths)
         ends = np.cumsum([0, *lengths]).tolist()
         with np.errstate(over="ignore"):
@@ -645,7 +648,7 @@ env:
         else:
             arguments.append("experiment=mine")
             content = self._damaged(content, rng)
-        return pickle.dumps((arguments, content.encode(errors="surrogatepass")))
+        return json.dumps([arguments, content]).encode()
 
     def _damaged(self, text: str, rng: random.Random) -> str:
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -656,9 +659,9 @@ env:
         return text
 
     def read(self, data: bytes) -> str:
-        arguments, content = pickle.loads(data)
+        arguments, content = json.loads(data)
         (self.folder / "experiment").mkdir(exist_ok=True)
-        (self.folder / "experiment" / "mine.yaml").write_bytes(content)
+        (self.folder / "experiment" / "mine.yaml").write_bytes(content.encode(errors="surrogatepass"))
         errors, printed = io.StringIO(), io.StringIO()
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(printed):
             code = run_train(lambda config: None, [f"--config-dir={self.folder}", *arguments])
