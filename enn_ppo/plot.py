@@ -130,7 +130,7 @@ def read_run(path: Path) -> Run:
     metrics = pd.DataFrame(read_metrics(file))
     if metrics.empty:
         raise ValueError(f"{file} has no rows yet")
-    if not pd.api.types.is_numeric_dtype(metrics["step"]) or metrics["step"].isna().any():
+    if not pd.api.types.is_numeric_dtype(metrics["step"]) or not np.isfinite(metrics["step"]).all():
         raise ValueError(f"{file} is not that of a run: not every row has a number as its step")
     config, settings = file.with_name(CONFIG), {}
     if config.exists():

@@ -82,7 +82,10 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     config = saved_config(checkpoint)
     net_config = config.net if network == "policy" else getattr(config, network)
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
-    obs_space, action_space = spaces_from_dict(checkpoint.spaces)
+    try:
+        obs_space, action_space = spaces_from_dict(checkpoint.spaces)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: spaces.json: {error}") from error
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
         net_config = replace(net_config, precision="fp32")

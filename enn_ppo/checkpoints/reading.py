@@ -22,7 +22,6 @@ import yaml
 from torch import Tensor
 
 from enn_ppo.checkpoints.stored_values import decode
-from entity_gym.batch.saving import spaces_from_dict
 
 FORMAT = 2  # of checkpoints and agent files; raised when older ones can no longer be read
 
@@ -242,8 +241,6 @@ def _read_part(file: Path | zipfile.Path) -> Any:
         if file.name == TRAINER:
             return _read_trainer(data)
         content = _mapping(yaml.safe_load(data) if file.name == CONFIG else json.loads(data))
-        if file.name == SPACES:
-            spaces_from_dict(content)
         if file.name == SUMMARY:
             numbers = (content.get(name) for name in ("seconds", "score"))
             return [None if number is None else float(number) for number in numbers]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from enn_ppo import EnvConfig, train
-from enn_ppo.checkpoints import CheckpointError, load_checkpoint
+from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
 from enn_ppo.clone.clone import clone
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot import main as plot
@@ -149,13 +149,23 @@ def test_a_checkpoint_whose_network_cannot_fit_into_memory_is_named(
     assert "step_000000000160" in line and "config.yaml" in line
 
 
-def test_the_state_of_another_trainer_is_refused(whole: Path, tmp_path: Path) -> None:
+def test_the_state_of_another_program_is_refused(whole: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     shutil.copytree(whole, bad, symlinks=True)
     file = bad / "checkpoints" / "latest" / "trainer.pt"
     torch.save({"weights": torch.zeros(3)}, file)
     with pytest.raises(CheckpointError, match="step_000000000160"):
         load_checkpoint(bad)
+
+
+def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    checkpoint = load_checkpoint(whole)
+    content = {name: getattr(checkpoint, name) for name in ("policy", "config", "spaces")}
+    retention = Retention(keep_last=1, keep_best=0, keep_every_minutes=None)
+    save_checkpoint(tmp_path / "checkpoints", 160, **content, trainer={"step": 160}, retention=retention)
+    line = refused(run_train, train, [f"resume={tmp_path}", f"run_dir={tmp_path}"])
+    assert "step_000000000160 cannot be resumed" in line
+    assert "trainer.pt is not that of a run of enn-ppo, and lacks num_updates, seconds, optimizer" in line
 
 
 # --- Run directories that hold no run ---
@@ -169,6 +179,7 @@ def test_the_state_of_another_trainer_is_refused(whole: Path, tmp_path: Path) ->
         b"\xff\xfe\x00\x01\n\xff\n",
         b'{"colour": "green"}\n{"colour": "red"}\n',
         b'{"step": null, "episodic_reward": 2}\n',
+        b'{"step": 1e400, "episodic_reward": 2}\n{"step": 2, "episodic_reward": 2}\n',
         b'{"step": "one", "episodic_reward": 2}\n{"step": "two", "episodic_reward": 2}\n',
         b'{"step": 1, "episodic_reward": "high"}\n{"step": 2, "episodic_reward": {}}\n',
     ],

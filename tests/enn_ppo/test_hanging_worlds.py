@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, RolloutConfig, train
+from enn_ppo import EnvConfig, RolloutConfig, TrainConfig, train
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.errors import EnvironmentHangs
 from entity_gym import Action, Observation
@@ -123,6 +124,16 @@ def test_a_world_that_cannot_be_interrupted_ends_the_process(tmp_path: Path) -> 
         "Stuck (environment 2) has not answered for env.timeout=0.5 seconds, and cannot be interrupted" in ended.stderr
     )
     assert load_checkpoint(tmp_path / "run").step == 0
+
+
+@pytest.mark.parametrize(
+    "env", ["env=MineSweeper", "env=custom env.id=a:B", "env=program", "env=gymnasium env.id=A-v1"]
+)
+def test_the_command_line_sets_the_timeout_of_any_world(env: str) -> None:
+    found: list[TrainConfig] = []
+    for timeout in ("env.timeout=2.5", ""):
+        assert run_train(found.append, [*env.split(), *timeout.split()]) == 0
+    assert [config.env.timeout for config in found] == [2.5, None]
 
 
 def test_on_ray_there_is_no_timeout(tmp_path: Path) -> None:
