@@ -130,6 +130,8 @@ def read_run(path: Path) -> Run:
     metrics = pd.DataFrame(read_metrics(file))
     if metrics.empty:
         raise ValueError(f"{file} has no rows yet")
+    if not pd.api.types.is_numeric_dtype(metrics["step"]) or not np.isfinite(metrics["step"]).all():
+        raise ValueError(f"{file} is not that of a run: not every row has a number as its step")
     config, settings = file.with_name(CONFIG), {}
     if config.exists():
         try:
@@ -249,6 +251,11 @@ def _rows_with(run: Run, metric: str, setting: str) -> pd.DataFrame:
     if metric not in names:
         near = ", ".join(difflib.get_close_matches(metric, names, n=5, cutoff=0.0))
         raise ValueError(f"{setting}={metric} is no metric of {run.path}; the nearest of its {len(names)} are {near}")
+    if not pd.api.types.is_numeric_dtype(run.metrics[metric]):
+        if run.metrics[metric].notna().any():
+            raise ValueError(
+                f"{setting}={metric} of {run.path} is no metric that can be drawn: it holds other values than numbers"
+            )
     rows = run.metrics.dropna(subset=[metric])
     if rows.empty:
         raise ValueError(f"{run.path} has no value of {metric} yet")

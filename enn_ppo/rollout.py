@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from enn_ppo.training.frames import Frames, cat_columns
 from enn_ppo.training.learning.actor_critic import Actor
 from enn_ppo.training.learning.graphs.acting import ActGraph
 from enn_ppo.training.players import Cast
+from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
@@ -113,6 +115,7 @@ class EnvBlock:
         cast: the players that each policy plays; None: one policy plays all.
         graphs: whether acting uses CUDA graphs.
         logits: whether rollouts keep the logits of all choices, for recordings. Acting then uses no CUDA graph.
+        watchdog: watches the environments while they take a step; None: nobody does.
     """
 
     def __init__(
@@ -126,8 +129,10 @@ class EnvBlock:
         cast: Cast | None = None,
         graphs: bool = False,
         logits: bool = False,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.vec_env, self.device = vec_env, device
+        self._watchdog = watchdog
         self._nets, self._cast, self._logits = nets, cast, logits
         self._graphs = {name: ActGraph(net, device) for name, net in nets.items()} if graphs and not logits else {}
         self.seed_noise(seed)
@@ -208,9 +213,14 @@ class EnvBlock:
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> None:
         """Start new episodes everywhere; arguments as in `VecEnv.reset`."""
-        self.obs = self.vec_env.reset(seed, env_info)
+        with self.waiting():
+            self.obs = self.vec_env.reset(seed, env_info)
         self.tracker.reset()
         self._states = []
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """The context in which to wait for the environments."""
+        return nullcontext() if self._watchdog is None else self._watchdog(self.vec_env)
 
     def seed_noise(self, seed: int) -> None:
         """Key the sampling noise from now on by `seed`, the environment's number, and the steps since this call."""
@@ -352,7 +362,8 @@ def play(blocks: Sequence[EnvBlock], steps: int) -> list[dict[str, Rollout]]:
         for _ in range(steps):
             actions = block.act()
             started = time.perf_counter()
-            obs = block.vec_env.act(actions)
+            with block.waiting():
+                obs = block.vec_env.act(actions)
             block.observe(obs, time.perf_counter() - started)
     else:
         for block in blocks:
@@ -360,7 +371,8 @@ def play(blocks: Sequence[EnvBlock], steps: int) -> list[dict[str, Rollout]]:
         for step in range(steps):
             for block in blocks:
                 started = time.perf_counter()
-                obs = block.vec_env.recv()
+                with block.waiting():
+                    obs = block.vec_env.recv()
                 block.observe(obs, time.perf_counter() - started)
                 if step + 1 < steps:
                     block.vec_env.send(block.act())

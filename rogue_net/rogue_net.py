@@ -29,6 +29,7 @@ from rogue_net.noise import FrameKeys
 from rogue_net.obs_batch import ObsBatch
 from rogue_net.ragged import RaggedTensor
 from rogue_net.readout import Readout
+from rogue_net.size import check_fits
 from rogue_net.transformer import Transformer
 from rogue_net.translation import Translation
 
@@ -128,7 +129,7 @@ class RogueNet(nn.Module):
             `obs_space`.
 
     Raises:
-        ValueError: there are no actions, or two settings or spaces do not go together.
+        ValueError: there are no actions, two settings or spaces do not go together, or the network cannot fit into memory.
     """
 
     _program: Program | None = None  # compiled, to act with
@@ -141,6 +142,7 @@ class RogueNet(nn.Module):
         regression_heads: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
+        check_fits(config)
         if not action_space:
             raise ValueError("the action space is empty; a policy needs at least one action")
         regression_heads = obs_space.targets if regression_heads is None else regression_heads

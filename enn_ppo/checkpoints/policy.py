@@ -82,12 +82,20 @@ def load_net(checkpoint: Checkpoint, network: str = "policy", device: torch.devi
     config = saved_config(checkpoint)
     net_config = config.net if network == "policy" else getattr(config, network)
     weights = checkpoint.policy if network == "policy" else checkpoint.more_weights[network]
-    obs_space, action_space = spaces_from_dict(checkpoint.spaces)
+    try:
+        obs_space, action_space = spaces_from_dict(checkpoint.spaces)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} holds no spaces: spaces.json: {error}") from error
     if (reason := why_not_precision(net_config, device.type)) is not None:
         log.warning("the policy is played in fp32: %s", reason)
         net_config = replace(net_config, precision="fp32")
-    with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
-        net = RogueNet(net_config, obs_space, action_space)
+    try:
+        with torch.random.fork_rng(devices=[]):  # its initial weights are replaced
+            net = RogueNet(net_config, obs_space, action_space)
+    except ValueError as error:
+        raise ValueError(
+            f"checkpoint {checkpoint.path} holds no network that its config.yaml and spaces.json ask for: {error}"
+        ) from error
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:

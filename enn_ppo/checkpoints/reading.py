@@ -36,6 +36,7 @@ ABOUT = "agent.json"  # {"format": ..., "step": ...}
 AGENT_FILES = (ABOUT, POLICY, CONFIG, SPACES)  # in an agent file
 LEARNING = ("optimizer", "scale")  # entries of the trainer that must be finite; environments may hold NaN
 LATEST, BEST = "latest", "best"
+BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError)  # the latter for a version of the format that cannot be
 _STEP_FOLDER = re.compile(r"step_(\d{12,})")
 
 
@@ -203,7 +204,7 @@ def is_agent(file: Path) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             return set(AGENT_FILES) <= set(archive.namelist())
-    except (zipfile.BadZipFile, OSError):
+    except (*BROKEN_ZIP, OSError):
         return False
 
 
@@ -255,7 +256,7 @@ def _read_agent(file: Path) -> Checkpoint:
             raise ValueError(f"{ABOUT} holds {about!r:.200}")
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']}, and this version of enn-ppo reads format {FORMAT}")
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, *BROKEN_ZIP) as error:
         raise CheckpointError(
             f"{file} is no agent that enn_ppo.export or save_agent wrote: {first_line(error)}"
         ) from error
@@ -278,6 +279,8 @@ def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
     """
     try:
         data = file.read_bytes()
+        if not data:
+            raise ValueError("is empty")
         if checksum is not None and checksum_of(data) != checksum:
             raise ValueError(f"its checksum is not the one in {MANIFEST}")
         if file.name.endswith(WEIGHTS):

@@ -25,6 +25,7 @@ from enn_ppo.training.callbacks import Callbacks
 from enn_ppo.training.environment import EnvFactory, bind_environment
 from enn_ppo.training.errors import Interrupted
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
+from enn_ppo.training.memory import check_memory
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
@@ -50,9 +51,11 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
         env: the environment, as in `train`.
 
     Raises:
-        ValueError: a setting, a recording, the environment or the run directory is invalid.
+        ValueError: a setting, a recording, the environment or the run directory is invalid, or the loss has diverged; nothing is
+            saved then.
         Interrupted: after Ctrl-C or SIGTERM; the weights after the last pass were saved.
     """
+    check_memory(config)
     device = select_device(config.device)
     bound = bind_environment(config.env, env)
     run_dir = config.run_dir or default_run_dir(bound.config.id, datetime.now())

@@ -105,6 +105,9 @@ def learn(
 
     Returns:
         The metrics of the pass whose weights were kept.
+
+    Raises:
+        ValueError: the loss has become infinite or NaN; the message names the pass and the learning rate.
     """
     cloning, weighting = config.clone, config.ppo.weighting
     optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=cloning.weight_decay, fused=True)
@@ -119,6 +122,9 @@ def learn(
         measured = measure(model, held_out, cloning, weighting, steps)
         row |= {f"holdout_{name}": value for name, value in measured.items()}
         row["seconds"] = time.perf_counter() - started
+        if not measured and epoch == cloning.epochs:  # the losses of a pass do not show its last step
+            measured = measure(model, _parts(learned)[0], cloning, weighting, steps)
+        _check_finite(row | measured, cloning)
         log(row)
         if cloning.patience is not None:
             loss = float(row["holdout_loss"] or 0.0) + cloning.vf_coef * float(row["holdout_value_loss"] or 0.0)
@@ -132,6 +138,15 @@ def learn(
         return row
     model.load_state_dict(best[2])
     return best[1]
+
+
+def _check_finite(row: Row, cloning: CloningConfig) -> None:
+    for name, value in row.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(
+                f"cloning has diverged in pass {row['epoch']}: {name} is {value}; nothing is saved: set a clone.lr below "
+                f"{cloning.lr!r}"
+            )
 
 
 def _learn_once(

@@ -155,6 +155,8 @@ class TrainConfig:
         if self.distributed.mode != "none" and (self.record or self.self_play.enabled):
             what = f"record={self.record}" if self.record else "self_play.enabled=true"
             raise ValueError(f"distributed={self.distributed.mode} and {what} do not go together; leave one out")
+        if self.distributed.mode == "ray" and self.env.timeout is not None:
+            raise ValueError(f"distributed=ray and env.timeout={self.env.timeout:g} do not go together; leave one out")
         self._check_runners()
         if (blocks := _blocks(self.rollout)) and (self.record or self.self_play.enabled):
             what = f"record={self.record}" if self.record else "self_play.enabled=true"

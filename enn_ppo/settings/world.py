@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from enn_ppo.settings.distributions import Distribution, parse_distributions
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, PositiveInt, Range, UnitInterval, check_fields
+from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, UnitInterval, check_fields
 
 Sampling = Literal["uniform", "prioritized"]
 Api = Literal["entity", "gymnasium", "dm_env", "pettingzoo", "program"]
@@ -31,6 +31,9 @@ class EnvConfig:
     """Parameters that are drawn for each episode, by name (curricula, domain randomization): a number or a schedule over progress
     (`1@0 -> 5@0.5`), a list of choices, or a uniform range `{low: ..., high: ...}`, ends included (of whole numbers if both ends
     are). The environment must accept them in `configure`; evaluation uses `kwargs` instead."""
+    timeout: PositiveFloat | None = None
+    """Seconds that the environments may take for a step or a reset. After that the run ends, with a checkpoint, and names the
+    environment. Whatever the timeout, a line names an environment that has been waited for for 30 seconds. null: no limit."""
 
     def __post_init__(self) -> None:
         check_fields(self, "env.")

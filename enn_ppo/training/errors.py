@@ -27,6 +27,10 @@ class ActorDied(RuntimeError):  # noqa: N818 - says what happened
     """The process of a Ray actor has died or cannot be started; the message is Ray's explanation in one line."""
 
 
+class EnvironmentHangs(RuntimeError):  # noqa: N818 - says what happened
+    """An environment has not answered within `env.timeout`; the message names it."""
+
+
 class TooManyFailures(ValueError):  # noqa: N818 - says what happened
     """More environments have raised than `distributed.max_env_failures` allows."""
 

@@ -18,7 +18,7 @@ from enn_ppo.checkpoints import (
 from enn_ppo.eval.episodes import summarize
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics, is_due
 from enn_ppo.training.callbacks import Callback, Update
-from enn_ppo.training.errors import Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
+from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
 from enn_ppo.training.recording.recorder import RecordingError
@@ -192,6 +192,14 @@ class Run:
         except CheckpointError as error:
             return self._saved_now() or f"nothing is saved: {error}"
 
+    def _rescued_with_last_update(self) -> str:
+        """Advice on resuming after a rollout has broken off: the last update is saved first, if it is not yet."""
+        first = next(iter(self.state.learners))
+        saved = [step for step, _ in step_folders(self.run_dir / first / CHECKPOINTS)]
+        if self.state.step in saved or self.state.ranks.size > 1:  # other ranks wait in the rollout, and cannot save
+            return self._rescued()
+        return self._saved_now() or self._rescued()
+
     def _last_finite(self) -> str:
         """Advice on resuming after the network has become NaN: from the newest checkpoint, since only finite ones load."""
         first = next(iter(self.state.learners))
@@ -257,6 +265,8 @@ class Run:
             error.add_note(self._rescued())
         if isinstance(error, NotFinite):
             error.add_note(f"{self._since()}{self._last_finite()}")
+        if isinstance(error, EnvironmentHangs):
+            error.add_note(self._rescued_with_last_update())
         if isinstance(error, PartLost | TooManyFailures):  # raised between two updates, so saving is safe
             error.add_note(self._saved_now() or self._rescued())
         if isinstance(error, RankDied):

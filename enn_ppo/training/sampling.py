@@ -24,6 +24,7 @@ from enn_ppo.training.players import Cast
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.watchdog import Watchdog
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -91,6 +92,7 @@ class LocalSampler:
         pipeline: number of blocks that are played in turns; divides the number of blocks.
         graphs: whether acting uses CUDA graphs.
         logits: whether rollouts keep all logits.
+        watchdog: watches the environments while they take a step; belongs to this sampler from now on. None: nobody does.
     """
 
     def __init__(
@@ -106,15 +108,20 @@ class LocalSampler:
         graphs: bool = False,
         logits: bool = False,
         ranks: Ranks = ALONE,
+        watchdog: Watchdog | None = None,
     ) -> None:
         assert len(pools) % pipeline == 0
         self.blocks: list[EnvBlock] = []
         for pool in pools:
-            block = EnvBlock(pool, nets, device, seed, first_env, cast=cast, graphs=graphs, logits=logits)
+            block = EnvBlock(
+                pool, nets, device, seed, first_env, cast=cast, graphs=graphs, logits=logits, watchdog=watchdog
+            )
             self.blocks.append(block)
             first_env += len(pool)
         self._seed, self._cast, self._pipeline, self._ranks = seed, cast, pipeline, ranks
         self._share = sum(len(pool) for pool in pools)
+        self._watchdog = watchdog
+        self._is_playing = False  # and stays so when a rollout breaks off
 
     def obs_space(self) -> ObsSpace:
         return self.blocks[0].vec_env.obs_space()
@@ -145,14 +152,18 @@ class LocalSampler:
         """Play `steps` steps in every environment. Returns name of the policy -> its rollout."""
 
         def collect() -> dict[str, Rollout]:
+            self._is_playing = True
             played: list[dict[str, Rollout]] = []
             for first in range(0, len(self.blocks), self._pipeline):
                 played += play(self.blocks[first : first + self._pipeline], steps)
+            self._is_playing = False
             return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
 
         return self._ranks.each(collect)
 
     def state(self) -> dict[str, Any]:
+        if self._is_playing:  # a rollout has broken off
+            return {"blocks": [None] * (len(self.blocks) * self._ranks.size)}
         own = self._ranks.each(lambda: [block_state(block) for block in self.blocks])
         states = [state for blocks in self._ranks.gather_objects(own) for state in blocks]
         return states[0] if len(states) == 1 else {"blocks": states}
@@ -186,6 +197,8 @@ class LocalSampler:
 
     def close(self) -> None:
         with ExitStack() as stack:
+            if self._watchdog is not None:
+                stack.callback(self._watchdog.close)
             for block in self.blocks:
                 stack.callback(block.vec_env.close)
 

@@ -15,10 +15,11 @@ from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
-from enn_ppo.training.state import Restored, TrainState
+from enn_ppo.training.state import TRAINER_PARTS, Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
@@ -40,6 +41,7 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
 
 
 def _start(config: TrainConfig, env: EnvFactory | None, callback: Callback, ranks: Ranks) -> Run:
+    ranks.each(lambda: check_memory(config, ranks.size))
     device = select_device(
         "cpu" if config.distributed.mode == "ray" else config.device
     )  # Ray's learners have their own
@@ -85,10 +87,17 @@ def _load(config: TrainConfig) -> dict[str, Checkpoint]:
     """Policy -> the checkpoint that it resumes from; empty for a new run."""
     if config.resume is None:
         return {}
-    if not config.policies:
-        return {"": load_checkpoint(Path(config.resume))}
-    found = load_common([Path(config.resume) / name for name in config.policies])
-    return dict(zip(config.policies, found, strict=True))
+    if config.policies:
+        found = load_common([Path(config.resume) / name for name in config.policies])
+    else:
+        found = [load_checkpoint(Path(config.resume))]
+    for checkpoint in found:
+        if missing := [part for part in TRAINER_PARTS if part not in checkpoint.trainer]:
+            raise ValueError(
+                f"checkpoint {checkpoint.path} cannot be resumed: its trainer.pt is not that of a run of enn-ppo, and lacks "
+                f"{', '.join(missing)}"
+            )
+    return dict(zip(config.policies or [""], found, strict=True))
 
 
 def _check_home(config: TrainConfig, home: Path) -> None:

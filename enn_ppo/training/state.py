@@ -38,11 +38,25 @@ from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
 from enn_ppo.training.tracking.progress import announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import RogueNet
 from rogue_net.finite import NotFinite
 
 RECENT_EPISODES = 100
+#: Parts of `Checkpoint.trainer`, all of which a resumed run needs.
+TRAINER_PARTS = (
+    "step",
+    "num_updates",
+    "seconds",
+    "optimizer",
+    "collector",
+    "scale",
+    "recorder",
+    "recent_rewards",
+    "evaluations",
+    "self_play",
+)
 
 
 class Restored(NamedTuple):
@@ -116,6 +130,7 @@ class TrainState:
             graphs=cast is None and learners[""].uses_graphs,
             logits=config.record is not None and config.record_logits,
             ranks=ranks,
+            watchdog=Watchdog(config.env.timeout),
         )
 
     @property

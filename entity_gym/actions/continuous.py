@@ -235,9 +235,9 @@ def _bounds(given: Any, where: str) -> tuple[float, ...]:
     bounds = []
     for k, value in enumerate(given):
         is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not is_number or not (value == outer or abs(float(value)) <= LARGEST_FLOAT32):
+        if not is_number or not (value == outer or abs(value) <= LARGEST_FLOAT32):
             raise ValueError(
-                f"{where}[{k}] is {value!r}; it must be a number that float32 can hold, or {outer} for no bound"
+                f"{where}[{k}] is {value!r:.200}; it must be a number that float32 can hold, or {outer} for no bound"
             )
         bounds.append(float(value))
     return tuple(bounds)

@@ -190,10 +190,12 @@ def _metrics(observations: Sequence[Observation], env_id: NDArray[np.int64], rea
         for name, value in obs.metrics.items():
             try:
                 number = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 number = math.nan
             if not math.isfinite(number):
-                raise ValueError(f"{reader.where(int(i))}: metrics[{name!r}] is {value!r}; it must be a finite number")
+                raise ValueError(
+                    f"{reader.where(int(i))}: metrics[{name!r}] is {value!r:.200}; it must be a finite number"
+                )
             metrics.setdefault(name, Metric()).push(number)
     return metrics
 

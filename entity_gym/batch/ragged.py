@@ -102,7 +102,7 @@ class RaggedBuffer(Generic[Scalar]):
         Raises:
             ValueError: the lengths do not add up, a shape is wrong, or a value would not survive the conversion.
         """
-        array = np.asarray(flattened)
+        array = _as_array(flattened, "the flattened values")
         if array.ndim == 0 or (cls._dtype is not None and array.ndim != 2):
             raise ValueError(f"flattened values are {_describe(array)}: they must have the shape (items, features)")
         offsets = offsets_of(as_lengths(lengths))
@@ -117,7 +117,7 @@ class RaggedBuffer(Generic[Scalar]):
         Raises:
             ValueError: the shape is wrong, or a value would not survive the conversion.
         """
-        array = np.asarray(array)
+        array = _as_array(array, "the array")
         if array.ndim < 2 or (cls._dtype is not None and array.ndim != 3):
             raise ValueError(f"the array is {_describe(array)}: it must have the shape (sequences, length, features)")
         sequences, length, *shape = array.shape
@@ -166,7 +166,12 @@ class RaggedBuffer(Generic[Scalar]):
             too_large = array.dtype == np.uint64 and dtype == _INT64 and array.max() > _MAX_INT64
             if array.dtype.kind not in target._castable or too_large:
                 raise ValueError(f"{_describe(array)} does not fit into {target.__name__}, which holds {dtype}")
-        return target.unchecked(array.astype(dtype, order="C"), offsets)
+        try:
+            with np.errstate(over="raise"):
+                converted = array.astype(dtype, order="C")
+        except FloatingPointError:
+            raise ValueError(f"{_describe(array)} holds numbers that are too large for {dtype}") from None
+        return target.unchecked(converted, offsets)
 
     # ---- sizes and content
 
@@ -301,7 +306,7 @@ def as_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
     Raises:
         ValueError: they are not integers >= 0 in one dimension, or their sum exceeds int64.
     """
-    array = np.asarray(lengths)
+    array = _as_array(lengths, "the lengths")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"lengths are {_describe(array)}: they must be integers of shape (sequences,)")
     if array.size and array.min() < 0:
@@ -329,7 +334,10 @@ def _resolve(index: Any, size: int) -> NDArray[np.int64]:
     """The numbers, from 0, of the sequences that `index` names among `size`."""
     if isinstance(index, slice):
         return np.arange(*index.indices(size), dtype=np.int64)
-    array = np.asarray(index)
+    try:
+        array = np.asarray(index)
+    except ValueError:  # lists of different lengths
+        array = np.array(None)
     if array.dtype.kind not in "iu" and not (array.dtype.kind == "b" and array.ndim == 1) and array.shape != (0,):
         raise TypeError(
             f"{index!r} is no index of sequences: ints, slices, and lists or 1-D arrays of ints or bools are"
@@ -346,6 +354,13 @@ def _resolve(index: Any, size: int) -> NDArray[np.int64]:
         allowed = f"{-size} to {size - 1}" if size else "none"
         raise IndexError(f"there is no sequence {array[outside][0]}: of {size}, {allowed} can be named")
     return np.where(array < 0, array + size, array)
+
+
+def _as_array(given: ArrayLike, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise ValueError(f"{what} are {given!r:.200}: they must be numbers, and as many in every row") from error
 
 
 def _describe(array: NDArray[Any]) -> str:

@@ -62,7 +62,20 @@ def spaces_to_dict(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace])
 
 
 def spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, ActionSpace]]:
-    """The spaces that `spaces_to_dict` took apart."""
+    """The spaces that `spaces_to_dict` took apart.
+
+    Raises:
+        ValueError: `spaces` is something else; the message says what is missing or wrong.
+    """
+    try:
+        return _spaces_from_dict(spaces)
+    except KeyError as error:
+        raise ValueError(f"the spaces cannot be read: {error} is missing or unknown") from None
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"the spaces cannot be read: {error}") from None
+
+
+def _spaces_from_dict(spaces: Mapping[str, Any]) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     entities = {}
     for entity in spaces["entities"]:
         entities[entity["name"]] = Entity(entity["features"], _kinds_from_list(entity.get("kinds", ())))

@@ -176,6 +176,9 @@ class SlotVecEnv(VecEnv):
             raise error
         self.slots.configure(self._everyone, infos)
 
+    def under_way(self) -> str:
+        return self.slots.under_way()
+
     def start(self, ids: EnvIds) -> VecObs:
         """Start an episode in some environments, none of which is under way."""
         return self._do_and_collect(ids, lambda lo, hi, worker: self.slots.reset(ids[lo:hi], worker))

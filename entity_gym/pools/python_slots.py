@@ -81,10 +81,14 @@ class PythonSlots(EnvSlots):
         self._originals: list[dict[str, Any]] = [{} for _ in range(num_envs)]
         # Numbers of the entities of the running episodes, by id; see `number_entities`.
         self._numbers: list[dict[EntityID, int]] | None = [{} for _ in range(num_envs)] if entity_ids else None
+        self._under_way: set[int] = set()  # environments whose own code is running
         self._collected: tuple[list[_Shown], dict[str, VecActionMask]] = ([], {})
 
     def __len__(self) -> int:
         return len(self.envs)
+
+    def under_way(self) -> str:
+        return ", ".join(map(self.where, sorted(self._under_way.copy()))) or super().under_way()
 
     def seed(self, seed: int) -> None:
         check_seed(seed)
@@ -312,6 +316,7 @@ class PythonSlots(EnvSlots):
 
     def _call(self, i: int, method: Callable[..., Any], *args: Any) -> Any:
         """Run an environment's own code; what it raises keeps its type and says which environment it was."""
+        self._under_way.add(i)
         try:
             return method(*args)
         except StopIteration as error:  # would silently end a loop of whoever called the pool
@@ -319,6 +324,8 @@ class PythonSlots(EnvSlots):
         except (Exception, SystemExit) as error:
             error.add_note(f"raised by {self.where(i)} in {method.__name__}()")
             raise
+        finally:
+            self._under_way.discard(i)
 
 
 def _checked(env: Any) -> Environment:

@@ -193,6 +193,9 @@ class SeatedVecEnv(_Seated, VecEnv):
         ids = self._everyone if env_id is None else check_env_id(env_id, len(self))
         return self._show_step(self.pool.act(self._join(actions, ids), env_id))
 
+    def under_way(self) -> str:
+        return self.pool.under_way()
+
     @property
     def can_save(self) -> bool:
         return self.pool.can_save

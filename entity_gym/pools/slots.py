@@ -78,6 +78,11 @@ class EnvSlots(ABC):
         """Return the name of environment `i` in messages, such as "MineSweeper (environment 3)"; counts from `first_env`."""
         return self._reader.where(i)
 
+    def under_way(self) -> str:
+        """Name the environments that are taking a step, or all that may be, for messages; other threads may call it, too."""
+        last = self.where(len(self) - 1)
+        return self.where(0) + (f" to {last}" if len(self) > 1 else "")
+
     @abstractmethod
     def seed(self, seed: int) -> None:
         """Environment i draws from `SeedSequence((seed, first_env + i))` from now on.

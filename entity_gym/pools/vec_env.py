@@ -97,6 +97,10 @@ class VecEnv(ABC):
     def close(self) -> None:
         """Release everything. May be called twice."""
 
+    def under_way(self) -> str:
+        """Name the environments that are taking a step, for messages. Other threads may call it, too."""
+        return f"{len(self)} environments"
+
     @property
     def batch_size(self) -> int:
         """Number of environments that `recv` returns, 1 to `len(self)`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -414,21 +415,60 @@ def test_cut_anywhere_a_recording_reads_up_to_the_last_whole_chunk(
     assert cut.read_bytes() == path.read_bytes()[: ends[whole - 1]]  # what an appended chunk will stand behind
 
 
-def test_a_chunk_with_other_numbers_than_were_written_is_not_read(tmp_path: Path) -> None:
-    path, damaged = tmp_path / "whole.arrow", tmp_path / "damaged.arrow"
-    record(path, Menagerie)
-    with pyarrow.ipc.open_stream(path) as stream:
-        schema = stream.schema
-        (first, its), (second, of_second) = list(stream.iter_batches_with_custom_metadata())
-    column = schema.get_field_index("reward")
-    other = second.set_column(column, schema.field(column), pa.array([7.0] * len(second), pa.float32()))
-    with pyarrow.ipc.new_stream(damaged, schema) as writer:
-        writer.write_batch(first, custom_metadata=its)
-        writer.write_batch(other, custom_metadata=of_second)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A recording of two small chunks, and where its header and its chunks end."""
+    path = tmp_path_factory.mktemp("recordings") / "small.arrow"
+    collector = collector_of(Menagerie, 1)
+    collector.recorder = recorder_for(path, Menagerie())
+    ends = [path.stat().st_size]
+    for _ in range(2):
+        collector.collect(2)
+        ends.append(path.stat().st_size)
+    return path, ends
 
-    with pytest.warns(UserWarning, match="damaged.arrow: the last .* bytes begin with a chunk that is damaged"):
-        assert len(read_all(damaged)) == len(first)
-    assert len(read_all(path)) == len(first) + len(second)
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_flipped_bit_in_the_header_is_refused_and_in_a_chunk_costs_that_chunk_and_those_after_it(
+    data: st.DataObject, small: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    path, ends = small
+    damaged = bytearray(path.read_bytes())
+    place, bit = data.draw(st.integers(0, len(damaged) - 1)), data.draw(st.integers(0, 7))
+    damaged[place] ^= 1 << bit
+    (tmp_path / "damaged.arrow").write_bytes(damaged)
+    if place < ends[0]:
+        for read in (read_all, read_header):
+            with pytest.raises(
+                ValueError, match=r"damaged.arrow is not a recording .* or its header is damaged"
+            ) as error:
+                read(tmp_path / "damaged.arrow")
+            assert type(error.value) is ValueError
+        return
+    whole = 0 if place < ends[1] else 1
+    with pytest.warns(
+        UserWarning, match=f"the last {len(damaged) - ends[whole]:,} bytes begin with a chunk that is damaged"
+    ):
+        chunks = list(read_frames(tmp_path / "damaged.arrow"))
+    assert len(chunks) == whole
+    for chunk, undamaged in zip(chunks, read_frames(path), strict=False):
+        assert_same_frames(chunk, undamaged)
+
+
+def test_a_choice_that_was_renamed_in_the_header_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    record(path, Menagerie)
+    content = path.read_bytes()
+    place = content.index(b'"choices"')
+    renamed = content[:place] + re.sub(rb'\["(\w)', rb'["X', content[place:], count=1)
+    assert len(renamed) == len(content) and renamed != content
+    path.write_bytes(renamed)
+    with pytest.raises(ValueError, match="a.arrow is not a recording .* or its header is damaged"):
+        read_header(path)
+    with pytest.raises(ValueError, match="a.arrow is not a recording .* or its header is damaged"):
+        recorder_for(path, Menagerie())
+    assert path.read_bytes() == renamed
 
 
 @pytest.mark.parametrize("left", [0, 1, 7, 100])
@@ -603,11 +643,8 @@ def test_what_is_no_recording_is_neither_read_nor_written_over(tmp_path: Path) -
     columns = pa.record_batch({"height": pa.array([1.0])})
     with pa.ipc.new_stream(str(table), columns.schema) as writer:
         writer.write_batch(columns)
-    for path, message in (
-        (text, "notes.txt is not a recording"),
-        (table, "not a recording: it holds the columns height"),
-    ):
-        before = path.read_bytes()
+    for path in text, table:
+        before, message = path.read_bytes(), f"{path.name} is not a recording of this version of enn-ppo"
         with pytest.raises(ValueError, match=message):
             read_all(path)
         with pytest.raises(ValueError, match=message):
@@ -623,11 +660,11 @@ def test_a_file_that_is_not_there_or_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_a_recording_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enn_ppo.training.recording.columns.FORMAT", 2)
+    monkeypatch.setattr("enn_ppo.training.recording.columns.FORMAT", 3)
     record(tmp_path / "a.arrow", Copycat)
     monkeypatch.undo()
     with pytest.raises(
-        ValueError, match="a.arrow is a recording of format 2, and this version of enn-ppo reads up to 1"
+        ValueError, match="a.arrow is a recording of format 3, and this version of enn-ppo reads up to 2"
     ):
         read_all(tmp_path / "a.arrow")
 

@@ -224,7 +224,10 @@ def _store_defaults() -> None:
         store(group="distributed", name=mode, node=distributed | {"mode": mode})
     groups: list[Any] = [{section: "default"} for section in SECTIONS]
     groups += [{"value_net": "none"}, {"distributed": "none"}, "_self_", {"env": "MineSweeper"}, {"experiment": None}]
-    store(name="train", node={"defaults": groups, **train, "env": {"api": train["env"]["api"]}})
+    store(
+        name="train",
+        node={"defaults": groups, **train, "env": {name: train["env"][name] for name in ("api", "timeout")}},
+    )
     clone = defaults_of(CloneConfig)
     own = {name: value for name, value in clone.items() if name not in TrainConfig.__dataclass_fields__}
     store(name="clone", node={"defaults": ["train", "_self_"], **own})

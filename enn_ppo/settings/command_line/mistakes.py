@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import setting_names, unknown_setting
-from enn_ppo.training.errors import DeviceMemoryFull, Interrupted, PartLost, RankDied
+from enn_ppo.training.errors import DeviceMemoryFull, EnvironmentHangs, Interrupted, PartLost, RankDied
 from entity_gym.errors import nearest
 from entity_gym.pools.processes.handle import WorkerDied
 
@@ -62,7 +62,8 @@ def guarded(action: Callable[[], object], schema: type[Any], debug: Callable[[],
         if paragraph is None:
             return 1
         print(f"error: {paragraph}", file=sys.stderr)
-        return 1 if isinstance(error, WorkerDied | PartLost | RankDied | DeviceMemoryFull) else USER_ERROR
+        failures = WorkerDied | PartLost | RankDied | DeviceMemoryFull | EnvironmentHangs
+        return 1 if isinstance(error, failures) else USER_ERROR
     return 0
 
 
@@ -126,7 +127,7 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
         # A worker process adds its traceback, which debug=true shows.
         notes = [note.partition(":\nTraceback")[0] for note in getattr(error, "__notes__", [])]
         return str(error) + "".join(f" {note}" if note.startswith("(") else f"; {note}" for note in notes)
-    if isinstance(error, RankDied | DeviceMemoryFull):
+    if isinstance(error, RankDied | DeviceMemoryFull | EnvironmentHangs):
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     if isinstance(error, WorkerDied):
         return f"{error}; go on from the last checkpoint with resume=<run directory>"

@@ -12,13 +12,14 @@
     log_prob/<action>                   list of numbers
     logits/<action>                     list of rows, of select-entity actor by actor; only if logits are recorded
 
-The schema's metadata holds the spaces, so that a recording can be read without the environment, and that of a chunk its
-checksum.
+The schema's metadata holds the spaces, so that a recording can be read without the environment. The metadata of the schema and of
+every chunk hold a checksum of all bytes of that schema or chunk.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,9 +38,10 @@ from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor
 from rogue_net.masks import ActionMask
 
-FORMAT = 1  # raised when an old reader would misread a new file
-#: Key of a chunk's own metadata.
-CHECKSUM = b"enn_ppo.crc32"
+FORMAT = 2  # raised when an old reader would misread a new file
+#: Metadata of a schema or chunk whose checksum `seal` has not yet written.
+UNSEALED = {"enn_ppo.checksum": "crc32=00000000"}
+_CHECKSUM = re.compile(rb"crc32=([0-9a-f]{8})")
 _FORMAT_KEY, _SPACES_KEY, _LOGITS_KEY = "enn_ppo.training.recording.format", "enn_ppo.spaces", "enn_ppo.logits"
 
 
@@ -124,19 +126,17 @@ def schema_of(header: Header) -> Any:
         if logits:
             columns[f"logits/{name}"] = logit
     spaces = json.dumps(spaces_to_dict(obs_space, action_space))
-    metadata = {_FORMAT_KEY: str(FORMAT), _SPACES_KEY: spaces, _LOGITS_KEY: json.dumps(logits)}
+    metadata = {_FORMAT_KEY: str(FORMAT), _SPACES_KEY: spaces, _LOGITS_KEY: json.dumps(logits), **UNSEALED}
     return pa.schema(list(columns.items()), metadata=metadata)
 
 
 def header_of(schema: Any, path: object) -> Header:
-    """The header in the Arrow schema of the file `path`.
+    """The header in the Arrow schema of the recording `path`, whose checksum is right.
 
     Raises:
-        ValueError: the file is no recording, or one of a newer version.
+        ValueError: the recording has a newer format.
     """
-    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    if _FORMAT_KEY not in metadata:
-        raise ValueError(f"{path} is not a recording: it holds the columns {', '.join(schema.names[:8])}")
+    metadata = {key.decode(): value.decode() for key, value in schema.metadata.items()}
     if int(metadata[_FORMAT_KEY]) > FORMAT:
         raise ValueError(
             f"{path} is a recording of format {metadata[_FORMAT_KEY]}, and this version of enn-ppo reads up to {FORMAT}"
@@ -144,9 +144,21 @@ def header_of(schema: Any, path: object) -> Header:
     return Header(*spaces_from_dict(json.loads(metadata[_SPACES_KEY])), bool(json.loads(metadata[_LOGITS_KEY])))
 
 
-def checksum(batch: Any) -> bytes:
-    """Checksum of a chunk. Arrow itself only checks that a chunk is well formed."""
-    return b"%08x" % zlib.crc32(batch.serialize())
+def seal(message: bytes) -> bytes:
+    """Write the checksum of a schema or chunk, in the bytes of Arrow, into its own metadata, which must be `UNSEALED`."""
+    place = _CHECKSUM.search(message)
+    assert place is not None
+    start, end = place.span(1)
+    return message[:start] + b"%08x" % zlib.crc32(message) + message[end:]
+
+
+def is_sealed(message: bytes) -> bool:
+    """Whether a schema or chunk is as `seal` returned it. Arrow itself only checks that it is well formed."""
+    place = _CHECKSUM.search(message)
+    if place is None:
+        return False
+    start, end = place.span(1)
+    return place[1] == b"%08x" % zlib.crc32(message[:start] + b"0" * (end - start) + message[end:])
 
 
 def to_record_batch(frames: RecordedFrames, schema: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ import numpy as np
 import torch
 
 from enn_ppo.training.recording.columns import (
-    CHECKSUM,
     Header,
     RecordedFrames,
-    checksum,
     from_record_batch,
     header_of,
     import_pyarrow,
+    is_sealed,
 )
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 
@@ -63,8 +62,8 @@ def read_header(path: Path | str) -> Header:
 def read_frames(paths: Paths) -> Iterator[RecordedFrames]:
     """Yield the chunks of one or several recordings.
 
-    Episode numbers are unique across files. An incomplete chunk at the end of a file, which a crash leaves, is skipped with a
-    warning.
+    Episode numbers are unique across files. A file is read up to its first chunk that is damaged, or cut short by a crash; a
+    warning says how much is left out.
 
     Raises:
         ValueError: a file does not exist or is no recording, or the files have different spaces.
@@ -137,7 +136,7 @@ def read_extent(path: Path, header: Header, *, full: bool) -> tuple[int, int, in
         ValueError: the file is no recording, or its header is not `header`.
     """
     num_frames = num_episodes = 0
-    with _Stream(path, only="episode") as stream:
+    with _Stream(path) as stream:
         _check_same(stream.header, header, path, "what would be recorded", logits=True)
         for batch in stream.batches() if full else ():
             num_frames += len(batch)
@@ -148,51 +147,55 @@ def read_extent(path: Path, header: Header, *, full: bool) -> tuple[int, int, in
 class _Stream:
     """A recording that is open for reading.
 
-    Args:
-        path: the file.
-        only: the only column to read; None: all.
+    Attributes:
+        header: of the recording.
+        end: where the last message that was read ends, in bytes.
+        rest: bytes from the first damaged or incomplete chunk on, known after `batches`.
     """
 
-    def __init__(self, path: Path | str, only: str | None = None) -> None:
-        pa = import_pyarrow()
-        self._damage = (pa.ArrowInvalid, OSError)
-        self._whole = only is None
+    def __init__(self, path: Path | str) -> None:
+        self._pa = import_pyarrow()
         try:
-            self._source = pa.OSFile(str(path))
+            self._source = self._pa.OSFile(str(path))
         except OSError as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
             raise ValueError(f"recording {path} cannot be read: {reason}") from error
-        self.rest = 0  # bytes of an incomplete chunk, known after `batches`
+        self.end = self.rest = 0
         try:
-            self._reader = pa.ipc.open_stream(self._source)
-            self.header = header_of(self._reader.schema, path)
-            self.end = self._source.tell()
-            if only is not None:
-                self._source.seek(0)
-                wanted = pa.ipc.IpcReadOptions(included_fields=[self._reader.schema.get_field_index(only)])
-                self._reader = pa.ipc.open_stream(self._source, options=wanted)
-        except self._damage as error:
-            nothing = self._source.size() == 0
-            self._source.close()
-            raise ValueError(f"{path} is " + ("empty" if nothing else f"not a recording: {error}")) from error
+            self._schema = self._next("schema", self._pa.ipc.read_schema)
+            if self._schema is None:
+                problem = "not a recording of this version of enn-ppo, or its header is damaged"
+                raise ValueError(f"{path} is {problem if self._source.size() else 'empty'}")
+            self.header = header_of(self._schema, path)
         except BaseException:
             self._source.close()
             raise
 
     def batches(self) -> Iterator[Any]:
-        """The chunks before the first damaged or incomplete one; `end` is where the last of them ends."""
-        while True:
-            try:
-                batch, metadata = self._reader.read_next_batch_with_custom_metadata()
-                batch.validate(full=True)
-            except (StopIteration, *self._damage):
-                break
-            written = metadata.get(CHECKSUM) if metadata else None  # old chunks have none
-            if self._whole and written is not None and written != checksum(batch):
-                break
-            self.end = self._source.tell()
+        """The chunks before the first damaged or incomplete one."""
+        while (batch := self._next("record batch", self._decode)) is not None:
             yield batch
         self.rest = self._source.size() - self.end
+
+    def _next(self, kind: str, decode: Callable[[Any], Any]) -> Any:
+        """The next message of Arrow, a schema or a record batch; None if it is another, damaged, incomplete or not there."""
+        try:
+            self._source.seek(self.end)
+            message = self._pa.ipc.read_message(self._source)
+            end = self._source.tell()
+            self._source.seek(self.end)
+            if message.type != kind or not is_sealed(self._source.read(end - self.end)):
+                return None
+            decoded = decode(message)
+        except (self._pa.ArrowException, EOFError, OSError):
+            return None
+        self.end = end
+        return decoded
+
+    def _decode(self, message: Any) -> Any:
+        batch = self._pa.ipc.read_record_batch(message, self._schema)
+        batch.validate(full=True)  # a stranger's file must not have offsets that point outside
+        return batch
 
     def __enter__(self) -> _Stream:
         return self

@@ -1,7 +1,8 @@
 """Recording frames and actions, for behavioural cloning and analysis: an Arrow IPC stream of compressed chunks.
 
 A file begins with its schema (see `recording/columns.py`). Every chunk is a record batch of whole frames, compressed with zstd
-and written with one call. A file needs no closing: after a crash it can be read up to the last whole chunk, and appended to.
+and written with one call. Checksums in the schema and in every chunk tell damage. A file needs no closing: after a crash it can
+be read up to the last whole chunk, and appended to.
 (After a power failure chunks may be damaged, but none before the last `Recorder.state`.) Any program that reads Arrow streams
 reads it:
 
@@ -22,12 +23,12 @@ from torch import Tensor
 
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.recording.columns import (
-    CHECKSUM,
+    UNSEALED,
     Header,
     RecordedFrames,
-    checksum,
     import_pyarrow,
     schema_of,
+    seal,
     to_record_batch,
 )
 from enn_ppo.training.recording.reading import read_extent
@@ -73,7 +74,7 @@ class Recorder:
         self.logits = logits
         self._header = Header(obs_space, dict(action_space), logits)
         self._schema = schema_of(self._header)
-        self._head: bytes = self._schema.serialize().to_pybytes()  # beginning of every file
+        self._head = seal(self._schema.serialize().to_pybytes())  # beginning of every file
         self._pending: list[RecordedFrames] = []
         self._num_pending = 0
         self._file = _open(self.path)
@@ -173,17 +174,16 @@ class Recorder:
             numbers.append(self._episodes[env])
         return torch.tensor(numbers, dtype=torch.int64)
 
-    def _chunk(self, frames: RecordedFrames) -> memoryview:
+    def _chunk(self, frames: RecordedFrames) -> bytes:
         """The bytes of a record batch, without the schema."""
         pa = import_pyarrow()
         options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL))
         sink = pa.BufferOutputStream()
         writer = pa.ipc.new_stream(sink, self._schema, options=options)
-        batch = to_record_batch(frames, self._schema)
-        writer.write_batch(batch, custom_metadata={CHECKSUM: checksum(batch)})
-        return memoryview(sink.getvalue())[len(self._head) :]
+        writer.write_batch(to_record_batch(frames, self._schema), custom_metadata=UNSEALED)
+        return seal(sink.getvalue().to_pybytes()[len(self._head) :])
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
             while rest:

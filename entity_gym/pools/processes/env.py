@@ -148,6 +148,9 @@ class ProcessVecEnv(VecEnv):
     def __len__(self) -> int:
         return len(self._everyone)
 
+    def under_way(self) -> str:
+        return ", ".join(str(worker) for worker in self._workers if worker.requests) or super().under_way()
+
     @property
     def batch_size(self) -> int:
         return self._batch_size

@@ -88,6 +88,7 @@ def test_a_space_holds_bounds_and_names() -> None:
         (0, [1], None, "low is 0; it must be a list"),
         ([0], "1", None, "high is '1'; it must be a list"),
         ([NAN], [1], None, r"low\[0\] is nan"),
+        ([-(10**400)], [1], None, r"low\[0\] is -10000"),
         ([0], [NAN], None, r"high\[0\] is nan"),
         ([0, INF], [1, INF], None, r"low\[1\] is inf.*or -inf for no bound"),
         ([0], [-INF], None, r"high\[0\] is -inf.*or inf for no bound"),

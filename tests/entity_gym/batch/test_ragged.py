@@ -135,6 +135,9 @@ class TestConstruction:
             ([[1.0]], [2], "the lengths add up to 2, but there are 1 items"),
             ([[1.0]], [2, -1], "the length of sequence 1 is -1"),
             ([[1.0]], [1.0], "lengths are float64"),
+            ([[1.0]], [[1], []], "the lengths are .* they must be numbers, and as many in every row"),
+            ([[1.0], []], [2], "the flattened values are .* they must be numbers, and as many in every row"),
+            ([[1e39]], [1], "holds numbers that are too large for float32"),
             ([1.0], [1], r"flattened values are float64 of shape \(1,\)"),
             (np.zeros((0, 1)), [2**62] * 4, "the lengths add up to 1.84e[+]19"),  # 0 in int64
             (np.zeros((1, 1)), np.array([2**64 - 1, 2], np.uint64), "the lengths add up to 1.84e[+]19"),  # 1 in int64
@@ -256,7 +259,7 @@ class TestIndexing:
         with pytest.raises(IndexError, match=r"there is no sequence (3|-4): of 3, -3 to 2 can be named"):
             three()[index]
 
-    @pytest.mark.parametrize("index", [1.0, "0", None, True, [0.5], slice("a")])
+    @pytest.mark.parametrize("index", [1.0, "0", None, True, [0.5], [0, []], slice("a")])
     def test_something_else_is_a_type_error(self, index: Any) -> None:
         with pytest.raises(TypeError):
             three()[index]

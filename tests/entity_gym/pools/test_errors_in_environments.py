@@ -276,6 +276,7 @@ SCALARS = {
     "a reward for every actor": (garden(reward=np.array([1.0])), "reward is array([1.]); it must be a finite number"),
     "a reward that is no number": (garden(reward="much"), "reward is 'much'; it must be a finite number"),
     "a metric that is no number": (garden(metrics={"hp": "low"}), "metrics['hp'] is 'low'; it must be a finite number"),
+    "a metric beyond all floats": (garden(metrics={"hp": 10**400}), "metrics['hp'] is 10000000000"),
 }
 WRONG = {**FEATURES, **IDS, **VISIBLE, **ACTORS, **MASKS, **SCALARS}
 

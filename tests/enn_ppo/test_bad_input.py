@@ -1,0 +1,209 @@
+"""Bad input ends a command with one sentence that names the file or the setting, and with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enn_ppo import EnvConfig, train
+from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
+from enn_ppo.clone.clone import clone
+from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.plot import main as plot
+from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
+from rogue_net.config import RogueNetConfig
+from rogue_net.size import check_fits, least_weights, machine_memory
+from tests.enn_ppo.recordings import net_for, record
+from tests.enn_ppo.worlds import Copycat, tiny_config
+
+COPYCAT = ("env=custom", "env.id=tests.enn_ppo.worlds:Copycat", "device=cpu")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of Copycat."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    train(tiny_config(run_dir, env=EnvConfig()), env=Copycat)
+    return run_dir
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command, checks that it was refused in one line with exit code 2, and returns the line."""
+
+    def run(command: Callable[..., int], *given: Any) -> str:
+        capsys.readouterr()
+        assert command(*given) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith("error: ")
+        return line
+
+    return run
+
+
+# --- More than the machine has ---
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        (
+            "rollout.steps=99999999999",
+            "rollout.num_envs=128 and rollout.steps=99999999999 make rollouts of 12,799,999,9",
+        ),
+        (
+            "rollout.num_envs=99999999999",
+            "rollout.num_envs=99999999999 and rollout.steps=16 make rollouts of 1,599,999,9",
+        ),
+        ("net.d_model=100000000", "net.d_model=100000000 and net.n_layer=2 make a network of at least 240,000,000,1"),
+        ("net.n_layer=1000000000", "net.d_model=32 and net.n_layer=1000000000 make a network of at least 12,288,000,0"),
+    ],
+)
+def test_what_cannot_fit_into_memory_is_refused_before_anything_is_allocated(
+    setting: str, named: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    line = refused(run_train, train, [*COPYCAT, setting, "total_timesteps=1000000000000", f"run_dir={tmp_path}/run"])
+    assert named in line and "this machine has" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_estimate_is_never_above_what_a_network_has() -> None:
+    for config in (
+        RogueNetConfig(d_model=8, n_layer=0),
+        RogueNetConfig(d_model=8, n_layer=2),
+        *(RogueNetConfig(d_model=8, n_layer=1, pooling=pooling) for pooling in ("mean", "max", "meanmax")),
+    ):
+        net = type(net_for(Copycat()))(config, Copycat().obs_space(), Copycat().action_space())
+        assert 0 < least_weights(config) <= sum(parameter.numel() for parameter in net.parameters())
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr("rogue_net.size._LIMITS", (limit, tmp_path / "none"))
+    whole_machine = machine_memory()
+    limit.write_text("max\n")
+    assert machine_memory() == whole_machine > 10_000
+    limit.write_text("10000\n")
+    assert machine_memory() == 10_000
+    check_fits(RogueNetConfig(d_model=8, n_layer=0))
+    with pytest.raises(ValueError, match=r"needs 4.93e-05 GB; this machine has 1e-05 GB: set smaller ones"):
+        check_fits(RogueNetConfig(d_model=32, n_layer=1))
+
+
+# --- Files of checkpoints ---
+
+
+def spaces(**changes: Any) -> bytes:
+    return json.dumps({"entities": [], "global_features": [], "actions": []} | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", b""),
+        ("config.yaml", b"- a list\n"),
+        ("config.yaml", b"[not yaml"),
+        ("config.yaml", b"colour: green\n"),
+        ("config.yaml", b"env: 3\n"),
+        ("spaces.json", b""),
+        ("spaces.json", b"{}"),
+        ("spaces.json", b"[]"),
+        ("spaces.json", spaces(entities=3)),
+        ("spaces.json", spaces(entities=[{"colour": "green"}])),
+        ("spaces.json", spaces(entities=["Lamp"])),
+        ("spaces.json", spaces(actions=[{"name": "Switch", "type": "lever"}])),
+        ("trainer.pt", b""),
+        ("trainer.pt", b"PK\x03\x04"),
+        ("policy.safetensors", b""),
+        ("summary.json", b""),
+    ],
+)
+def test_an_empty_or_foreign_file_of_a_checkpoint_is_named(
+    file: str, content: bytes, whole: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(whole, bad, symlinks=True)
+    (bad / "checkpoints" / "latest" / file).write_bytes(content)
+    names = str(bad / "checkpoints" / "step_000000000160"), file
+    for line in (
+        refused(run_eval, evaluate, [f"checkpoint={bad}", "episodes=1"]),
+        refused(run_train, train, [f"resume={bad}", "total_timesteps=160"]),
+    ):
+        assert all(name in line for name in names), line
+
+
+def test_a_checkpoint_whose_network_cannot_fit_into_memory_is_named(
+    whole: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(whole, bad, symlinks=True)
+    config = bad / "checkpoints" / "latest" / "config.yaml"
+    config.write_text(config.read_text().replace("d_model: 16", "d_model: 100000000"))
+    line = refused(run_eval, evaluate, [f"checkpoint={bad}", "episodes=1"])
+    assert "step_000000000160" in line and "config.yaml" in line
+
+
+def test_the_state_of_another_program_is_refused(whole: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(whole, bad, symlinks=True)
+    file = bad / "checkpoints" / "latest" / "trainer.pt"
+    torch.save({"weights": torch.zeros(3)}, file)
+    with pytest.raises(CheckpointError, match="step_000000000160"):
+        load_checkpoint(bad)
+
+
+def test_a_checkpoint_that_is_no_run_s_is_not_resumed(whole: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    checkpoint = load_checkpoint(whole)
+    content = {name: getattr(checkpoint, name) for name in ("policy", "config", "spaces")}
+    retention = Retention(keep_last=1, keep_best=0, keep_every_minutes=None)
+    save_checkpoint(tmp_path / "checkpoints", 160, **content, trainer={"step": 160}, retention=retention)
+    line = refused(run_train, train, [f"resume={tmp_path}", f"run_dir={tmp_path}"])
+    assert "step_000000000160 cannot be resumed" in line
+    assert "trainer.pt is not that of a run of enn-ppo, and lacks num_updates, seconds, optimizer" in line
+
+
+# --- Run directories that hold no run ---
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        None,
+        b"",
+        b"\xff\xfe\x00\x01\n\xff\n",
+        b'{"colour": "green"}\n{"colour": "red"}\n',
+        b'{"step": null, "episodic_reward": 2}\n',
+        b'{"step": 1e400, "episodic_reward": 2}\n{"step": 2, "episodic_reward": 2}\n',
+        b'{"step": "one", "episodic_reward": 2}\n{"step": "two", "episodic_reward": 2}\n',
+        b'{"step": 1, "episodic_reward": "high"}\n{"step": 2, "episodic_reward": {}}\n',
+    ],
+)
+def test_a_directory_that_holds_no_run_is_not_plotted(
+    metrics: bytes | None, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    pytest.importorskip("pandas")
+    if metrics is not None:
+        (tmp_path / "metrics.jsonl").write_bytes(metrics)
+    assert str(tmp_path) in refused(plot, [str(tmp_path), f"output={tmp_path}/plot.png"])
+    assert not (tmp_path / "plot.png").exists()
+
+
+# --- A clone that diverges ---
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.3])
+def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
+    holdout: float, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    record(tmp_path / "lessons.arrow", Copycat)
+    settings = [f"data={tmp_path}/lessons.arrow", "clone.lr=1e20", f"clone.holdout={holdout}", "clone.epochs=1"]
+    line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
+    assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
+    assert not list((tmp_path / "clone").glob("**/*.safetensors"))
