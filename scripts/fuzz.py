@@ -486,8 +486,8 @@ class Server(Kind):
         checkpoint = load_checkpoint(a_checkpoint(folder / "served"))
         config = ServeConfig(checkpoint="farm", max_entities=64)
         self.policies = ServedPolicies(checkpoint, torch.device("cpu"), config)
-        self.kept = self.policies.policy(None)  # the policies that nobody uses are forgotten
         spaces, shown = some_messages()
+        self.kept = self.policies.policy(spaces)  # the policies that nobody uses are forgotten
         self.hello = {"type": "hello", "protocol": 1, "spaces": spaces}
         known = {name: value for name, value in shown[0].items() if name not in ("done", "metrics", "reward")}
         self.requests = [

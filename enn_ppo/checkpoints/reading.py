@@ -279,10 +279,10 @@ def _read_part(file: Path | zipfile.Path, checksum: str | None = None) -> Any:
     """
     try:
         data = file.read_bytes()
-        if not data:
-            raise ValueError("is empty")
         if checksum is not None and checksum_of(data) != checksum:
             raise ValueError(f"its checksum is not the one in {MANIFEST}")
+        if not data:
+            raise ValueError("is empty")
         if file.name.endswith(WEIGHTS):
             weights = safetensors.torch.load(data)
             check_finite(weights, file.name.removesuffix(WEIGHTS))

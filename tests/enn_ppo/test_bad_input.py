@@ -121,7 +121,6 @@ def spaces(**changes: Any) -> bytes:
         ("trainer.pt", b""),
         ("trainer.pt", b"PK\x03\x04"),
         ("policy.safetensors", b""),
-        ("summary.json", b""),
     ],
 )
 def test_an_empty_or_foreign_file_of_a_checkpoint_is_named(
