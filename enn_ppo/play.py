@@ -30,8 +30,8 @@ from entity_gym.check.loading import Loaded, load_environment, make_python, pars
 from entity_gym.play.command import add_options, broken, run, style_of, usage_error
 from entity_gym.play.loop import Advice, Decision
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.adaptor import ObsAdaptor
 from rogue_net.finite import check_finite
+from rogue_net.transfer.adaptor import ObsAdaptor
 
 TRUST = "trust=true"
 

@@ -37,8 +37,8 @@ from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import Evaluation, RogueNet
-from rogue_net.crossing import moved
-from rogue_net.ragged import segment_sum
+from rogue_net.batch.crossing import moved
+from rogue_net.batch.ragged import segment_sum
 
 Stats: TypeAlias = dict[str, Tensor]  # statistics to log: name -> tensor ()
 
@@ -144,7 +144,7 @@ class Samples(Frames):
 
     advantages: Tensor  # (B,) float32
     returns: Tensor  # (B,) float32, regression targets of the values
-    #: (B,) bool, false for padding frames, which CUDA graphs need (`rogue_net/padding.py`); None: no padding.
+    #: (B,) bool, false for padding frames, which CUDA graphs need (`rogue_net/batch/padding.py`); None: no padding.
     real: Tensor | None = None
 
     @staticmethod

@@ -27,9 +27,9 @@ from entity_gym.pools.players import Seating
 from entity_gym.pools.seats import PlayersTracker
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
-from rogue_net.crossing import moved, to_device
+from rogue_net.batch.crossing import moved, to_device
+from rogue_net.batch.ragged import Cat
 from rogue_net.finite import fetch_actions
-from rogue_net.ragged import Cat
 
 
 @dataclass

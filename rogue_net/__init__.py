@@ -6,26 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rogue_net.adaptor import ObsAdaptor
+    from rogue_net.batch.obs_batch import ObsBatch
+    from rogue_net.batch.ragged import RaggedTensor
     from rogue_net.config import RelposConfig, RogueNetConfig, TranslationConfig
-    from rogue_net.noise import FrameKeys, keyed
-    from rogue_net.obs_batch import ObsBatch
-    from rogue_net.ragged import RaggedTensor
+    from rogue_net.heads.noise import FrameKeys, keyed
     from rogue_net.rogue_net import ActResult, Evaluation, RogueNet
+    from rogue_net.transfer.adaptor import ObsAdaptor
 
 #: The modules of these names, imported when they are used first: settings and help need not wait for torch.
 _LATER = {
     "ActResult": "rogue_net",
     "Evaluation": "rogue_net",
-    "FrameKeys": "noise",
-    "ObsAdaptor": "adaptor",
-    "ObsBatch": "obs_batch",
-    "RaggedTensor": "ragged",
+    "FrameKeys": "heads.noise",
+    "ObsAdaptor": "transfer.adaptor",
+    "ObsBatch": "batch.obs_batch",
+    "RaggedTensor": "batch.ragged",
     "RelposConfig": "config",
     "RogueNet": "rogue_net",
     "RogueNetConfig": "config",
     "TranslationConfig": "config",
-    "keyed": "noise",
+    "keyed": "heads.noise",
 }
 
 __all__ = [

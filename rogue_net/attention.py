@@ -10,10 +10,10 @@ import math
 from torch import Tensor
 from torch.nn import functional
 
+from rogue_net.batch.frames import Frames
 from rogue_net.config import Kernels
-from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.launching import Precision
-from rogue_net.relative_positions import Relative, relative_logits, relative_outputs
+from rogue_net.relative.relative_positions import Relative, relative_logits, relative_outputs
 
 
 def ragged_attention(
@@ -29,7 +29,7 @@ def ragged_attention(
 
         out_i = sum_j p_ij v_j,   p_ij = softmax_j(q_i · k_j / sqrt(K))
 
-    over all tokens j of i's frame if i is hidden, else over its visible ones. `rogue_net/relative_positions.py` has what
+    over all tokens j of i's frame if i is hidden, else over its visible ones. `rogue_net/relative/relative_positions.py` has what
     relative positions add to both. Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
 
     Args:

@@ -28,7 +28,7 @@ ValueGate = Literal["none", "linear", "relu", "gelu", "sigmoid"]
 class RelposConfig:
     """Relative positions: attention learns from where entities stand to each other.
 
-    `rogue_net/relative_positions.py` has the formulas. Tables are shared by all layers and heads.
+    `rogue_net/relative/relative_positions.py` has the formulas. Tables are shared by all layers and heads.
     """
 
     kind: RelposKind = "none"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from entity_gym.batch.vec_obs import VecAction
-from rogue_net.crossing import to_host
-from rogue_net.obs_batch import ObsBatch
+from rogue_net.batch.crossing import to_host
+from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.rogue_net import ActResult
 
 NAMES = 3  # parameters that a message names

@@ -17,21 +17,21 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
+from rogue_net.batch.crossing import Joined, to_host
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.checks import check_float, check_int
 from rogue_net.config import RogueNetConfig
-from rogue_net.crossing import Joined, to_host
-from rogue_net.distributions import ActionDistribution
-from rogue_net.embedding import Embedding
-from rogue_net.global_features import GlobalFeatures
-from rogue_net.heads import HEADS, FrameHead, ValueHead
+from rogue_net.heads.distributions import ActionDistribution
+from rogue_net.heads.heads import HEADS, FrameHead, ValueHead
+from rogue_net.heads.noise import FrameKeys
+from rogue_net.heads.readout import Readout
+from rogue_net.inputs.embedding import Embedding
+from rogue_net.inputs.global_features import GlobalFeatures
+from rogue_net.inputs.translation import Translation
 from rogue_net.kernels.select import select
-from rogue_net.noise import FrameKeys
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
-from rogue_net.readout import Readout
 from rogue_net.size import check_fits
 from rogue_net.transformer import Transformer
-from rogue_net.translation import Translation
 
 if TYPE_CHECKING:
     from rogue_net.kernels.cpu.program import Program

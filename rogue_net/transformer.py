@@ -15,13 +15,13 @@ from torch.nn import functional
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
 from rogue_net.attention import ragged_attention
+from rogue_net.batch.frames import Frames
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import segment_mean, segment_sum
 from rogue_net.config import Pooling, Precision, RogueNetConfig
-from rogue_net.frames import Frames
 from rogue_net.kernels.cuda.relative_attention import with_pairs
 from rogue_net.kernels.select import REFERENCE, Choice, select
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import segment_mean, segment_sum
-from rogue_net.relative_positions import Relative, RelativePositions
+from rogue_net.relative.relative_positions import Relative, RelativePositions
 
 
 class Block(nn.Module):

@@ -48,7 +48,8 @@ from enn_ppo.training.learning.graphs import acting
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.registry import make
-from rogue_net import ActResult, ObsBatch, RaggedTensor, crossing, padding
+from rogue_net import ActResult, ObsBatch, RaggedTensor
+from rogue_net.batch import crossing, padding
 
 import torch  # isort: skip
 from torch import Tensor  # isort: skip

@@ -14,8 +14,8 @@ constructor arguments with rogue-net's names; entity types, actions and features
       fire: {kind: select_entity}
     regression_heads: {value: 1}                           # `value` is required
 
-Prints the settings that the converted network needs; docs/network.md has an example. `rogue_net/conversion.py` says in what the
-networks differ.
+Prints the settings that the converted network needs; docs/network.md has an example. `rogue_net/transfer/conversion.py`
+says in what the networks differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from rogue_net import RogueNetConfig
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.conversion import convert, read_description
+from rogue_net.transfer.conversion import convert, read_description
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
 from rogue_net import RogueNet
-from rogue_net.adaptor import ObsAdaptor
+from rogue_net.transfer.adaptor import ObsAdaptor
 
 
 class FittedPolicy(NamedTuple):

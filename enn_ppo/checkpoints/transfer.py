@@ -37,8 +37,8 @@ from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.config import RogueNetConfig
-from rogue_net.normalization import RunningNorm
-from rogue_net.weight_names import Axis, Weight, weight_names
+from rogue_net.inputs.normalization import RunningNorm
+from rogue_net.transfer.weight_names import Axis, Weight, weight_names
 
 #: Settings of a network that may change, since they do not affect its outputs, except by dropout.
 FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "backend", "precision")

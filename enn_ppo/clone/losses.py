@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rogue_net import RaggedTensor
-from rogue_net.distributions import LOWEST
+from rogue_net.heads.distributions import LOWEST
 
 
 def cross_entropy(log_probs: Tensor, weights: Tensor) -> Tensor:

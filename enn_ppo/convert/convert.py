@@ -21,7 +21,7 @@ from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.run_dir import CONFIG, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
 from rogue_net import RogueNet
-from rogue_net.conversion import VALUE, Description, convert, convert_optimizer, read_description
+from rogue_net.transfer.conversion import VALUE, Description, convert, convert_optimizer, read_description
 
 CPU = torch.device("cpu")
 

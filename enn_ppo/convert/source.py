@@ -42,7 +42,7 @@ class Source(NamedTuple):
     path: Path
     step: int  # environment steps trained
     config: dict[str, Any]  # nested settings, with enn-trainer's names
-    obs_space: dict[str, Any]  # as `rogue_net.conversion.read_description` takes it
+    obs_space: dict[str, Any]  # as `rogue_net.transfer.conversion.read_description` takes it
     action_space: dict[str, Any]
     policy: SourceNet
     value_net: SourceNet | None

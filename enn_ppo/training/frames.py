@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.crossing import is_on, to_device
-from rogue_net.ragged import Cat, Cuts, Gather
+from rogue_net.batch.crossing import is_on, to_device
+from rogue_net.batch.ragged import Cat, Cuts, Gather
 
 #: A column: (B, ...) numbers, B sequences, observations, a mapping of names to these, or None if it is absent.
 Column: TypeAlias = Tensor | RaggedTensor | ObsBatch | dict[str, Any] | None

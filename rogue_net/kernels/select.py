@@ -22,11 +22,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rogue_net.batch.frames import Frames
 from rogue_net.config import Kernels, Precision, RogueNetConfig
-from rogue_net.frames import Frames
-from rogue_net.kernel_checks import gpu_name, why_unchecked
 from rogue_net.kernels.cuda.launching import MOST_COLUMNS
 from rogue_net.kernels.cuda.relative_attention import refusal
+from rogue_net.kernels.kernel_checks import gpu_name, why_unchecked
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def select(
 ) -> Choice:
     """Select what computes a network.
 
-    On CUDA, `auto` takes the Triton kernels only where they have passed their checks (`rogue_net/kernel_checks.py`).
+    On CUDA, `auto` takes the Triton kernels only where they have passed their checks (`rogue_net/kernels/kernel_checks.py`).
 
     Args:
         config: says what is wanted.

@@ -14,7 +14,7 @@ from gpu.cost import attention_flops
 from gpu.results import Section
 from gpu.timing import seconds_per_call
 from rogue_net.attention import ragged_attention
-from rogue_net.frames import Frames
+from rogue_net.batch.frames import Frames
 
 MEANS, HEAD_WIDTHS, WIDTH = (4, 16, 64, 256), (16, 32, 64), 128
 PRECISIONS = ("fp32", "tf32", "bf16")

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu.processes import run_for
 from gpu.results import Section
-from rogue_net.kernel_checks import write_report
+from rogue_net.kernels.kernel_checks import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = re.compile(r"\bmark\.gpu\b")

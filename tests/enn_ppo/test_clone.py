@@ -37,7 +37,7 @@ from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.recording.reading import read_all
 from enn_ppo.training.state import TrainState
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
-from rogue_net.distributions import Categorical
+from rogue_net.heads.distributions import Categorical
 from tests.enn_ppo.recordings import Menagerie, assert_same, collector_of, record, recorder_for
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
 

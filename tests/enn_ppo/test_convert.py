@@ -26,7 +26,7 @@ from enn_ppo.checkpoints.policy import load_net, saved_config
 from enn_ppo.convert import blobs, convert_checkpoint, ron
 from enn_ppo.convert.__main__ import main
 from enn_ppo.convert.source import find_source, plain, read_source
-from rogue_net.conversion import convert, convert_optimizer, is_parameter, read_description
+from rogue_net.transfer.conversion import convert, convert_optimizer, is_parameter, read_description
 from tests.rogue_net.test_conformance import Recording, assert_agree, make_actions, make_batch
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -12,7 +12,7 @@ from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.settings.config import DistributedConfig
 from entity_gym.pools.pool import ListEnv
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed
-from rogue_net.obs_batch import actions_to_tensors
+from rogue_net.batch.obs_batch import actions_to_tensors
 from tests.enn_ppo.rollouts import Collector
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 

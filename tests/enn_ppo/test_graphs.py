@@ -27,7 +27,8 @@ from enn_ppo.training.ranks import ALONE
 from entity_gym import ActionSpace, ContinuousActionMask, ContinuousActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from entity_gym.pools.pool import ListEnv
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, crossing, keyed
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
+from rogue_net.batch import crossing
 from rogue_net.config import RelposConfig
 from tests.enn_ppo.samples import samples_of
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper

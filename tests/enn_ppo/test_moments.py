@@ -15,8 +15,8 @@ from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import CategoricalActionSpace
 from entity_gym.spaces import Entity, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
-from rogue_net.masks import ActionMask
-from rogue_net.normalization import RunningNorm
+from rogue_net.batch.masks import ActionMask
+from rogue_net.inputs.normalization import RunningNorm
 from tests.enn_ppo.threads import InThread, on_two
 
 numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20)

@@ -20,7 +20,8 @@ from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.training.learning.learner import Learned
 from enn_ppo.training.state import TrainState
 from entity_gym import Observation, make
-from rogue_net import ActResult, ObsBatch, RogueNet, crossing
+from rogue_net import ActResult, ObsBatch, RogueNet
+from rogue_net.batch import crossing
 from rogue_net.finite import NotFinite, check_finite, fetch_actions
 from tests.enn_ppo.worlds import SMALL_BOARD, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_ppo.training.learning.return_scale import MIN_DEVIATION, ReturnScale, RewardScale
-from rogue_net.heads import ValueHead
+from rogue_net.heads.heads import ValueHead
 
 NEVER = torch.zeros(2, 1, dtype=torch.bool)
 

@@ -14,8 +14,8 @@ from enn_ppo.rollout import Rollout
 from entity_gym import Environment
 from entity_gym.pools.pool import ListEnv
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.batch.ragged import segment_sum
 from rogue_net.config import Backend
-from rogue_net.ragged import segment_sum
 from tests.enn_ppo.rollouts import Collector
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper

@@ -25,7 +25,7 @@ from enn_ppo.training.learning.learner import Learner, Settings
 from enn_ppo.training.learning.vtrace import joint_log_ratios, n_step, recompute_log_probs, vtrace
 from enn_ppo.training.sampling import make_pools
 from rogue_net import RaggedTensor
-from rogue_net.ragged import offsets_of
+from rogue_net.batch.ragged import offsets_of
 from tests.enn_ppo.rollouts import OnePolicySampler
 
 NO = torch.zeros(3, 1, dtype=torch.bool)

@@ -32,7 +32,7 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend, RelposConfig
-from rogue_net.heads import CategoricalHead, SelectEntityHead
+from rogue_net.heads.heads import CategoricalHead, SelectEntityHead
 
 SHIP, ROCK, FLAG = "Ship", "Rock", "Flag"
 SPACE = ObsSpace(

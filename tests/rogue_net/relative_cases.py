@@ -11,7 +11,7 @@ from entity_gym import ActionSpace, CategoricalActionSpace, Entity, Observation,
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch
 from rogue_net.config import RelposConfig
-from rogue_net.relative_positions import RelativePositions
+from rogue_net.relative.relative_positions import RelativePositions
 
 WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 

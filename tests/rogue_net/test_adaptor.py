@@ -20,8 +20,8 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category
 from rogue_net import ObsBatch
-from rogue_net.adaptor import ObsAdaptor
-from rogue_net.embedding import Embedding
+from rogue_net.inputs.embedding import Embedding
+from rogue_net.transfer.adaptor import ObsAdaptor
 
 ACTIONS: Mapping[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
 GLOBAL_ACTIONS: Mapping[str, ActionSpace] = {"mode": GlobalCategoricalActionSpace(["a", "b"])}

@@ -13,7 +13,7 @@ from entity_gym import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch
 from rogue_net.attention import ragged_attention
-from rogue_net.frames import Frames, PackedRows
+from rogue_net.batch.frames import Frames, PackedRows
 
 SPACE = ObsSpace({"Unit": Entity(["x"])})
 ACTIONS = {"wait": CategoricalActionSpace(["wait"])}

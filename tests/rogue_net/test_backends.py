@@ -20,9 +20,9 @@ from torch import Tensor
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import can_be_compiled
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig, keyed, transformer
+from rogue_net.batch.frames import Frames
 from rogue_net.config import RelposConfig
-from rogue_net.embedding import Embedding
-from rogue_net.frames import Frames
+from rogue_net.inputs.embedding import Embedding
 from rogue_net.kernels import select
 from tests.rogue_net.backends import (
     ACTIONS,

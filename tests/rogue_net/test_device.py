@@ -23,13 +23,14 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.registry import make
-from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, crossing, keyed, transformer
+from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed, transformer
+from rogue_net.batch import crossing
+from rogue_net.batch.crossing import cut, in_one_copy, is_on, join, num_bytes, to_device, to_host, views
+from rogue_net.batch.frames import Frames
+from rogue_net.batch.padding import Capacity, padded, token_pairs_in
+from rogue_net.batch.ragged import Cuts, Gather
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.crossing import cut, in_one_copy, is_on, join, num_bytes, to_device, to_host, views
-from rogue_net.frames import Frames
 from rogue_net.kernels import select
-from rogue_net.padding import Capacity, padded, token_pairs_in
-from rogue_net.ragged import Cuts, Gather
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
 from tests.rogue_net.worlds import GLOBAL, MODE, MOVE, PICK, make_net, to_batch
 

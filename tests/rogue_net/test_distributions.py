@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rogue_net.distributions import ActionDistribution, Categorical, RaggedCategorical
+from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
 
 LOGITS = [1.0, -0.5, 0.0, 2.0]
 MASK = [True, False, True, True]

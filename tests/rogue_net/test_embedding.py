@@ -19,7 +19,7 @@ from entity_gym import CategoricalActionSpace, Entity, GlobalCategoricalActionSp
 from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category, Feature, Flag
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
-from rogue_net.embedding import Embedding, EntityEmbedding
+from rogue_net.inputs.embedding import Embedding, EntityEmbedding
 from tests.rogue_net import backends
 from tests.rogue_net.programs import by_modules, by_program, given_for
 

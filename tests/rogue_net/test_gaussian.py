@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from entity_gym import ContinuousActionSpace
-from rogue_net.gaussian import BoundedGaussian, Bounds
+from rogue_net.heads.gaussian import BoundedGaussian, Bounds
 
 INF = math.inf
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.spaces import Angle, Flag
 from rogue_net import FrameKeys, ObsBatch, RogueNet, RogueNetConfig
+from rogue_net.batch.padding import Capacity
 from rogue_net.config import Backend
-from rogue_net.padding import Capacity
 from tests.rogue_net.test_padding import check_same_evaluation
 from tests.rogue_net.worlds import ENTITIES, GLOBAL, LOCAL_ACTIONS, World, batches, to_batch
 

@@ -24,8 +24,8 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.frame import FrameReader
 from entity_gym.batch.packing import pack
 from rogue_net import ActResult, ObsBatch, RaggedTensor
-from rogue_net.heads import ActionHead, CategoricalHead, SelectEntityHead
-from rogue_net.readout import Readout
+from rogue_net.heads.heads import ActionHead, CategoricalHead, SelectEntityHead
+from rogue_net.heads.readout import Readout
 from tests.entity_gym.envs.minesweeper_python import ACTION_SPACE, FIRE, MOVE, OBS_SPACE, PythonMineSweeper
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minesweeper_internals.json").read_text())

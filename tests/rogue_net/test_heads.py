@@ -25,12 +25,13 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig, pairs
-from rogue_net.distributions import RaggedCategorical
-from rogue_net.heads import SelectEntityHead
-from rogue_net.masks import ActionMask
-from rogue_net.pairs import Pairs, pair_offsets, pair_products, pairs_of
-from rogue_net.ragged import Cuts
+from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.ragged import Cuts
+from rogue_net.heads import pairs
+from rogue_net.heads.distributions import RaggedCategorical
+from rogue_net.heads.heads import SelectEntityHead
+from rogue_net.heads.pairs import Pairs, pair_offsets, pair_products, pairs_of
 from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
 
 MOVE, AIM, STEER, THRUST, HELP = "move.to", "aim", "steer", "thrust", "help"

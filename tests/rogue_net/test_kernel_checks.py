@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rogue_net import kernel_checks
-from rogue_net.kernel_checks import Setup, report_path, why_unchecked, write_report
-from rogue_net.kernels import select
+from rogue_net.kernels import kernel_checks, select
+from rogue_net.kernels.kernel_checks import Setup, report_path, why_unchecked, write_report
 from tests.rogue_net.backends import make_config
 
 GPU = torch.device("meta")  # stands for a CUDA device

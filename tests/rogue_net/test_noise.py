@@ -25,8 +25,8 @@ from entity_gym import (
 from entity_gym.batch.batching import batch_observations
 from rogue_net import ActResult, ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
-from rogue_net.distributions import Categorical, RaggedCategorical
-from rogue_net.noise import ActorKeys, FrameKeys, _draw, _mix, _shorten, exponential, keyed, name_key, normal
+from rogue_net.heads.distributions import Categorical, RaggedCategorical
+from rogue_net.heads.noise import ActorKeys, FrameKeys, _draw, _mix, _shorten, exponential, keyed, name_key, normal
 
 MANY = 200_000
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rogue_net.normalization import RunningNorm
+from rogue_net.inputs.normalization import RunningNorm
 
 
 def std_of(norm: RunningNorm) -> np.ndarray:

@@ -16,7 +16,7 @@ from rogue_net.attention import ragged_attention
 from rogue_net.config import RelposConfig
 from rogue_net.kernels.cpu.calling import entry
 from rogue_net.kernels.cpu.program import Program
-from rogue_net.relative_positions import RelativePositions
+from rogue_net.relative.relative_positions import RelativePositions
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, EACH, PICK, SHIP, SPACE, Scene, make_config, make_net, twin
 from tests.rogue_net.cuda.devices import EACH_DEVICE
 from tests.rogue_net.programs import given_for, weighted

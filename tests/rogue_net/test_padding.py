@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from entity_gym import SelectEntityActionSpace
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
-from rogue_net.crossing import num_bytes, to_device, views
-from rogue_net.masks import ActionMask
-from rogue_net.padding import Capacity, PaddedBuffer, fill_up, pad_ragged, padded, pairs_in, room
+from rogue_net.batch.crossing import num_bytes, to_device, views
+from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.padding import Capacity, PaddedBuffer, fill_up, pad_ragged, padded, pairs_in, room
 from tests.rogue_net import backends
 from tests.rogue_net.worlds import WORLDS, batches, net_of, to_batch, to_obs, worlds
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import ActionMask
-from rogue_net.readout import Readout
+from rogue_net.batch.masks import ActionMask
+from rogue_net.heads.readout import Readout
 
 
 def ragged(*sequences: list[int]) -> RaggedTensor:

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import functional
 
-import rogue_net.relative_positions
+import rogue_net.relative.relative_positions
 from entity_gym import (
     ActionSpace,
     CategoricalActionSpace,
@@ -28,7 +28,7 @@ from entity_gym.batch.batching import batch_observations
 from rogue_net import ObsBatch, RogueNet, RogueNetConfig
 from rogue_net.attention import packed_attention, ragged_attention
 from rogue_net.config import RelposConfig, TranslationConfig
-from rogue_net.relative_positions import RelativePositions
+from rogue_net.relative.relative_positions import RelativePositions
 from tests.rogue_net.relative_cases import make_case
 
 WAIT: dict[str, ActionSpace] = {"wait": CategoricalActionSpace(["wait"])}
@@ -495,7 +495,7 @@ def naive_components(rows: list[list[float]], seen: list[bool]) -> Tensor:
 
 @pytest.mark.parametrize("pairs_at_once", [1, 7, 2**18])
 def test_statistics_are_of_the_pairs_that_may_attend(pairs_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rogue_net.relative_positions, "PAIRS_AT_ONCE", pairs_at_once)
+    monkeypatch.setattr(rogue_net.relative.relative_positions, "PAIRS_AT_ONCE", pairs_at_once)
     space = ObsSpace({"A": Entity(["x", "y"]), "Tree": Entity(["age"])})
     module = make(grid(key_projection=True, exclude_entities=["Tree"]), space, d_model=4)
     first, second = torch.randn(2, 3, 2).tolist()

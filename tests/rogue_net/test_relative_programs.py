@@ -15,7 +15,7 @@ from rogue_net.config import RelposConfig
 from rogue_net.kernels.cpu.compiling import address, bind, kernel
 from rogue_net.kernels.cpu.elementwise import Shape
 from rogue_net.kernels.cpu.gates import KINDS, open_gates
-from rogue_net.relative_positions import GATES
+from rogue_net.relative.relative_positions import GATES
 from tests.rogue_net.backends import (
     ALL_OF_RELPOS,
     FLAG,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rogue_net.ragged import segment_max, segment_mean, segment_sum
+from rogue_net.batch.ragged import segment_max, segment_mean, segment_sum
 
 torch_scatter = pytest.importorskip("torch_scatter", reason="torch-scatter is an optional oracle")
 

@@ -18,7 +18,7 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.spaces import Angle, Category
 from rogue_net import ObsBatch
 from rogue_net.config import TranslationConfig
-from rogue_net.translation import Translation
+from rogue_net.inputs.translation import Translation
 
 ACTIONS = {"wait": CategoricalActionSpace(["wait"])}
 SPACE = ObsSpace(

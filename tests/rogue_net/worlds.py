@@ -28,7 +28,7 @@ from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
-from rogue_net.noise import FrameKeys, keyed
+from rogue_net.heads.noise import FrameKeys, keyed
 from rogue_net.rogue_net import Evaluation
 
 # names that a module's or a buffer's name may not have

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rogue_net import ActResult, Evaluation, FrameKeys, ObsBatch, RaggedTensor, RogueNet
-from rogue_net.heads import ValueHead
+from rogue_net.heads.heads import ValueHead
 
 
 class Actor(Protocol):

@@ -14,7 +14,7 @@ from torch import Tensor
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import ObsBatch, RogueNet
-from rogue_net.normalization import RunningNorm
+from rogue_net.inputs.normalization import RunningNorm
 
 
 class Moments(NamedTuple):

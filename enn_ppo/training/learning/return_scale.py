@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from enn_ppo.training.ranks import ALONE, Ranks
-from rogue_net.heads import ValueHead
+from rogue_net.heads.heads import ValueHead
 
 MIN_DEVIATION = 1e-2  # of returns: constant returns do not amplify value errors
 

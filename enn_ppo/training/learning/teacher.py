@@ -17,7 +17,7 @@ from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
 from rogue_net import Evaluation, ObsBatch, RaggedTensor, RogueNet
-from rogue_net.ragged import Cat, Cuts
+from rogue_net.batch.ragged import Cat, Cuts
 
 #: Frames in which the teacher acts at a time, to bound the memory of what it computes.
 FRAMES_AT_ONCE = 4096

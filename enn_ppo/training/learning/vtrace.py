@@ -16,7 +16,7 @@ from enn_ppo.ppo import Advantages, check_rollout, next_values, sum_backwards
 from enn_ppo.rollout import Rollout
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from rogue_net import RaggedTensor
-from rogue_net.ragged import segment_sum
+from rogue_net.batch.ragged import segment_sum
 
 #: Frames that are evaluated at a time, to bound the memory of their activations.
 FRAMES_AT_ONCE = 4096

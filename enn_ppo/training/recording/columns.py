@@ -36,7 +36,7 @@ from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_from_dict, spaces_to_dict
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net import ObsBatch, RaggedTensor
-from rogue_net.masks import ActionMask
+from rogue_net.batch.masks import ActionMask
 
 FORMAT = 2  # raised when an old reader would misread a new file
 #: Metadata of a schema or chunk whose checksum `seal` has not yet written.

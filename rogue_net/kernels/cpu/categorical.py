@@ -1,4 +1,4 @@
-"""Choices that are the same for every actor, on a tile: `rogue_net.heads.CategoricalHead`."""
+"""Choices that are the same for every actor, on a tile: `rogue_net.heads.heads.CategoricalHead`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.embedding import EntityEmbedding
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.kernels.cpu import tables
 from rogue_net.kernels.cpu.calling import ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, address, bind, inline, kernel
@@ -35,8 +37,6 @@ from rogue_net.kernels.cpu.tables import (
     TYPE_COLUMNS,
     VALUES,
 )
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
 
 _TYPE, _ACTORS, _ACTOR, _ACTEES, _ACTEE, _PAIRS = range(1, 7)  # what is wrong
 

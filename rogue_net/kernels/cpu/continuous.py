@@ -1,4 +1,4 @@
-"""Numbers that may be bounded, on a tile: `rogue_net.heads.ContinuousHead`, with the equations of `rogue_net.gaussian`."""
+"""Numbers that may be bounded, on a tile: `ContinuousHead`, with the equations of `rogue_net.heads.gaussian`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rogue_net.gaussian import Bounds
-from rogue_net.heads import LOG_STD_LIMIT
+from rogue_net.heads.gaussian import Bounds
+from rogue_net.heads.heads import LOG_STD_LIMIT
+from rogue_net.heads.noise import BELOW_ONE
 from rogue_net.kernels.cpu.calling import floats_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, piece
 from rogue_net.kernels.cpu.heads import linear_backward, noise_key, uniform
@@ -36,7 +37,6 @@ from rogue_net.kernels.cpu.tables import (
     linear,
     weight_of,
 )
-from rogue_net.noise import BELOW_ONE
 
 #: Rows of the table of bounds, (11, n); behind it the nodes and weights of the quadrature.
 BOTH, ONE, LOW, HIGH, CENTER, RADIUS, LIMIT, LOG_RADIUS, EDGE, SIGN, STEP = range(11)
@@ -163,7 +163,7 @@ def _softplus(x):  # type: ignore[no-untyped-def]
 
 @inline
 def _bound(bounds, size, k, u):  # type: ignore[no-untyped-def]
-    """f(u), see `rogue_net.gaussian.Bounds.forward`."""
+    """f(u), see `rogue_net.heads.gaussian.Bounds.forward`."""
     number = u
     if bounds[BOTH * size + k] != 0:
         number = bounds[CENTER * size + k] + bounds[RADIUS * size + k] * np.float32(math.tanh(u))
@@ -175,7 +175,7 @@ def _bound(bounds, size, k, u):  # type: ignore[no-untyped-def]
 
 @inline
 def _unbound(bounds, size, k, number):  # type: ignore[no-untyped-def]
-    """u and log f'(u), see `rogue_net.gaussian.Bounds.invert`."""
+    """u and log f'(u), see `rogue_net.heads.gaussian.Bounds.invert`."""
     if bounds[BOTH * size + k] != 0:
         limit = bounds[LIMIT * size + k]
         y = _clamp((number - bounds[CENTER * size + k]) / bounds[RADIUS * size + k], -limit, limit)
@@ -192,7 +192,7 @@ def _unbound(bounds, size, k, number):  # type: ignore[no-untyped-def]
 
 @inline
 def _mean_log_slope(bounds, size, k, mean, std):  # type: ignore[no-untyped-def]
-    """E[log f'(u)] and its gradients by the mean and the log std, see `rogue_net.gaussian.Bounds.mean_log_slope`."""
+    """E[log f'(u)] and its gradients by the mean and the log std, see `rogue_net.heads.gaussian.Bounds.mean_log_slope`."""
     nodes, weights = shifted(bounds, _ROWS * size), shifted(bounds, _ROWS * size + NODES)
     found, by_mean, by_log_std = ZERO, ZERO, ZERO
     both, one, sign = bounds[BOTH * size + k] != 0, bounds[ONE * size + k] != 0, bounds[SIGN * size + k]
@@ -214,7 +214,7 @@ def _mean_log_slope(bounds, size, k, mean, std):  # type: ignore[no-untyped-def]
 
 @inline
 def _normal(key, number):  # type: ignore[no-untyped-def]
-    """A standard normal number, see `rogue_net.noise.normal`: the inverse of erf, by a first guess and a step of Newton's method.
+    """A standard normal number, see `rogue_net.heads.noise.normal`: the inverse of erf, by a guess and a step of Newton's method.
 
     The guess: Giles 2010, "Approximating the erfinv function", table 5.
     """

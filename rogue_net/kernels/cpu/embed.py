@@ -1,4 +1,4 @@
-"""The embedding of a tile's entities, forward and back: the steps of `rogue_net.embedding`."""
+"""The embedding of a tile's entities, forward and back: the steps of `rogue_net.inputs.embedding`."""
 
 from __future__ import annotations
 

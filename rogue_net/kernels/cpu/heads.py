@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from rogue_net.heads.noise import FIRST, GOLDEN, SECOND
 from rogue_net.kernels.cpu.calling import ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, inline
 from rogue_net.kernels.cpu.rows import add_row, add_rows, gather
@@ -22,7 +23,6 @@ from rogue_net.kernels.cpu.tables import (
     linear,
     turned,
 )
-from rogue_net.noise import FIRST, GOLDEN, SECOND
 
 TINY = np.float32(np.finfo(np.float32).tiny)
 EIGHT = Const(8)
@@ -96,7 +96,7 @@ def slope_to(target, log_prob):  # type: ignore[no-untyped-def]
 
 @inline
 def noise_key(action, batch, tile, choice, low, actor):  # type: ignore[no-untyped-def]
-    """What an actor's noise is keyed by, see `rogue_net.noise.FrameKeys.of_actors`."""
+    """What an actor's noise is keyed by, see `rogue_net.heads.noise.FrameKeys.of_actors`."""
     if choice.mode != SAMPLED:
         return 0
     index = ints_at(action[ACTORS])[tile.actor_sources[actor]]
@@ -105,7 +105,7 @@ def noise_key(action, batch, tile, choice, low, actor):  # type: ignore[no-untyp
 
 @inline
 def uniform(key, number):  # type: ignore[no-untyped-def]
-    """See `rogue_net.noise.ActorKeys.uniform`."""
+    """See `rogue_net.heads.noise.ActorKeys.uniform`."""
     bits = key + number * GOLDEN
     bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * FIRST
     bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * SECOND

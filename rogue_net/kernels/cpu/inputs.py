@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rogue_net.embedding import EntityEmbedding
+from rogue_net.inputs.embedding import EntityEmbedding
+from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.kernels.cpu.calling import floats_at, ints_at, shifted
 from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, inline, kernel
 from rogue_net.kernels.cpu.tables import (
@@ -28,7 +29,6 @@ from rogue_net.kernels.cpu.tables import (
     VALUES,
     VECTOR,
 )
-from rogue_net.normalization import RunningNorm
 
 LIMIT = np.float32(RunningNorm.LIMIT)
 

@@ -33,8 +33,11 @@ from entity_gym.actions import (
 )
 from entity_gym.compiled.compiler import without_collections
 from entity_gym.spaces import GLOBAL_ENTITY
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.config import RogueNetConfig
-from rogue_net.heads import CategoricalHead, ContinuousHead, SelectEntityHead
+from rogue_net.heads.heads import CategoricalHead, ContinuousHead, SelectEntityHead
+from rogue_net.heads.noise import name_key
 from rogue_net.kernels.cpu import (
     attention,
     blocks,
@@ -62,9 +65,6 @@ from rogue_net.kernels.cpu.memory import TileMemory, padded, usual_room
 from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, Scheme, scheme_of
 from rogue_net.kernels.cpu.tables import ATTENTION, LINEAR_COLUMNS, POOLING, RELATIVE
 from rogue_net.kernels.cpu.threads import run_parts
-from rogue_net.noise import name_key
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
 from rogue_net.transformer import Block
 
 if TYPE_CHECKING:

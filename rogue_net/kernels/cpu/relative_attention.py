@@ -3,7 +3,7 @@
     s_ij = q_i · (k_j + a_ij) / sqrt(K),   y_i = sum_j p_ij (v_j + gate_j * b_ij)
 
 with p = softmax(s) as in `rogue_net.kernels.cpu.attention`, and sums of rows of two tables that all heads share
-(`rogue_net.relative_positions`):
+(`rogue_net.relative.relative_positions`):
 
     a_ij = sum_m c_ijm keys[r_ijm],   b_ij = sum_m c_ijm values[r_ijm]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rogue_net.geometry import turns
+from rogue_net.inputs.normalization import RunningNorm
 from rogue_net.kernels.cpu.compiling import Count, Floats, Ints, Number, inline, value
 from rogue_net.kernels.cpu.simd import (
     absolute,
@@ -28,8 +28,8 @@ from rogue_net.kernels.cpu.simd import (
     store,
     where_positive,
 )
-from rogue_net.normalization import RunningNorm
-from rogue_net.relative_positions import RelativePositions
+from rogue_net.relative.geometry import turns
+from rogue_net.relative.relative_positions import RelativePositions
 
 GRID, RADIAL, DISTANCE, POLAR = range(4)
 _KINDS = {"grid": GRID, "radial": RADIAL, "distance": DISTANCE, "polar": POLAR}
@@ -82,7 +82,7 @@ def scheme_of(positions: RelativePositions, terms: tuple[int, int], hold: Callab
 
     Args:
         positions: of the network.
-        terms: of relative keys and of relative values, see `rogue_net.relative_positions.Table`.
+        terms: of relative keys and of relative values, see `rogue_net.relative.relative_positions.Table`.
         hold: keeps a tensor alive, and returns its address.
     """
     config = positions.config

@@ -1,4 +1,4 @@
-"""The selection of an entity, or of nobody, on a tile: `rogue_net.heads.SelectEntityHead`."""
+"""The selection of an entity, or of nobody, on a tile: `rogue_net.heads.heads.SelectEntityHead`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ CATEGORY_COLUMNS = 2
 
 #: An action: addresses of the kernels of its kind; actors (A) as indices in the frame with (B + 1) offsets, what they did, old
 #: log-probs; the mask (0: all is open); number of choices, of features of a query, or of numbers; number of the first linear
-#: layer; place of the logits in the tile; what its name adds to keys of noise, see `rogue_net.noise.name_key`; the logits to stay
+#: layer; place of the logits in the tile; what its name adds to keys of noise, see `heads.noise.name_key`; the logits to stay
 #: close to (0: none). Select-entity: actees with offsets, offsets of
 #: the mask's pairs and of the logits to stay close to. Place of a parameter of its own in `parameters` and in the gradient, or
 #: -1: nobody's key, or log standard deviations. Numbers: their bounds, see `continuous`.
@@ -144,7 +144,7 @@ class Choice(NamedTuple):
     """How actors choose."""
 
     mode: Count  # one of those below
-    keys: Ints  # (B) of the frames' noise, see `rogue_net.noise.FrameKeys`
+    keys: Ints  # (B) of the frames' noise, see `rogue_net.heads.noise.FrameKeys`
 
 
 GIVEN, GREEDY, SAMPLED = range(3)  # what actors did is given, or the best choice is taken, or one is drawn

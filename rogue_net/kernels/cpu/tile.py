@@ -1,7 +1,7 @@
 """A policy's step through tiles of whole frames: embedding, blocks and heads forward, the loss, and back through all of it.
 
 A tile has some hundred tokens, so that everything about them stays in a core's cache. The steps are those of the modules in
-`rogue_net.embedding`, `rogue_net.transformer` and `rogue_net.heads`; the loss is a kernel that is handed in. `program` fills the
+`rogue_net.inputs`, `rogue_net.transformer` and `rogue_net.heads`; the loss is a kernel that is handed in. `program` fills the
 tables that say where everything is.
 """
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.frames import Bounds, Frames
+from rogue_net.batch.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of
 from rogue_net.kernels.cuda.launching import BACKWARD, FORWARD, Precision, check_launchable, product_of
 from rogue_net.kernels.cuda.relative_attention import triton_relative_attention
-from rogue_net.relative_positions import Relative
+from rogue_net.relative.relative_positions import Relative
 
 
 def triton_attention(

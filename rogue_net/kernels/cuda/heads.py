@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rogue_net.frames import Bounds
+from rogue_net.batch.frames import Bounds
 from rogue_net.kernels.cuda.launching import columns_of
 
 

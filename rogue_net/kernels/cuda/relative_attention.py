@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rogue_net.frames import Bounds, Frames
+from rogue_net.batch.frames import Bounds, Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.heads import Heads, constants_of, flags_of
 from rogue_net.kernels.cuda.launching import RELATIVE
-from rogue_net.relative_positions import PairTerms, Relative
+from rogue_net.relative.relative_positions import PairTerms, Relative
 
 # Programs add to copies of a table's gradient: so many at most, of so many numbers together.
 MOST_COPIES = 16

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rogue_net.frames import Frames
+from rogue_net.batch.frames import Frames
 
 WIDEST = 256
 

@@ -37,7 +37,7 @@ from enn_ppo.training.callbacks import Update
 from enn_ppo.training.errors import PartLost
 from enn_ppo.training.players import Cast
 from entity_gym.pools.episodes import EpisodeVecEnv
-from rogue_net.adaptor import ObsAdaptor
+from rogue_net.transfer.adaptor import ObsAdaptor
 from tests.enn_ppo.distributed.runs import actors, learned_rows, on_ray, rows_of
 from tests.enn_ppo.players_worlds import DOWN, SNAKES, UP, always
 from tests.enn_ppo.test_players import mapping_of

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rogue_net import ObsBatch, RogueNet
+from rogue_net.batch.padding import Capacity, fill_up, pad_ragged, padded
 from rogue_net.config import RelposConfig
 from rogue_net.kernels import select
-from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
 from tests.rogue_net.backends import ACTIONS, ALL_OF_RELPOS, SPACE, Scene, make_config
 from tests.rogue_net.cuda.devices import EACH_DEVICE
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
-from rogue_net.frames import Frames
+from rogue_net.batch.frames import Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.attention import triton_attention
 from rogue_net.kernels.cuda.launching import Precision, Tiles

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from rogue_net import ObsBatch
 from rogue_net.attention import ragged_attention
+from rogue_net.batch.frames import Frames
 from rogue_net.config import Kernels, RelposConfig
-from rogue_net.frames import Frames
 from rogue_net.kernels.cuda import launching
 from rogue_net.kernels.cuda.relative_attention import refusal, with_pairs
-from rogue_net.relative_positions import Relative, RelativePositions
+from rogue_net.relative.relative_positions import Relative, RelativePositions
 from tests.rogue_net.cuda.devices import EACH_DEVICE
 from tests.rogue_net.relative_cases import Case, make_case
 
@@ -196,7 +196,7 @@ def test_pairs_take_memory_for_their_terms_and_not_for_their_features(monkeypatc
     assert pairs.first.tolist() == [0, 7, 14, 21, 28, 35, 42, 49, 51, 53]  # the last token is padding
     assert (pairs.rows.shape, pairs.rows.dtype) == ((4, 53), torch.int32)
     assert (pairs.coefficients.shape, pairs.coefficients.dtype) == ((4 + 4, 53), torch.float32)
-    monkeypatch.setattr("rogue_net.relative_positions.PAIRS_OF_TERMS_AT_ONCE", 10)
+    monkeypatch.setattr("rogue_net.relative.relative_positions.PAIRS_OF_TERMS_AT_ONCE", 10)
     for each, expected in zip(case.module.pairs(relative.geometry, frames, 10), pairs, strict=True):
         assert torch.equal(each, expected)
 

@@ -11,7 +11,7 @@ import torch.nn.attention.varlen
 from torch import Tensor
 
 from rogue_net.attention import packed_attention, ragged_attention
-from rogue_net.frames import Frames
+from rogue_net.batch.frames import Frames
 from rogue_net.kernels.cuda.varlen import varlen_attention, why_not_varlen
 
 OFFSETS = torch.tensor([0, 3, 3, 8])

@@ -12,8 +12,8 @@ from enn_ppo.training.learning.graphs.recording import Recording
 from enn_ppo.training.learning.graphs.room import Room
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ActResult, FrameKeys, ObsBatch, RaggedTensor
-from rogue_net.crossing import Joined, copy_there, cut, join, views
-from rogue_net.padding import PaddedBuffer
+from rogue_net.batch.crossing import Joined, copy_there, cut, join, views
+from rogue_net.batch.padding import PaddedBuffer
 
 
 class Acted(NamedTuple):

@@ -16,7 +16,7 @@ from enn_ppo.training.learning.graphs.recording import Recording, copy_all
 from enn_ppo.training.learning.graphs.room import Room
 from enn_ppo.training.ranks import ALONE, Ranks
 from rogue_net import RaggedTensor, RogueNet
-from rogue_net.padding import Capacity, fill_up, pad_ragged, padded
+from rogue_net.batch.padding import Capacity, fill_up, pad_ragged, padded
 
 #: Settings that schedules change between updates; a graph reads them from a tensor.
 COEFFICIENTS = tuple(field.name for field in fields(PPOSettings) if "Tensor" in str(field.type))

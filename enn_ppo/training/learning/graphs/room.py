@@ -7,8 +7,8 @@ import logging
 from torch import nn
 
 from rogue_net import ObsBatch
-from rogue_net.padding import Capacity
-from rogue_net.relative_positions import RelativePositions
+from rogue_net.batch.padding import Capacity
+from rogue_net.relative.relative_positions import RelativePositions
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import torch
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.ranks import Ranks
 from rogue_net import RogueNetConfig
-from rogue_net.kernel_checks import why_unchecked
+from rogue_net.kernels.kernel_checks import why_unchecked
 from rogue_net.kernels.select import TO_SWITCH, Case, why_not
 
 #: Types of devices with graphs.

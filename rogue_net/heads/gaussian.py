@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
 from entity_gym.actions import ContinuousActionSpace
-from rogue_net.distributions import TINY, ActionDistribution
-from rogue_net.noise import Source, normal
+from rogue_net.heads.distributions import TINY, ActionDistribution
+from rogue_net.heads.noise import Source, normal
 
 #: Fewer float32 numbers than this between two bounds are refused: they would be choices, not numbers.
 LEAST_STEPS = 1000

@@ -15,9 +15,9 @@ from torch.nn import functional
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.spaces import GLOBAL_ENTITY, Feature, ObsSpace, with_kinds
-from rogue_net.features import CategoryColumn, FeatureColumns
-from rogue_net.normalization import RunningNorm
-from rogue_net.obs_batch import ObsBatch
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.inputs.features import CategoryColumn, FeatureColumns
+from rogue_net.inputs.normalization import RunningNorm
 
 
 class EntityEmbedding(nn.Module):

@@ -23,11 +23,11 @@ from entity_gym.actions import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
+from rogue_net.batch.masks import ActionMask
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import ActionDistribution, Categorical, RaggedCategorical
-from rogue_net.gaussian import BoundedGaussian, Bounds
-from rogue_net.masks import ActionMask
-from rogue_net.pairs import pair_offsets, pair_products, pairs_of
+from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
+from rogue_net.heads.gaussian import BoundedGaussian, Bounds
+from rogue_net.heads.pairs import pair_offsets, pair_products, pairs_of
 
 #: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
 LOG_STD_LIMIT = 20.0

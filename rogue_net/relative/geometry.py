@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.config import RelposConfig
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.position_columns import PositionColumns
+from rogue_net.relative.position_columns import PositionColumns
 
 
 class Geometry(NamedTuple):

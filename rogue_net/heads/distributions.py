@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from rogue_net.noise import Source, exponential
-from rogue_net.ragged import segment_max, segment_sum
+from rogue_net.batch.ragged import segment_max, segment_sum
+from rogue_net.heads.noise import Source, exponential
 
 LOWEST = torch.finfo(torch.float32).min
 TINY = torch.finfo(torch.float32).tiny

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from entity_gym.errors import nearest
 from entity_gym.spaces import Angle, Entity, ObsSpace, with_kinds
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.config import TranslationConfig
-from rogue_net.geometry import directions_of, pick, seen_from
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
+from rogue_net.relative.geometry import directions_of, pick, seen_from
 
 SETTINGS = "net.translation"
 

@@ -12,8 +12,8 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
 
 NO_ACTIONS: Mapping[str, ActionSpace] = MappingProxyType({})
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.spaces import GLOBAL_ENTITY, Feature, with_kinds
-from rogue_net.features import FeatureColumns
+from rogue_net.inputs.features import FeatureColumns
 from rogue_net.rogue_net import RogueNet
 
 #: What stands at each place along an axis; numbers where places have no names.

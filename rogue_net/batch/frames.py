@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.batch.packing import pack
-from rogue_net.ragged import RaggedTensor, sequence_of_item
+from rogue_net.batch.ragged import RaggedTensor, sequence_of_item
 
 
 class Bounds(NamedTuple):
@@ -33,7 +33,7 @@ class Frames:
         offsets: (B + 1,) int64, frame b's tokens are offsets[b]:offsets[b + 1].
         visible: (E,) bool, false for tokens that visible ones must not see; None: all are visible.
         num_tokens: E; None: looked up when it is needed, which synchronises.
-        padded: whether the last frame is padding: see `rogue_net/padding.py`.
+        padded: whether the last frame is padding: see `rogue_net/batch/padding.py`.
         num_pairs: as many pairs as there are, or more, of tokens of one frame, each token with itself among them; None: looked
             up when it is needed, which synchronises.
         positions: entity type -> (entities of the type,) int64, their tokens.

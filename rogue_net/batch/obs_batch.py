@@ -17,11 +17,11 @@ from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBufferBool, RaggedBufferF32, RaggedBufferI64
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
-from rogue_net import crossing
-from rogue_net.crossing import Cut, Packing, cut, is_on, to_device
-from rogue_net.frames import Frames
-from rogue_net.masks import ActionMask, Change, cat_masks
-from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
+from rogue_net.batch import crossing
+from rogue_net.batch.crossing import Cut, Packing, cut, is_on, to_device
+from rogue_net.batch.frames import Frames
+from rogue_net.batch.masks import ActionMask, Change, cat_masks
+from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
 Buffer = RaggedBufferF32 | RaggedBufferI64 | RaggedBufferBool
 
@@ -43,7 +43,7 @@ class ObsBatch:
     visible: dict[str, RaggedTensor] = field(
         default_factory=dict
     )  # types that hide something: B sequences of (n, 1) bool
-    #: Whether the last frame is none: it holds what fills up tensors of a fixed size; see `rogue_net/padding.py`.
+    #: Whether the last frame is none: it holds what fills up tensors of a fixed size; see `rogue_net/batch/padding.py`.
     padded: bool = False
     #: Pairs of entities of one frame that there are, or in a padded batch room for; None: the host does not know.
     num_token_pairs: int | None = None

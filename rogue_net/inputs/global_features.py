@@ -13,9 +13,9 @@ import torch
 from entity_gym.actions import ActionSpace
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace, with_kinds
+from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.config import RogueNetConfig
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.ragged import RaggedTensor
 
 
 class GlobalFeatures:

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rogue_net.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
+from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
 #: Makes one tensor out of another.
 Change = Callable[[Tensor], Tensor]
@@ -28,7 +28,7 @@ class ActionMask:
     #: actor by actor. None: everything is open.
     mask: RaggedTensor | None = None
     #: Pairs of actors and actees in all frames, where the host knows; None: looked up when they are needed, which synchronises.
-    #: In a padded batch it may be more than there are, and the rest belongs to the last actor; see `rogue_net/padding.py`.
+    #: In a padded batch it may be more than there are, and the rest belongs to the last actor; see `rogue_net/batch/padding.py`.
     num_pairs: int | None = None
     padded: bool = False  # whether the last actor is padding; see `ObsBatch.padded`
 

@@ -38,12 +38,12 @@ from torch.nn import functional
 
 from entity_gym.actions import ActionSpace
 from entity_gym.spaces import ObsSpace
+from rogue_net.batch.frames import Frames
+from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.config import RelposConfig
-from rogue_net.frames import Frames
-from rogue_net.geometry import Geometry, angles_of, components_of, seen_from
-from rogue_net.normalization import RunningNorm
-from rogue_net.obs_batch import ObsBatch
-from rogue_net.position_columns import position_columns
+from rogue_net.inputs.normalization import RunningNorm
+from rogue_net.relative.geometry import Geometry, angles_of, components_of, seen_from
+from rogue_net.relative.position_columns import position_columns
 
 # What lies this close before the start of a bucket, in buckets, is in it: on a grid many things stand exactly on a border,
 # and rounding must not decide for each backend anew.

@@ -27,7 +27,7 @@ from entity_gym.actions.kind import has_global_entity
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.config import RelposConfig, RelposKind, RogueNetConfig, TranslationConfig
-from rogue_net.global_features import GlobalFeatures
+from rogue_net.inputs.global_features import GlobalFeatures
 from rogue_net.rogue_net import RogueNet
 
 VALUE = "value"

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rogue_net.ragged import RaggedTensor
+from rogue_net.batch.ragged import RaggedTensor
 
 # Odd numbers without a pattern in their bits. Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
 # generators", section 3 (the golden ratio), and the finalizer of their SplitMix64; as signed numbers of 64 bits.

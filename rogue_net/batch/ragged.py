@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rogue_net.crossing import moved
+from rogue_net.batch.crossing import moved
 
 
 class RaggedTensor(NamedTuple):

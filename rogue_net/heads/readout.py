@@ -9,7 +9,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from rogue_net.obs_batch import ObsBatch
+from rogue_net.batch.obs_batch import ObsBatch
 
 
 class Readout:

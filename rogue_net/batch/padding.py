@@ -26,10 +26,10 @@ from torch import Tensor
 from entity_gym.batch.ragged import offsets_of
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.crossing import Cut, HostBuffer, Packing, copy_array
-from rogue_net.masks import ActionMask
-from rogue_net.obs_batch import Buffer, ObsBatch, pairs_in_step
-from rogue_net.ragged import RaggedTensor
+from rogue_net.batch.crossing import Cut, HostBuffer, Packing, copy_array
+from rogue_net.batch.masks import ActionMask
+from rogue_net.batch.obs_batch import Buffer, ObsBatch, pairs_in_step
+from rogue_net.batch.ragged import RaggedTensor
 
 #: Sizes are rounded up to multiples of an eighth of the power of two below them, so that at most 12.5 % are filled up for
 #: nothing, or of `LEAST_STEP` rows, which cost next to nothing: few sizes, few recordings.

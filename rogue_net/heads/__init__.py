@@ -1,0 +1,1 @@
+"""From tokens to distributions over actions, and their random numbers."""

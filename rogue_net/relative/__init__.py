@@ -1,0 +1,1 @@
+"""Relative positions: what entities of a frame see of where the others stand."""
