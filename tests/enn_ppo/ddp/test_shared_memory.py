@@ -53,7 +53,7 @@ def on_ranks(action: Callable[[int, SharedMemory], T]) -> list[T]:
         torch.randn(4, 6, dtype=torch.float64).T,
         torch.randn(ROOM // 2 + 3),
     ],
-    ids=str,
+    ids=lambda values: f"{values.dtype} {tuple(values.shape)}",
 )
 def test_ranks_gather_numbers_of_any_shape_and_size(values: Tensor) -> None:
     of_each = [values, values.flip(0) if values.dim() else ~values, values]
