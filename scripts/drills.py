@@ -463,7 +463,7 @@ def read_only(drills: Drills, tally: Tally) -> None:
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"output={target}")),
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"record={target}")),
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"render={target}.gif")),
-            ("sweep", ("sweep=ppo", *train, *tiny, f"run_dir={target}", "sweep.trials=1")),
+            ("sweep", ("sweep=ppo", "env=Count", f"run_dir={target}", "sweep.trials=1")),
             ("export", (str(mount / "run"), f"{target}.agent")),
             ("plot", (str(mount / "run"), f"output={target}.png")),
         ]
