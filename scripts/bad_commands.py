@@ -103,7 +103,7 @@ def judge(command: Command, folder: Path) -> str:
     """Run a command in a child of this process, and return what is wrong with its end; "" if it ended as it must."""
     code, said = _run(command, folder)
     shutil.rmtree(folder / "new", ignore_errors=True)  # of a command that was accepted
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("usage: ", "  "))]
+    lines = [line for line in said.splitlines() if line.strip()]
     message = [line for line in lines if re.match(r"([\w. -]+: )?error: ", line)]
     shown = " / ".join(lines[-3:])[-400:]
     if code is None:
@@ -367,7 +367,7 @@ def written_commands(folder: Path, run_dir: Path) -> list[tuple[str, tuple[str, 
         ("plot", (run, "smooth=1"), ("smooth",)),
         ("plot", (run, "smooth=much"), ("smooth",)),
         ("plot", (run, "output=plot.txt"), ("output",)),
-        ("plot", (run, f"output={missing}/plot.png"), (missing,)),
+        ("plot", (run, f"output={text}/plot.png"), (str(text),)),
         ("plot", (run, "--smooth"), ("--smooth",)),
         ("plot", (run, "smoth=0"), ("smoth",)),
         ("entity_gym.check", ("Cuont",), ("Cuont",)),

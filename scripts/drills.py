@@ -321,7 +321,7 @@ def _kill_trainer(
 
 def worker(drills: Drills, tally: Tally) -> None:
     """Kill an environment worker process: the run ends with a sentence, or goes on, and is resumed."""
-    rng, settings = drills.rng("worker"), ("rollout.num_processes=2",)
+    rng, settings = drills.rng("worker"), ("rollout.num_processes=2", f"total_timesteps={drills.sizes.steps // 4}")
     whole = drills.whole_run(*settings)
     for number in range(drills.sizes.other_kills):
         with tally.attempt():
@@ -362,15 +362,17 @@ def runner(drills: Drills, tally: Tally) -> None:
     if importlib.util.find_spec("ray") is None:
         tally.skipped = "ray is not installed"
         return
-    rng = drills.rng("runner")
+    rng, steps = drills.rng("runner"), drills.sizes.steps // 4
     for number in range(min(drills.sizes.other_kills, 2)):  # a cluster takes long to start
         with tally.attempt():
-            run = Run(drills.folder / f"runner_{number}", drills.settings("distributed=ray"))
+            run = Run(
+                drills.folder / f"runner_{number}", drills.settings("distributed=ray", f"total_timesteps={steps}")
+            )
             process = run.start()
             _kill_child(run, process, rng, "ray::Runner")
             run.await_end(process, (0,))
-            if (step := load_checkpoint(run.directory).step) < drills.sizes.steps:
-                raise Lost(f"training ended at step {step:,} of {drills.sizes.steps:,}")
+            if (step := load_checkpoint(run.directory).step) < steps:
+                raise Lost(f"training ended at step {step:,} of {steps:,}")
 
 
 def server(drills: Drills, tally: Tally) -> None:

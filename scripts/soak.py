@@ -3,9 +3,9 @@
 python scripts/soak.py --minutes 30
 python scripts/soak.py --minutes 30 --self-play                 # against its own past, which also evaluates it
 
-Exits with code 1 if at the end the training process or its evaluation process has over 3 % more memory than at minute 3, or another
-number of file descriptors or threads. Memory is the resident set size (RSS), including libraries. All are medians over a minute, half a
-minute before the end.
+Exits with code 1 if at the end the training process or its evaluation process has over 3 % more memory than at minute 3, or
+another number of file descriptors or threads. Memory is the resident set size (RSS), including libraries. All are medians over a
+minute, half a minute before the end.
 """
 
 from __future__ import annotations
