@@ -218,12 +218,6 @@ def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> N
     assert line == "error: the argument '=3' has no name; settings are written name=value"
 
 
-def test_a_resumed_run_of_another_width_names_the_setting_alone(whole: Path, refused: Callable[..., str]) -> None:
-    command = [f"resume={whole}", "net.d_model=64", f"run_dir={whole.parent / 'wider'}", "trust=true", "env=custom"]
-    line = refused(run_train, train, [*command, "env.id=tests.enn_ppo.worlds:Copycat"]).partition("net.d_model is ")[2]
-    assert line.endswith("in the checkpoint and 64 now; resume with the settings of net that it was trained with")
-
-
 def test_a_text_is_not_plotted(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "notes.txt").write_text("My notes.\n")
     line = refused(plot, [str(tmp_path / "notes.txt")])
