@@ -129,6 +129,8 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"there is no {path}")
     metrics = pd.DataFrame(read_metrics(file))
     if metrics.empty:
+        if file.stat().st_size > 0 and not file.read_bytes().startswith(b"{"):  # a row may be half written
+            raise ValueError(f"{file} is not that of a run: its lines are no rows of metrics")
         raise ValueError(f"{file} has no rows yet")
     if not pd.api.types.is_numeric_dtype(metrics["step"]) or not np.isfinite(metrics["step"]).all():
         raise ValueError(f"{file} is not that of a run: not every row has a number as its step")

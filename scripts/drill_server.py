@@ -34,7 +34,7 @@ TOKEN = "a token that all clients know"
 LIMIT_SECONDS, LIMIT_GROWTH = 1.0, 1.2
 SETTLING = 3.0  # seconds after the bad clients have gone
 # Bad clients come again and again, so time-outs are short.
-SETTINGS = ("port=0", "device=cpu", f"token='{TOKEN}'", "max_clients=256", "read_seconds=5", "idle_seconds=10")
+SETTINGS = ("device=cpu", f"token='{TOKEN}'", "max_clients=256", "read_seconds=5", "idle_seconds=10")
 
 
 def main() -> int:
@@ -64,9 +64,9 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
         `slow` and `broken` clients, its `exit_code`, and whether all of it is as it must be: `survived`. `clock_stood_seconds` is
         the longest time for which an idle thread of this process did not run, because the machine was busy or stood still.
     """
-    with tempfile.TemporaryDirectory() as folder, _server(checkpoint or _train(Path(folder)), Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, serving(checkpoint or _train(Path(folder)), Path(folder)) as server:
         process, port = server
-        good = _Good(port)
+        good = GoodClient(port)
         for _ in range(200):  # until code is compiled and buffers have their final size
             if good.lives:
                 good.ask()
@@ -120,18 +120,18 @@ def _train(folder: Path) -> str:
 
 
 @contextmanager
-def _server(checkpoint: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server, and its port; it writes into the file `said`."""
+def serving(checkpoint: str, folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server at a port, or at any if it is 0, and its port; it writes into the file `said`."""
     said = folder / "said"
-    command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={checkpoint}", *SETTINGS]
+    command = [sys.executable, "-m", "enn_ppo.serve", f"checkpoint={checkpoint}", f"port={port}", *SETTINGS]
     with said.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
-            while not (port := re.findall(r"at 127\.0\.0\.1:(\d+);", said.read_text())):
+            while not (found := re.findall(r"at 127\.0\.0\.1:(\d+);", said.read_text())):
                 if process.poll() is not None:
                     raise SystemExit(f"the server did not start: {said.read_text()}")
                 time.sleep(0.05)
-            yield process, int(port[0])
+            yield process, int(found[0])
         finally:
             process.kill()
             process.wait()
@@ -181,7 +181,7 @@ class _Client:
         return message
 
 
-class _Good:
+class GoodClient:
     """A client that asks the same question again and again, and checks that it gets the same answer."""
 
     def __init__(self, port: int) -> None:

@@ -127,7 +127,7 @@ def transfer_from(saved: RogueNet, net: RogueNet, name: str, env: str, section: 
         if before[setting] != now[setting]:
             raise ValueError(
                 f"{name} does not fit the network: {section}.{setting} is {before[setting]} in the checkpoint and "
-                f"{now[setting]} now; resume with the settings of {section} that it was trained with: {to_dict(saved.config)}"
+                f"{now[setting]} now; resume with the settings of {section} that it was trained with"
             )
     moves = _moves(weight_names(saved), weight_names(net))
     net.load_state_dict(_moved_weights(saved, net, moves))

@@ -59,7 +59,7 @@ def _parse(settings: Sequence[str]) -> dict[str, Any]:
         try:
             read = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ValueError(f"{each!r} has a value that is no YAML: {error}") from None
+            raise ValueError(f"{each!r} has a value that is no YAML: {' '.join(str(error).split())}") from None
         changes[name] = _number(read) if isinstance(read, str) else read
     return changes
 

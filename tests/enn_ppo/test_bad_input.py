@@ -14,6 +14,7 @@ import torch
 from enn_ppo import EnvConfig, train
 from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, save_checkpoint
 from enn_ppo.clone.clone import clone
+from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.plot import main as plot
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_train
@@ -206,3 +207,22 @@ def test_a_clone_that_diverges_ends_with_an_error_and_saves_nothing(
     line = refused(run_clone, clone, [*COPYCAT, *settings, "net.d_model=8", f"run_dir={tmp_path}/clone"])
     assert "cloning has diverged in pass 1" in line and "clone.lr below 1e+20" in line
     assert not list((tmp_path / "clone").glob("**/*.safetensors"))
+
+
+# --- Found by scripts/drills.py ---
+
+
+def test_an_argument_without_a_name_is_told_so(refused: Callable[..., str]) -> None:
+    line = refused(run_train, train, [*COPYCAT, "=3"])
+    assert line == "error: the argument '=3' has no name; settings are written name=value"
+
+
+def test_a_text_is_not_plotted(tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "notes.txt").write_text("My notes.\n")
+    line = refused(plot, [str(tmp_path / "notes.txt")])
+    assert line.endswith("notes.txt is not that of a run: its lines are no rows of metrics")
+
+
+def test_a_conversion_with_broken_yaml_is_refused_in_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
+    line = refused(convert, [str(tmp_path), str(tmp_path / "new"), "optim.lr=["])
+    assert "'optim.lr=[' has a value that is no YAML: while parsing" in line

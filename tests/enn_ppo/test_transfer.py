@@ -626,7 +626,8 @@ def test_what_is_gone_or_of_another_kind_is_named_and_the_network_stays_as_it_is
 def test_a_network_with_other_settings_is_refused_by_their_names(changed: dict[str, Any], message: str) -> None:
     world = World(space(("x", "y", "size")), STEER)
     with pytest.raises(
-        ValueError, match=f"step_0*100 does not fit the network: {message}; resume with the settings of net"
+        ValueError,
+        match=f"step_0*100 does not fit the network: {message}; resume with the settings of net that it was trained with$",
     ):
         transferred(random_net(world), world, replace(NET, **changed))
 

@@ -144,5 +144,5 @@ def _check_env_kwargs(config: TrainConfig, typed: Sequence[str]) -> None:
             known = [f"{section}.{argument}" for argument in values["kwargs"]]
             if section.endswith("kwargs") and name not in known:
                 raise ValueError(
-                    f"{unknown_setting(name, known)} To pass it to {config.env.id} nevertheless: +{name}=..."
+                    f"{unknown_setting(name, known)}; to pass it to {config.env.id} nevertheless: +{name}=..."
                 )

@@ -90,6 +90,8 @@ def parse(arguments: Sequence[str]) -> Arguments:
             raise ValueError(f"jobs={number} is about the jobs of a sweep: add --multirun")
     overrides = [argument for argument in given.overrides if not argument.startswith("jobs=")]
     for override in overrides:
+        if re.match(r"[+~]*=", override):
+            raise ValueError(f"the argument {override!r} has no name; settings are written name=value")
         if re.match(r"[+~]*hydra[./]", override):
             raise ValueError(f"{override} is a setting of Hydra, which only composes the settings here")
     if given.config_dir is not None and not given.config_dir.is_dir():
