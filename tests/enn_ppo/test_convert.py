@@ -62,7 +62,7 @@ def test_the_converted_policy_answers_as_the_original_did(name: str, run_dir: Pa
     recording, net = recorded(name), load_net(load_checkpoint(run_dir))
     batch = make_batch(recording)
     evaluation = net.evaluate(batch, make_actions(recording, batch))
-    assert_agree(evaluation.logits, recording.under("logits"))
+    assert_agree({name: rows.squeeze(1) for name, rows in evaluation.logits.items()}, recording.under("logits"))
     assert_agree(evaluation.log_probs, recording.under("log_probs"))
     assert_agree(evaluation.entropies, recording.under("entropies"))
     assert_agree({"value": evaluation.values.unsqueeze(1)}, recording.under("regressions"))
