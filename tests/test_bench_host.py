@@ -40,7 +40,7 @@ def test_a_step_is_one_copy_to_the_device_and_one_back(
 
 
 def test_the_device_is_itself_again_afterwards(bench: ModuleType) -> None:
-    from rogue_net import crossing
+    from rogue_net.batch import crossing
 
     with bench.stand_in():
         assert not crossing.is_host(torch.device("cpu"))

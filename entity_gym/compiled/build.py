@@ -18,7 +18,6 @@ import numba
 from numba.core import event
 
 from entity_gym.compiled.compiler import (
-    InnerCompiler,
     Progress,
     interrupts_between_kernels,
     without_collections,
@@ -176,8 +175,9 @@ def _load(
     module = importlib.util.module_from_spec(spec)
     given = {"ENV": env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
     options = {"error_model": "numpy", "boundscheck": boundscheck}
-    # only `run` is called from Python: the others need no wrappers and no machine code of their own
-    inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+    # Only `run` is called from Python: the others need no wrappers. They do need machine code of their own: an exception that a
+    # world raises with values computed in it is put together by a function of their library.
+    inner = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     vars(module).update(given, OPTIONS={**options, "cache": cache}, INNER=inner)
     sys.modules[spec.name] = module  # Numba's cache looks it up by name
     try:

@@ -113,8 +113,8 @@ def test_a_character_beyond_the_first_65536_may_be_written_as_a_surrogate_pair()
         (b"[1]", "no object with a 'type'"),
         (b'{"kind": "act"}', "no object with a 'type'"),
         (b'{"type": 3}', "no object with a 'type'"),
-        (b'{"type": "act", "id": "a\\ud800"}', r"half of a character: '\\ud800'"),
-        (b'{"type": "act", "ids": {"\\uDFFF": []}}', r"half of a character: '\\udfff'"),
+        (b'{"type": "act", "id": "a\\ud800"}', r"half of a surrogate pair, which is no character, in .*ud800"),
+        (b'{"type": "act", "ids": {"\\uDFFF": []}}', r"half of a surrogate pair, which is no character, in .*uDFFF"),
     ],
 )
 def test_what_is_no_message_is_refused(body: bytes, why: str) -> None:
