@@ -85,7 +85,7 @@ class Block(nn.Module):
 
 
 class Pool(nn.Module):
-    """What the entities of a frame have in common, for each of them: linear, mean and/or max over the frame, linear.
+    """Pooling over a frame, for each of its entities: linear, mean and/or max over the frame, linear.
 
     A visible entity pools over the visible ones, a hidden one over all. Costs as much as the entities, not as their pairs.
     Source: permutation invariant pooling, Zaheer et al. 2017 (arXiv 1703.06114), equation 4.

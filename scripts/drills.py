@@ -83,7 +83,7 @@ class Lost(Exception):  # noqa: N818 - says what was lost
 
 @dataclass
 class Tally:
-    """What came of a drill."""
+    """The outcome of a drill."""
 
     tried: int = 0
     lost: list[str] = field(default_factory=list)  # one text for each loss

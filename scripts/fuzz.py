@@ -414,7 +414,7 @@ class Recordings(Kind):
 
 
 class Wire(Kind):
-    """What a program that offers worlds sends to the trainer."""
+    """Messages that a program with worlds sends to the trainer."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

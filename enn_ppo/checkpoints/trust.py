@@ -15,7 +15,7 @@ from entity_gym.registry import list_envs
 
 
 def code_of_environment(env: Mapping[str, Any]) -> dict[str, str]:
-    """What making the environment of the settings `env` would run: the settings -> a description. Registered ones run nothing."""
+    """Code that making the environment of the settings `env` would run: settings -> description. Registered ones run nothing."""
     id_, api, kwargs = env.get("id", ""), env.get("api", "entity"), env.get("kwargs") or {}
     given = f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
     if api == "program":
@@ -34,7 +34,7 @@ def code_of_environment(env: Mapping[str, Any]) -> dict[str, str]:
 
 
 def code_of_training(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What training with these settings would run, join or write outside of its run directory; as `code_of_environment`."""
+    """Code, clusters and files outside of the run directory that training with these settings uses: settings -> description."""
     distributed, record = settings.get("distributed") or {}, settings.get("record")
     found = code_of_environment(settings["env"])
     address = distributed.get("address", "local")

@@ -72,7 +72,7 @@ def build(env: type[Description], *, compile: bool = True, boundscheck: bool = F
 
 
 def cache_dir() -> Path:
-    """Where compiled environments are kept: $ENTITY_GYM_CACHE_DIR, or the user's cache folder."""
+    """Folder of compiled environments: $ENTITY_GYM_CACHE_DIR, or the user's cache folder."""
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)

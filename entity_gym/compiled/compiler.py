@@ -10,12 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
-
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import register_pass
-from numba.core.typed_passes import NativeLowering
 
 
 @contextmanager
@@ -28,50 +22,6 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-class _InnerLibrary(JITCodeLibrary):
-    """Code that is optimized and becomes machine code as a part of its callers' libraries."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _InnerLowering(NativeLowering):
-    """Numba's lowering to LLVM's language, and not to machine code."""
-
-    _name = "inner_lowering"
-
-    def run_pass(self, state: Any) -> bool:
-        state.flags.no_compile = True
-        state.library = _InnerLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
-        super().run_pass(state)
-        result = state["cr"]
-        nothing: list[Any] = []
-        key = nothing.append  # callers find the function by it, and Numba wants a function of C, which is never called
-        state.targetctx.insert_user_function(key, result.fndesc, [state.library])
-        state["cr"] = result._replace(cfunc=key)
-        return True
-
-
-class InnerCompiler(CompilerBase):
-    """`pipeline_class` of functions that only compiled functions call."""
-
-    def define_pipelines(self) -> list[Any]:
-        """See Numba."""
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.passes = [(_InnerLowering if each is NativeLowering else each, text) for each, text in manager.passes]
-        manager._finalized = False
-        manager.finalize()
-        return [manager]
 
 
 class Progress:

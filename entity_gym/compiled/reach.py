@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from entity_gym.compiled import compiler, runtime
+from entity_gym.compiled import runtime
 from entity_gym.compiled.description import Description
 
 #: Libraries that are hashed by their version, and not file by file.
@@ -26,8 +26,7 @@ _VERSIONED = ("numpy", "numba", "llvmlite")
 def reached_by(env: type[Description]) -> Reached:
     """Everything that the functions of `env` name, directly or not."""
     reached = Reached()
-    for module in (runtime, compiler):
-        reached.file(str(module.__file__), module)
+    reached.file(str(runtime.__file__), runtime)
     for function in (env.reset, env.step, env.observe):
         reached.visit(function)
     return reached

@@ -21,7 +21,7 @@ _ALIGNMENT = 16  # bytes, at which every tensor begins: enough for any element, 
 
 
 class Cut(NamedTuple):
-    """Where a tensor lies in a buffer."""
+    """Place of a tensor in a buffer."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -90,7 +90,7 @@ class Packing:
         return memory
 
     def views(self, memory: Tensor) -> list[Tensor]:
-        """Of each array a tensor that shares the buffer's memory."""
+        """One tensor for each array, which shares the buffer's memory."""
         return cut(memory if len(memory) == self.num_bytes else memory[: self.num_bytes], self.cuts)
 
 
@@ -148,11 +148,6 @@ def is_on(here: torch.device, wanted: torch.device) -> bool:
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device, without waiting for it; on the CPU itself."""
     return tensor if device.type == "cpu" else to_device([tensor], device)[0]
-
-
-def num_bytes(tensors: Sequence[Tensor]) -> int:
-    """What `to_device` needs for them."""
-    return Packing([tensor.numpy() for tensor in tensors]).num_bytes
 
 
 def views(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -237,7 +232,7 @@ def _fetch(host: Tensor, there: Tensor) -> None:
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a contiguous array, in elements."""
+    """Strides of a contiguous array, in elements."""
     if len(shape) == 1:
         return (1,)
     if len(shape) == 2:

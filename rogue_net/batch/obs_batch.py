@@ -196,7 +196,7 @@ class ObsBatch:
 
     @cached_property
     def frames(self) -> Frames:
-        """Which tokens are a frame, and which are hidden."""
+        """The frames of the batch: its tokens, and which of them are hidden."""
         return Frames.of_types(
             self.features,
             self.visible,

@@ -39,7 +39,7 @@ LEAST_STEP = 64
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a padded batch has room for."""
+    """The sizes of a padded batch."""
 
     frames: int
     entities: Mapping[str, int]  # type -> rows
@@ -263,7 +263,7 @@ def _padded_type(ragged: RaggedTensor, rows: int, frames: int, one_each: bool) -
 
 
 def _padded_flags(batch: ObsBatch, name: str, features: RaggedTensor) -> RaggedTensor:
-    """Which entities of a type are visible."""
+    """(n, 1) bool flags of the visible entities of a type, padded."""
     if name in batch.visible:
         return RaggedTensor(fill_up(batch.visible[name].values, len(features.values), True), features.offsets)
     return RaggedTensor(features.values.new_ones(len(features.values), 1, dtype=torch.bool), features.offsets)

@@ -53,7 +53,7 @@ class ActionDistribution(ABC):
 
 
 class Categorical(ActionDistribution):
-    """The same C choices for every actor. `logits` are log-probabilities, (A, C), -inf where masked.
+    """Distributions with the same C choices for every actor. `logits` are log-probabilities, (A, C), -inf where masked.
 
     Args:
         logits: (A, C).
@@ -151,5 +151,5 @@ def with_gumbel_noise(logits: Tensor, exponential: Tensor) -> Tensor:
 
 
 def plogp(log_p: Tensor) -> Tensor:
-    """What p log p is, from log p: 0 where p is 0. Its gradient is finite there too."""
+    """Compute p log p from log p: 0 where p is 0. Its gradient is finite there too."""
     return log_p.exp() * log_p.clamp(min=-200)  # exp(-200) is 0 in float32

@@ -38,7 +38,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Unbounded(NamedTuple):
-    """Where an action comes from."""
+    """The unbounded number that an action comes from."""
 
     u: Tensor  # (A, n)
     log_slope: Tensor  # (A, n) log f'(u)
@@ -112,7 +112,7 @@ class Bounds(nn.Module):
         return actions.clamp(self.low, self.high)
 
     def invert(self, actions: Tensor) -> Unbounded:
-        """What u and log f'(u) are, of (A, n) actions. Both are finite; an action outside the bounds counts as one at them."""
+        """Compute u and log f'(u) of (A, n) actions. Both are finite; an action outside the bounds counts as one at them."""
         u, log_slope = actions, torch.zeros_like(actions)
         if self.has_both:
             # tanh(u) = y, so u = (log(1 + y) - log(1 - y)) / 2 and f' = radius (1 - y²); log1p keeps the digits near y = ±1

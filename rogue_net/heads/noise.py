@@ -34,7 +34,7 @@ BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 @dataclass(frozen=True)
 class FrameKeys:
-    """What the noise of each frame is keyed by.
+    """Keys of the noise of each frame.
 
     Args:
         keys: (B,) int64, as `keyed` makes them.
@@ -56,7 +56,7 @@ class FrameKeys:
 
 @dataclass(frozen=True)
 class ActorKeys:
-    """What the noise of each actor is keyed by: (A,) int64, all different."""
+    """Keys of the noise of each actor: (A,) int64, all different."""
 
     keys: Tensor
 
@@ -108,12 +108,12 @@ def keyed(key: Tensor | int, number: Tensor) -> Tensor:
 
 
 def name_key(name: str) -> int:
-    """What an action's name adds to the keys of frames: its hash, a signed number of 64 bits, the same in every process."""
+    """Hash of an action's name, which is added to the keys of frames: a signed number of 64 bits, the same in every process."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def _mixed(bits: Tensor, how: Callable[[Any], None]) -> Tensor:
-    """What has become of `bits`, which are overwritten."""
+    """Mix `bits` in place, and return them."""
     # of arrays this small, an operation of NumPy takes a fifth of the time of one of torch, on the same memory
     how(bits.numpy() if bits.device.type == "cpu" else bits)
     return bits

@@ -1,4 +1,4 @@
-"""Which columns of a type's features hold what. Nothing here computes."""
+"""Columns of a type's features by their kind. Nothing here computes."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class FeatureColumns:
 
     @property
     def num_inputs(self) -> int:
-        """What the linear layer of an embedding sees: an angle counts twice, for its cosine and its sine."""
+        """Number of inputs of an embedding's linear layer: an angle counts twice, for its cosine and its sine."""
         return len(self.plain) + 2 * len(self.angles) + len(self.flags)

@@ -23,7 +23,7 @@ SETTINGS = "net.translation"
 
 
 class Pose(NamedTuple):
-    """Where the reference entity of every frame stands, and where it looks."""
+    """Position and orientation of the reference entity of every frame."""
 
     position: Tensor  # (B, k); 0 in frames without a reference
     facing: Tensor | None  # (B, 2) unit vectors; (1, 0) in frames without a reference; None: nothing is rotated
@@ -143,7 +143,7 @@ def _first_visible(batch: ObsBatch, name: str) -> Tensor:
 def _columns(
     entity: Entity, name: str, features: Sequence[str], setting: str, *, may_be_angle: bool = False
 ) -> list[int]:
-    """Where the `features` that a setting names stand."""
+    """Columns of the `features` that a setting names."""
     for feature in features:
         if feature not in entity.features:
             raise ValueError(

@@ -29,7 +29,7 @@ FILE = "gpu_checks.json"
 
 
 class Setup(NamedTuple):
-    """What a check of the kernels holds for, besides the name of the GPU."""
+    """Versions for which a check of the kernels counts, besides the name of the GPU."""
 
     capability: str  # compute capability of the GPU, as "9.0"
     torch: str  # version

@@ -1,4 +1,4 @@
-"""Where the entities of a batch stand and look, and how one sees another.
+"""Positions and orientations of the entities of a batch, and differences as one entity sees another.
 
 Shapes: E tokens, n position features.
 """
@@ -18,7 +18,7 @@ from rogue_net.relative.position_columns import PositionColumns
 
 
 class Geometry(NamedTuple):
-    """Where the entities of a batch stand."""
+    """Positions, orientations and types of the entities of a batch."""
 
     positions: Tensor  # (E, n), 0 for excluded entities
     facing: Tensor | None  # (E, 2) cosine and sine of the orientation; None: nothing is turned
@@ -28,7 +28,7 @@ class Geometry(NamedTuple):
     @staticmethod
     @torch.no_grad()
     def of(batch: ObsBatch, columns: Mapping[str, PositionColumns], config: RelposConfig) -> Geometry:
-        """Of all tokens of a batch.
+        """The geometry of all tokens of a batch.
 
         Args:
             batch: as the transformer's embedding sees it.

@@ -1,4 +1,4 @@
-"""Which features of which entities are positions and orientations, for relative positions."""
+"""Columns of positions and orientations among the features, for relative positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rogue_net.config import RelposConfig
 
 
 class PositionColumns(NamedTuple):
-    """Where a type of entity has what in its features."""
+    """Columns of position and orientation in the features of an entity type."""
 
     position: list[int]
     vector: list[int] | None  # orientation

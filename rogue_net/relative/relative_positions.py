@@ -170,7 +170,7 @@ class RelativePositions(nn.Module):
         return self.config.key_projection or self.config.value_projection
 
     def forward(self, batch: ObsBatch, index: Tensor | None = None) -> Relative:
-        """What attention needs, but for the gate, which every layer adds: `relative._replace(gate=self.gate(x))`.
+        """The relative positions of a batch without the gate, which every layer adds: `relative._replace(gate=self.gate(x))`.
 
         Args:
             batch: as the transformer's embedding sees it.
@@ -316,11 +316,11 @@ class RelativePositions(nn.Module):
 
     @property
     def rounding(self) -> float:
-        """What is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
+        """Number that is added to a position on an axis before it is rounded down: to the nearest of a grid, halves up."""
         return (0.5 if self.config.kind == "grid" else 0.0) + SLACK
 
     def _positions_on_axes(self, components: Tensor, at_zero: Tensor) -> list[Tensor]:
-        """Where pairs stand on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
+        """Positions of pairs on each axis, (...), in buckets from the start of the first (of a grid: from its middle)."""
         config = self.config
         distance = components[..., -1]
         if config.kind == "grid":
@@ -352,7 +352,7 @@ class RelativePositions(nn.Module):
 
 
 def relative_logits(q: Tensor, relative: Relative) -> Tensor:
-    """What relative keys add to the attention scores.
+    """Compute the part of the attention scores that relative keys add.
 
         s_ij = q_i · relkey_ij / sqrt(K)
 
@@ -369,7 +369,7 @@ def relative_logits(q: Tensor, relative: Relative) -> Tensor:
 
 
 def relative_outputs(weights: Tensor, relative: Relative, index: Tensor) -> Tensor:
-    """What relative values add to the outputs of attention.
+    """Compute the part of the outputs of attention that relative values add.
 
         y_i = sum_j p_ij gate_j * relvalue_ij
 

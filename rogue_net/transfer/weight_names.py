@@ -1,4 +1,4 @@
-"""What the weights of a network are for, by the names of its spaces: what is called the same in two networks is the same.
+"""Purposes of the weights of a network, by the names of its spaces: the same names in two networks mean the same.
 
 In a state dict types and actions are numbered, and features and choices are rows and columns.
 """
@@ -32,12 +32,12 @@ class Weight(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The same for tensors that are for the same, in different networks."""
+        """A key that is equal for tensors of the same purpose in different networks."""
         return self.owner, self.name, self.part
 
 
 def weight_names(net: RogueNet) -> dict[str, Weight]:
-    """What each tensor of the network's state dict is for."""
+    """Tensor name in the state dict -> its purpose."""
     inputs, actions = _inputs_of_types(net), list(net.action_space)
     weights = {}
     for name, tensor in net.state_dict().items():
@@ -56,7 +56,7 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
 
 
 class _Inputs(NamedTuple):
-    """What the embedding of a type sees."""
+    """Inputs of the embedding of a type."""
 
     columns: FeatureColumns
     labels: Sequence[Hashable]  # of the columns: the names of features, apart from each other where one is global

@@ -25,7 +25,7 @@ from entity_gym import (
 from entity_gym.registry import make
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed, transformer
 from rogue_net.batch import crossing
-from rogue_net.batch.crossing import cut, in_one_copy, is_on, join, num_bytes, to_device, to_host, views
+from rogue_net.batch.crossing import cut, in_one_copy, is_on, join, to_device, to_host, views
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.padding import Capacity, padded, token_pairs_in
 from rogue_net.batch.ragged import Cuts, Gather
@@ -253,7 +253,7 @@ def test_what_crosses_is_what_was_there() -> None:
     tensors = [torch.arange(5), torch.rand(3, 2), torch.tensor([True, False, True]), torch.zeros(0, 4)]
     tensors += [torch.rand(2, 3, 4), torch.tensor(3.0), torch.rand(2, 3).double()]
     cpu = torch.device("cpu")
-    for memory in (None, torch.empty(num_bytes(tensors) + 100, dtype=torch.uint8)):
+    for memory in (None, torch.empty(sum(tensor.nbytes + 16 for tensor in tensors), dtype=torch.uint8)):
         there = to_device(tensors, cpu, memory)
         assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(tensors, there, strict=True))
         assert len({tensor.untyped_storage().data_ptr() for tensor in there if tensor.numel()}) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from entity_gym import SelectEntityActionSpace
 from entity_gym.batch.vec_obs import VecObs
 from rogue_net import FrameKeys, ObsBatch, RaggedTensor, RogueNet, keyed
-from rogue_net.batch.crossing import num_bytes, to_device, views
+from rogue_net.batch.crossing import Packing, to_device, views
 from rogue_net.batch.masks import ActionMask
 from rogue_net.batch.padding import Capacity, PaddedBuffer, fill_up, pad_ragged, padded, pairs_in, room
 from tests.rogue_net import backends
@@ -76,7 +76,7 @@ def check_buffer(steps: Sequence[VecObs], capacity: Capacity) -> None:
             continue
         tensors = padded(batch, capacity).tensors()
         memory = buffer.to_device()
-        assert len(memory) == num_bytes(tensors)
+        assert len(memory) == Packing([tensor.numpy() for tensor in tensors]).num_bytes
         for found, expected in zip(views(memory, tensors), to_device(tensors, cpu), strict=True):
             assert found.dtype == expected.dtype and torch.equal(found, expected)
         check_same_batch(ObsBatch.lying_in(memory, obs, places), batch)

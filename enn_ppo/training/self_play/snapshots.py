@@ -84,7 +84,7 @@ def read_snapshot(path: Path, device: torch.device) -> RogueNet:
 
 
 def _checksum(header: Mapping[str, str], weights: Mapping[str, torch.Tensor]) -> str:
-    """Of the content, since other versions of safetensors may write the same content in another form."""
+    """Checksum of the content: other versions of safetensors may write the same content in another form."""
     named = [(name, str(weights[name].dtype), list(weights[name].shape)) for name in sorted(weights)]
     data = [json.dumps([header["net"], header["spaces"], named]).encode()]
     data += [weights[name].reshape(-1).view(torch.uint8).numpy().tobytes() for name in sorted(weights)]

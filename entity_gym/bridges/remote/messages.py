@@ -109,9 +109,8 @@ def decode(body: bytes) -> Message:
 
     try:
         message = json.loads(body.decode("utf-8"), parse_constant=keep)
-        if _SURROGATE.search(
-            body
-        ):  # `json` reads the half of a pair, "\\ud800", as a character that cannot be sent back
+        # `json` reads the half of a pair, "\\ud800", as a character that cannot be sent back
+        if _SURROGATE.search(body):
             json.dumps(message, ensure_ascii=False).encode()
         where = next(_no_numbers(message, "")) if constants else ""
     except UnicodeEncodeError:

@@ -27,13 +27,14 @@ from typing import Any, TypeAlias, get_type_hints
 from numba import extending, njit, types
 from numba.core import cgutils
 from numba.core.caching import FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
 from numba.core.imputils import lower_constant
+from numba.core.typed_passes import NativeLowering
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numpy.typing import NDArray
 from torch import Tensor
-
-from entity_gym.compiled import compiler
-from entity_gym.compiled.compiler import InnerCompiler
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,7 @@ log = logging.getLogger(__name__)
 FLAGS = ("contract", "reassoc", "nsz", "arcp")
 
 # Numba's cache looks at the file of a kernel only; with this in its keys it sees a change in any of them.
-_SOURCES = [*sorted(Path(__file__).parent.glob("*.py")), Path(compiler.__file__)]
-_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()
+_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +114,51 @@ def say_not_kept(reason: str) -> None:
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function for kernels alone."""
-    return _compile(function, forceinline=True, no_cpython_wrapper=True, pipeline_class=InnerCompiler)
+    return _compile(function, forceinline=True, no_cpython_wrapper=True, pipeline_class=_InnerCompiler)
+
+
+class _InnerLibrary(JITCodeLibrary):
+    """Code that is optimized and becomes machine code as a part of its callers' libraries."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InnerLowering(NativeLowering):
+    """Numba's lowering to LLVM's language, and not to machine code."""
+
+    _name = "inner_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.flags.no_compile = True
+        state.library = _InnerLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        super().run_pass(state)
+        result = state["cr"]
+        nothing: list[Any] = []
+        key = nothing.append  # callers find the function by it, and Numba wants a function of C, which is never called
+        state.targetctx.insert_user_function(key, result.fndesc, [state.library])
+        state["cr"] = result._replace(cfunc=key)
+        return True
+
+
+class _InnerCompiler(CompilerBase):
+    """`pipeline_class` of functions that only compiled functions call."""
+
+    def define_pipelines(self) -> list[Any]:
+        """See Numba."""
+        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.passes = [(_InnerLowering if each is NativeLowering else each, text) for each, text in manager.passes]
+        manager._finalized = False
+        manager.finalize()
+        return [manager]
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -152,7 +196,7 @@ def signature(compiled: Any, *consts: Const) -> tuple[Any, ...]:
 
 
 def address(tensor: Tensor | NDArray[Any]) -> int:
-    """Where the numbers of a contiguous tensor or array begin."""
+    """Address of the numbers of a contiguous tensor or array."""
     return tensor.data_ptr() if isinstance(tensor, Tensor) else tensor.__array_interface__["data"][0]
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of several kinds of action need: linear layers on tokens, log-probabilities of choices, keyed noise."""
+"""Functions for the kernels of several kinds of action: linear layers on tokens, log-probabilities of choices, keyed noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLOSED = np.float32(-1e29)  # above the log-probability of such a choice, below 
 
 @inline
 def linear_backward(lanes, kernels, net, tile, places, start, end, dout, layer, gradient):  # type: ignore[no-untyped-def]
-    """Of a linear layer on the tokens at `places[start:end]`: from the gradient of what comes out to those of weight, bias, x."""
+    """The backward of a linear layer on the tokens at `places[start:end]`: from d(output) to gradients of weight, bias and x."""
     width, padded = net.width, linear(net, layer, OUTPUTS)
     gather(lanes, tile.tokens, places, start, end, tile.rows, width)
     dweight = shifted(gradient, linear(net, layer, WEIGHT))
@@ -96,7 +96,7 @@ def slope_to(target, log_prob):  # type: ignore[no-untyped-def]
 
 @inline
 def noise_key(action, batch, tile, choice, low, actor):  # type: ignore[no-untyped-def]
-    """What an actor's noise is keyed by, see `rogue_net.heads.noise.FrameKeys.of_actors`."""
+    """Key of an actor's noise, see `rogue_net.heads.noise.FrameKeys.of_actors`."""
     if choice.mode != SAMPLED:
         return 0
     index = ints_at(action[ACTORS])[tile.actor_sources[actor]]

@@ -110,7 +110,7 @@ def refusal(
     row: int,
     category: int,
 ) -> str:
-    """Which id of which category is not in its table.
+    """A message that names the id and the category whose table does not have it.
 
     Args:
         entity: the embedding of its type.

@@ -113,7 +113,7 @@ def kernels_of_action(space: ActionSpace, width: int) -> list[Job]:
 
 
 def mixing_of(config: RogueNetConfig) -> int:
-    """What mixes the tokens of a network."""
+    """The number of the layer that mixes tokens: attention, relative attention or pooling."""
     if config.n_layer and config.relpos.kind != "none":
         return RELATIVE
     return ATTENTION if config.pooling == "none" else POOLING

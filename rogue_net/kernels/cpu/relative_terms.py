@@ -66,7 +66,7 @@ class Scheme(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the tokens of a batch stand. Vectors of keys may reach behind the last token: there is more room."""
+    """Positions of the tokens of a tile. Vectors of keys may reach behind the last token: there is more room."""
 
     room: Count  # E + LANES
     positions: Floats  # (n, room)
@@ -166,7 +166,7 @@ def _compare(lanes, scheme, places, i, j, components):  # type: ignore[no-untype
 
 @inline
 def _position(lanes, scheme, components, at_zero, axis):  # type: ignore[no-untyped-def]
-    """Where pairs stand on an axis, in buckets. Never NaN, whatever the positions are: rows are looked up without checks."""
+    """Positions of pairs on an axis, in buckets. Never NaN, whatever the positions are: rows are looked up without checks."""
     if scheme.kind == GRID:
         extent = spread(lanes, scheme.extents[axis])
         difference = load(lanes, components, axis * value(lanes)) * scheme.per_scale

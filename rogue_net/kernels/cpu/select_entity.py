@@ -155,7 +155,7 @@ def _queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start
 
 @inline
 def _target(action, actor_offsets, frame, source, choices):  # type: ignore[no-untyped-def]
-    """Where the logits to stay close to begin, of an actor."""
+    """Index of an actor's first logit of the teacher."""
     return ints_at(action[TARGET_OFFSETS])[frame] + (source - actor_offsets[frame]) * choices
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of the compiled step are given: tables of a network and of frames, and memory of a thread.
+"""Arguments of the kernels of the compiled step: tables of a network and of frames, and memory of a thread.
 
 Tables have one row of int64 for each linear layer, entity type, category and action. Addresses are those of arrays; places are
 indices in the flat numbers of `Net`, or in the gradient.
@@ -117,7 +117,7 @@ class Net(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Where the E entities of all frames stand; of relative positions alone."""
+    """Positions of the E entities of all frames; for relative positions alone."""
 
     first: Ints  # (B) the first token of each frame
     positions: Floats  # (E, dimensions)
@@ -198,7 +198,7 @@ class Tile(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What a block's way back needs of its way forward."""
+    """Activations of a block that its backward needs."""
 
     normalized: Any  # (T, D)
     qkv: Any  # (T, 3 D); where it pools, what is pooled

@@ -13,7 +13,7 @@ from rogue_net.kernels.cuda.launching import columns_of
 
 
 class Heads(NamedTuple):
-    """What attends: (E, H, K) each, the K numbers of a head side by side."""
+    """Queries, keys and values: (E, H, K) each, the K numbers of a head side by side."""
 
     q: Tensor
     k: Tensor
@@ -38,6 +38,6 @@ def flags_of(visible: Tensor | None, bounds: Bounds) -> Tensor | None:
 
 
 def constants_of(q: Tensor, visible: Tensor | None, product: str) -> dict[str, Any]:
-    """What the kernels are compiled for."""
+    """Compile-time constants of the kernels."""
     width = q.shape[2]
     return {"HIDES": visible is not None, "WIDTH": width, "COLUMNS": columns_of(width), "PRECISION": product}

@@ -28,7 +28,7 @@ NUMBERS_OF_COPIES = 2**18
 
 
 class _Setting(NamedTuple):
-    """What the kernels get besides tensors with gradients."""
+    """Arguments of the kernels that have no gradients."""
 
     bounds: Bounds
     visible: Tensor | None
