@@ -192,6 +192,8 @@ class PolicyServer:
                     self._send(client, encode({"type": "error", "message": "the server is ending"}))
                 with suppress(OSError, TimeoutError):
                     await asyncio.wait_for(client.writer.drain(), self._config.read_seconds)
+                if self._is_ending:
+                    await self._await_close(client)
         except asyncio.CancelledError:  # the server is ending
             pass
         finally:
@@ -398,17 +400,20 @@ class PolicyServer:
         return {"type": "health", **about, **now, **served}
 
     async def _hang_up(self, client: _Client, dropped: _Dropped) -> None:
-        """Send a client the reason, and close the connection.
-
-        Incoming data is read until the client closes or is silent: closing earlier would reset the connection, and the client
-        might not receive the reason.
-        """
+        """Send a client the reason, and close the connection."""
         self._faults[dropped.fault] += 1
         reason = f"{dropped}"[:_MOST_WORDS]
         self._say(f"{'refused' if dropped.fault == 'refused' else 'dropped'} client {client.name}: {reason}")
         self._send(client, encode({"type": "error", "message": reason}))
         if client.writer.is_closing() or self._num_connections > 2 * self._config.max_clients + _MOST_TOLD:
             return
+        await self._await_close(client)
+
+    async def _await_close(self, client: _Client) -> None:
+        """Read what still comes until the client closes or is silent.
+
+        Closing with unread data would reset the connection, and the client might not receive what was sent last.
+        """
         with suppress(OSError, TimeoutError, RuntimeError):
             client.writer.write_eof()
             async with asyncio.timeout(self._config.read_seconds):

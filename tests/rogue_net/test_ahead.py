@@ -31,9 +31,19 @@ def two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """An empty cache on a machine with two cores; no process is left behind."""
     monkeypatch.setattr(caching.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    really_fork, children = os.fork, []
+
+    def fork() -> int:
+        child = really_fork()
+        if child:
+            children.append(child)
+        return child
+
+    monkeypatch.setattr(os, "fork", fork)
     yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    for child in children:  # of this test alone: others may have left processes of their own
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)
 
 
 def jobs_for(*numbers: int) -> list[Job]:
