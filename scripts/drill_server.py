@@ -67,9 +67,10 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
     with tempfile.TemporaryDirectory() as folder, serving(checkpoint or _train(Path(folder)), Path(folder)) as server:
         process, port = server
         good = GoodClient(port)
-        for _ in range(200):  # until code is compiled and buffers have their final size
+        for _ in range(200):
             if good.lives:
                 good.ask()
+        _ask_everything(port)
         good.latencies[:-1] = []
         watched = psutil.Process(process.pid)
         before, files_before, most = _mib(watched), watched.num_fds(), 0.0
@@ -111,6 +112,18 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
         **dict(zip(("refused", "slow", "broken"), counts[0] if counts else 3 * ("unknown",), strict=True)),
         "exit_code": exit_code,
     }
+
+
+def _ask_everything(port: int) -> None:
+    """Ask questions of all allowed kinds and sizes, until code is compiled and buffers have their final size."""
+    client = _Client(port, {})
+    for entities, probabilities in ((150, False), (30, True)):
+        question = {"type": "act", "observation": observation(client.policy["spaces"], entities), "value": True}
+        for number in range(40):
+            client.send({**question, "id": number, "probabilities": probabilities})
+        for _ in range(40):
+            client.receive()
+    client.socket.close()
 
 
 def _train(folder: Path) -> str:

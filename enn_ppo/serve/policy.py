@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,8 +120,8 @@ class ServedPolicy:
             )
         return 1 + num_entities + choices / (_WRITTEN_PER_ENTITY if probabilities else _OFFERED_PER_ENTITY)
 
-    def decide(self, requests: Sequence[Request], generator: torch.Generator) -> list[Message]:
-        """Answer requests with one forward pass. Returns a message for each.
+    def decide(self, requests: Sequence[Request], generator: torch.Generator) -> Iterator[Message]:
+        """Answer requests with one forward pass. Yields a message for each.
 
         Args:
             requests: at least one, all with the same `greedy`.
@@ -140,7 +140,6 @@ class ServedPolicy:
         check_finite(self._net, batch, result)
         told = ActionsOfEach(result.to_buffers(), 0, len(requests), self._reader.action_space)
         values = result.values.tolist()
-        answers = []
         for k, request in enumerate(requests):
             actions = told.of(k, request.frame.actions, request.frame.ids)
             answer: Message = {"type": "actions", "actions": actions_to_json(actions, self._reader.action_space)}
@@ -150,8 +149,7 @@ class ServedPolicy:
                 answer["value"] = values[k]
             if request.probabilities:
                 answer["probabilities"] = self._probabilities(result, k, request.frame)
-            answers.append(answer)
-        return answers
+            yield answer
 
     def _probabilities(self, result: ActResult, k: int, frame: Frame) -> Message:
         """Probability of each choice in frame `k`, by action, except continuous actions."""
@@ -223,7 +221,7 @@ class ServedPolicies:
         generator = torch.Generator(device=self.device)
         for greedy in (True, False):
             message = {"type": "act", "observation": observation, "greedy": greedy}
-            self.trained.decide([self.trained.read(message)], generator)
+            list(self.trained.decide([self.trained.read(message)], generator))
 
     def _fit(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ServedPolicy:
         fitted = fit_net(self._saved, obs_space, action_space, self.device, f"checkpoint {self.path}", "the client's")

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from enn_ppo.serve.heap import return_memory, share_memory
 from enn_ppo.serve.policy import Request, ServedPolicies, ServedPolicy
 from enn_ppo.serve.turns import FairQueue
 from enn_ppo.settings.serving import ServeConfig
@@ -31,13 +32,15 @@ from entity_gym.errors import check_parts
 _CHUNK = 2**14  # bytes that are received at once, and that are read in one turn
 _MOST_UNANSWERED = 256  # requests of one client; reading pauses at this limit
 _MOST_LONG = 16  # messages above `_CHUNK` that are received at the same time
-_MOST_QUEUED = (
-    4  # times `max_entities`: while requests that cost more wait for the policy, clients with some among them pause
-)
-_MOST_UNREAD = 16  # times `max_message_bytes` that all clients together leave unread
+# Times `max_entities`: while requests that cost more wait for the policy, clients with some among them pause.
+_MOST_QUEUED = 4
+# Lists and objects of a message, which take twenty times their text in memory: of each entity, and in any case.
+_BRACKETS_PER_ENTITY, _BRACKETS = 16, 2**15
+_MOST_UNREAD = 8  # times `max_message_bytes` that all clients together leave unread
 _MOST_TOLD = 64  # connections above twice `max_clients` that may still be told why they are dropped
 _QUIET = 1.0  # seconds without data after which a dropped client's connection is closed
 _HASTE = 1.0  # seconds after which a client that has not greeted makes room for another one
+_RETURNING = 0.2  # seconds between two times that memory is returned to the system, after clients have left
 _MOST_WORDS = 2000  # characters of a reason
 
 Fault = Literal["refused", "slow", "broken"]
@@ -61,11 +64,19 @@ class Served(NamedTuple):
 
 
 class _Dropped(Exception):  # noqa: N818 - reads as a sentence
-    """A client is dropped, with this reason."""
+    """A client is dropped, with this reason.
+
+    One that is raised is never kept: its traceback leads to the frames that raised it, and these to the client's messages, which
+    would stay in memory until the garbage collector finds the cycle. `anew` is what to raise, or to keep.
+    """
 
     def __init__(self, fault: Fault, reason: str) -> None:
         super().__init__(reason)
         self.fault = fault
+
+    def anew(self) -> _Dropped:
+        """Return the same without a traceback."""
+        return _Dropped(self.fault, str(self))
 
 
 @dataclass(eq=False)
@@ -128,6 +139,7 @@ class PolicyServer:
         self._long_messages = asyncio.Semaphore(_MOST_LONG)
         self._faults: Counter[Fault] = Counter()
         self._decisions = self._batches = self._num_clients = 0
+        self._has_left = asyncio.Event()
         self._started = time.monotonic()
         self._is_ending = False
 
@@ -147,12 +159,11 @@ class PolicyServer:
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"host={config.host} port={config.port} cannot be listened on: {reason}") from None
+        share_memory()
         started(listener.sockets[0].getsockname()[1])
-        with ThreadPoolExecutor(3, thread_name_prefix="serve") as threads:
-            work = [
-                asyncio.create_task(forever(threads))
-                for forever in (self._read_forever, self._fit_forever, self._decide_forever)
-            ]
+        with ThreadPoolExecutor(4, thread_name_prefix="serve") as threads:
+            forever = self._read_forever, self._fit_forever, self._decide_forever, self._return_memory_forever
+            work = [asyncio.create_task(each(threads)) for each in forever]
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
             listener.close()
@@ -198,6 +209,9 @@ class PolicyServer:
             pass
         finally:
             self._num_connections -= 1
+            self._has_left.set()
+            if error := client.reader.exception():  # which asyncio keeps, and raises again and again
+                error.__traceback__ = None
             if client.writer.transport.get_write_buffer_size():
                 client.writer.transport.abort()  # `close` would wait until the client has read everything
             client.writer.close()
@@ -222,7 +236,7 @@ class PolicyServer:
         try:
             await self._talk(client)
         except _Dropped as dropped:
-            return dropped
+            return dropped.anew()
         except ValueError as error:
             return _Dropped("broken", str(error))
         except ConnectionError as error:
@@ -256,7 +270,7 @@ class PolicyServer:
             self._reading.put(client, _Reading(bodies, client.policy, read), _cost(bodies))
             for message in await read:
                 if isinstance(message, _Dropped):
-                    raise message
+                    raise message.anew()
                 if isinstance(message, Request):
                     assert client.policy is not None
                     client.unanswered += 1
@@ -377,7 +391,7 @@ class PolicyServer:
             self._fitting.put(client, fitting, cost)
             fitted = await fitting.fitted
             if isinstance(fitted, _Dropped):
-                raise fitted
+                raise fitted.anew()
             policy = fitted
         client.policy = policy
         told = {"checkpoint": str(self._policies.path), "spaces": policy.spaces, "news": policy.news}
@@ -445,10 +459,33 @@ class PolicyServer:
         while True:
             turns = await self._reading.take(_MOST_UNANSWERED, _CHUNK)
             jobs = [job for _, job in turns]
-            results = await asyncio.get_running_loop().run_in_executor(threads, _read, jobs)
+            results = await asyncio.get_running_loop().run_in_executor(threads, self._read, jobs)
             for job, messages in zip(jobs, results, strict=True):
                 if not job.read.done():  # the client is still there
                     job.read.set_result(messages)
+
+    def _read(self, jobs: Sequence[_Reading]) -> list[list[Message | Request | _Dropped]]:
+        """Decode the messages of each job, and check the requests among them. Runs in a thread."""
+        return [self._read_one(job) for job in jobs]
+
+    def _read_one(self, job: _Reading) -> list[Message | Request | _Dropped]:
+        read: list[Message | Request | _Dropped] = []
+        for body in job.bodies:
+            try:
+                brackets = body.count(b"[") + body.count(b"{")
+                if brackets > (most := max(_BRACKETS, _BRACKETS_PER_ENTITY * self._config.max_entities)):
+                    raise ProtocolError(f"a message of {brackets:,} lists and objects; at most {most:,} are taken")
+                message = decode(body)
+                is_request = job.policy is not None and message["type"] == "act"
+                read.append(job.policy.read(message) if job.policy and is_request else message)
+            except ValueError as error:  # whose text alone is kept: it holds the message, which may be long
+                read.append(_Dropped("broken", str(error)))
+                break
+            except Exception as error:  # a bug, or full memory
+                traceback.print_exception(error)
+                read.append(_Dropped("broken", f"the server failed: {type(error).__name__}: {error}"))
+                break
+        return read
 
     async def _fit_forever(self, threads: ThreadPoolExecutor) -> None:
         while True:
@@ -467,6 +504,13 @@ class PolicyServer:
         except Exception as error:  # a bug, or full memory
             traceback.print_exception(error)
             return _Dropped("broken", f"the server failed: {type(error).__name__}: {error}")
+
+    async def _return_memory_forever(self, threads: ThreadPoolExecutor) -> None:
+        while True:
+            await self._has_left.wait()
+            self._has_left.clear()
+            await asyncio.get_running_loop().run_in_executor(threads, return_memory)
+            await asyncio.sleep(_RETURNING)
 
     async def _decide_forever(self, threads: ThreadPoolExecutor) -> None:
         config = self._config
@@ -492,8 +536,8 @@ class PolicyServer:
     def _decide(self, jobs: Sequence[_Deciding]) -> list[bytes | _Dropped]:
         """Return the answer to each request, or why it alone cannot be answered. Runs in a thread."""
         try:
-            answers = jobs[0].policy.decide([job.request for job in jobs], self._generator)
-            return [encode(answer) for answer in answers]
+            # one by one, since an answer with probabilities takes ten times as much memory before it is encoded
+            return [encode(answer) for answer in jobs[0].policy.decide([job.request for job in jobs], self._generator)]
         except Exception as error:  # such as full memory
             if len(jobs) > 1:  # one by one, so that only the client whose request fails is dropped
                 return [answer for job in jobs for answer in self._decide([job])]
@@ -513,25 +557,3 @@ def _complete(client: _Client) -> list[bytes]:
         if client.policy is None:  # the greeting decides how the next messages are read
             break
     return bodies
-
-
-def _read(jobs: Sequence[_Reading]) -> list[list[Message | Request | _Dropped]]:
-    """Decode the messages of each job, and check the requests among them. Runs in a thread."""
-    return [_read_one(job) for job in jobs]
-
-
-def _read_one(job: _Reading) -> list[Message | Request | _Dropped]:
-    read: list[Message | Request | _Dropped] = []
-    for body in job.bodies:
-        try:
-            message = decode(body)
-            is_request = job.policy is not None and message["type"] == "act"
-            read.append(job.policy.read(message) if job.policy and is_request else message)
-        except ValueError as error:  # whose text alone is kept: it holds the message, which may be long
-            read.append(_Dropped("broken", str(error)))
-            break
-        except Exception as error:  # a bug, or full memory
-            traceback.print_exception(error)
-            read.append(_Dropped("broken", f"the server failed: {type(error).__name__}: {error}"))
-            break
-    return read

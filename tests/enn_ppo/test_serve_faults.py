@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
@@ -231,6 +232,35 @@ def test_probabilities_that_do_not_fit_into_a_message_are_refused(checkpoint: Ch
         assert server.client().ask(garden(60, 60))["type"] == "actions"
         with one_dropped(server, "do not fit into max_message_bytes=50,000; ask without them") as client:
             client.send({"type": "act", "observation": garden(60, 60), "probabilities": True})
+
+
+def test_a_message_of_very_many_lists_is_refused_before_it_is_read(server: Running) -> None:
+    with one_dropped(server, "a message of 32,904 lists and objects; at most 32,768 are taken") as client:
+        body = b'{"type":"act","observation":{"features":{"x":[' + b"[]," * 32_899 + b"[]]}}}"
+        client.socket.sendall(len(body).to_bytes(4, "big") + body)
+
+
+def test_messages_of_clients_that_have_left_do_not_wait_for_the_garbage_collector(server: Running) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            names = [f"leak {k}" for k in range(1000)]
+            client = server.client(spaces=spaces_with([{"name": name, "features": []} for name in names]))
+            assert client.policy["type"] == "error"
+            client.socket.close()
+        server.client().socket.close()  # the server keeps the message that it has read last
+        deadline = time.monotonic() + 10
+        while (kept := _names_in_memory("leak ")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        gc.enable()
+    assert kept == 0
+
+
+def _names_in_memory(start: str) -> int:
+    found = (each.get("name") for each in gc.get_objects() if type(each) is dict)
+    return sum(type(name) is str and name.startswith(start) for name in found)
 
 
 def test_a_silent_client_is_dropped_after_its_time_unless_it_shows_that_it_lives(checkpoint: Checkpoint) -> None:
