@@ -62,10 +62,10 @@ class History:
         """Draw the history from its beginning with at most so many characters, between its minimum and its maximum."""
         values = self._means or self._rest
         count = min(columns, len(values))
+        if count < 1:
+            return ""
         ends = [i * len(values) // count for i in range(count + 1)]
         means = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]
-        if not means:
-            return ""
         low, high = min(means), max(means)
         scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
         return "".join(_LEVELS[round((mean - low) * scale)] for mean in means)
@@ -130,7 +130,7 @@ class Dashboard:
         """The title, and the end of the run directory."""
         room = width - len(self._title) - 2
         folder = self._run_dir if len(self._run_dir) <= room else "…" + self._run_dir[len(self._run_dir) - room + 1 :]
-        line = Text(self._title, style="bold")
+        line = Text().append(self._title, style="bold")
         if room >= 8:
             line.append(f"{folder:>{room + 2}}", style="dim")
         return line
@@ -167,13 +167,14 @@ class Dashboard:
         shown = [key for key in _METRICS if key in self._row or key in self._known]
         num_columns = 2 if width >= _TWO_COLUMNS else 1
         num_rows = -(-len(shown) // num_columns)
-        room = width // num_columns - _LABEL - _VALUE - 1
+        label = max(0, min(_LABEL, width // num_columns - _VALUE))
+        room = max(0, width // num_columns - label - _VALUE - 1)
         lines = [Text() for _ in range(num_rows)]
         for i, key in enumerate(shown):
             name, form = _METRICS[key]
             value = number_text(self._known.get(key), form)
-            graph = self._history[key].sparkline(room - 1) if key in self._history and room > 1 else ""
-            lines[i % num_rows].append(f"{name:<{_LABEL}}", style="dim").append(f"{value:>{_VALUE}}", style="bold")
+            graph = self._history[key].sparkline(room - 1) if key in self._history else ""
+            lines[i % num_rows].append(f"{name[:label]:<{label}}", style="dim").append(f"{value:>{_VALUE}}", style="bold")
             lines[i % num_rows].append(f" {graph:<{room}}", style="cyan")
         return lines
 
