@@ -127,8 +127,8 @@ class TrainConfig:
     record_logits: bool = False
     """Whether the logits of all choices are recorded too."""
     progress: ProgressStyle = "auto"
-    """How the progress is shown: `auto`: in a terminal as a dashboard, otherwise as plain lines; `line`: in a terminal as one line;
-    `plain`: as plain lines; `off`: not at all, so that only messages are printed."""
+    """How the progress is shown: `auto`: in a terminal as a dashboard, otherwise as plain lines; `line`: in a terminal as one
+    line; `plain`: as plain lines; `off`: not at all, so that only messages are printed."""
     debug: bool = False
     """Whether the message about a mistake includes the traceback."""
 

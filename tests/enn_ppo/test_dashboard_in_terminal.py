@@ -59,7 +59,9 @@ class Training:
 
 
 @contextmanager
-def training(rows: int, columns: int, run_dir: Path, environment: Mapping[str, str], *settings: str) -> Iterator[Training]:
+def training(
+    rows: int, columns: int, run_dir: Path, environment: Mapping[str, str], *settings: str
+) -> Iterator[Training]:
     main, side = pty.openpty()
     fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     command = [sys.executable, "-c", LAUNCH, sys.executable, *TRAIN, f"run_dir={run_dir}", *settings]

@@ -36,7 +36,12 @@ _METRICS = {
     "explained_variance": ("explained variance", ".3f"),
     "teacher_kl": ("teacher kl", ".4f"),
 }
-_SHARES = {"share_env": ("env", "█", "green"), "share_act": ("act", "▒", "yellow"), "share_update": ("update", "░", "blue")}
+# key of the row -> its name, its character in the bar where there are no colours, and its colour
+_SHARES = {
+    "share_env": ("env", "█", "green"),
+    "share_act": ("act", "▒", "yellow"),
+    "share_update": ("update", "░", "blue"),
+}
 
 
 class History:
@@ -153,7 +158,11 @@ class Dashboard:
 
     def _share_line(self, width: int) -> Text:
         line, bar = Text(), Text()
-        shares = [(name, glyph, colour, self._row.get(key)) for key, (name, glyph, colour) in _SHARES.items()]
+        has_colours = self._console.color_system is not None and not self._console.no_color
+        shares = [
+            (name, "█" if has_colours else glyph, colour, self._row.get(key))
+            for key, (name, glyph, colour) in _SHARES.items()
+        ]
         for name, _, colour, share in shares:
             line.append(f"{name} ", style="dim").append(f"{number_text(share, '.0%')}  ", style=colour)
         room = min(max(0, width - len(line)), _LABEL + _VALUE + 14)
@@ -174,7 +183,9 @@ class Dashboard:
             name, form = _METRICS[key]
             value = number_text(self._known.get(key), form)
             graph = self._history[key].sparkline(room - 1) if key in self._history else ""
-            lines[i % num_rows].append(f"{name[:label]:<{label}}", style="dim").append(f"{value:>{_VALUE}}", style="bold")
+            lines[i % num_rows].append(f"{name[:label]:<{label}}", style="dim").append(
+                f"{value:>{_VALUE}}", style="bold"
+            )
             lines[i % num_rows].append(f" {graph:<{room}}", style="cyan")
         return lines
 

@@ -41,9 +41,9 @@ def live_terminal() -> TextIO | None:
 class LiveLines:
     """Draws blocks of lines, one below the other, at the bottom of a terminal.
 
-    From the first drawing until `close`, text written to `sys.stdout` and `sys.stderr` appears above the blocks. The cursor is never
-    hidden, and stands below them, so that a process may be killed at any time without harm to the terminal. Drawing happens in the
-    thread that calls; after a change of the terminal's size, in the main thread.
+    From the first drawing until `close`, text written to `sys.stdout` and `sys.stderr` appears above the blocks. The cursor is
+    never hidden, and stands below them, so that a process may be killed at any time without harm to the terminal. Drawing
+    happens in the thread that calls; after a change of the terminal's size, in the main thread.
 
     Args:
         stream: a terminal.
@@ -51,9 +51,7 @@ class LiveLines:
         clock: returns seconds.
     """
 
-    def __init__(
-        self, stream: TextIO, *, interval: float = 0.25, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, stream: TextIO, *, interval: float = 0.25, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self._interval, self._clock = stream, interval, clock
         self._blocks: list[Block] = []
         self._drawn: list[str] = []  # the lines on the screen
@@ -94,8 +92,8 @@ class LiveLines:
         self._draw()
 
     def _draw(self) -> None:
-        # A signal handler or another thread may come here during a drawing. It must not wait, since the handler would wait for its
-        # own thread: the one that draws looks for more work after it has released the lock.
+        # A signal handler or another thread may come here during a drawing. It must not wait, since the handler would wait for
+        # its own thread: the one that draws looks for more work after it has released the lock.
         while (self._messages or self._stale) and self._lock.acquire(blocking=False):
             try:
                 self._draw_once()

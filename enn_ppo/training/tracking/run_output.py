@@ -32,7 +32,9 @@ class RunOutput:
         ValueError: the directory cannot be written, or a tracker cannot start.
     """
 
-    def __init__(self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: LiveLines | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: LiveLines | None = None
+    ) -> None:
         self.run_dir = run_dir
         self._prefix = f"{name}: " if name else ""
         try:
