@@ -155,6 +155,8 @@ def _open(
         evaluations = state.evaluations if continues else ()  # those of another run are its own
         scores = {name: each.score for name, each in checkpoints.items()}
         state.save(run_dir, evaluations=evaluations, scores=scores)
+        for output in outputs.values():
+            output.saved(state.step)
     evaluators = {
         name: Evaluator(_evaluation(config), env, config.device, run_dir / name, output.say)
         for name, output in outputs.items()

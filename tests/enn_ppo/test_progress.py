@@ -119,6 +119,21 @@ def test_the_live_line_shows_the_whole_fields_that_fit(
     assert terminal.rows == [shown]
 
 
+def test_the_dashboard_shows_the_row_and_the_last_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(80)
+    live = live_lines(terminal, monkeypatch)
+    progress = Progress(100, live=live, clock=Clock(), prefix="red: ", title="Walk", run_dir="out/red")
+    progress.update(row(50))
+    progress.write("a message")
+    assert terminal.rows[0] == "a message"
+    assert terminal.rows[1].startswith("red: Walk ") and terminal.rows[1].endswith(" out/red")
+    assert terminal.rows[-1] == "no checkpoint since the run was resumed"
+    progress.saved(48)
+    progress.close()
+    assert terminal.rows[-1] == "checkpoint of step 48, 00:00 ago"
+    assert any(line.startswith("reward               0.500 ▁") for line in terminal.rows)
+
+
 def test_several_policies_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(60)
     live = live_lines(terminal, monkeypatch)

@@ -191,7 +191,7 @@ class Dashboard:
 
     def _checkpoint_line(self, width: int) -> Text:
         if self._saved is None:
-            return Text("no checkpoint yet", style="dim")
+            return Text("no checkpoint since the run was resumed", style="dim")
         step, when = self._saved
         return Text.assemble(
             ("checkpoint of step ", "dim"), f"{step:,}", (f", {clock_text(self._clock() - when)} ago", "dim")
