@@ -51,7 +51,7 @@ class LiveLines:
         clock: returns seconds.
     """
 
-    def __init__(self, stream: TextIO, *, interval: float = 0.25, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO, *, interval: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self._interval, self._clock = stream, interval, clock
         self._blocks: list[Block] = []
         self._drawn: list[str] = []  # the lines on the screen
