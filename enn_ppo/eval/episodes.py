@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from statistics import fmean, stdev
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from enn_ppo.checkpoints.fit import FittedPolicy
-from enn_ppo.eval.video import Video
+from enn_ppo.eval.video import Video, action_text
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.training.players import Cast
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -97,15 +98,17 @@ def play_episodes(
             while len(running):
                 _check_lengths(tracker.lengths, config.max_episode_steps)
                 if cast:
-                    step = pool.step(_act_together(policies, cast, obs))
+                    actions = _act_together(policies, cast, obs)
+                    step = pool.step(actions)
                 else:
                     batch, result = policies[name].act(obs)
-                    step = pool.step(result.to_buffers())
+                    actions = result.to_buffers()
+                    step = pool.step(actions)
                     if record:
                         record(obs, batch, result, step.was_running.obs)
                 outcome, env_id = step.was_running
                 if video:
-                    video.add(pool.render, env_id)
+                    video.add(pool.render, env_id, outcome.reward, partial(action_text, actions, pool.action_space()))
                 if isinstance(tracker, PlayersTracker):
                     assert cast
                     ended = tracker.step(outcome, Seating(outcome, cast.mapping).rewards)

@@ -4,22 +4,55 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
+
+from entity_gym.actions import ActionSpace
+from entity_gym.batch.vec_obs import VecAction
 
 MILLISECONDS_PER_IMAGE = 250
+TITLE_IMAGES = 4  # for which the title of an episode is shown
+SIDE = 480  # pixels: the longer side of a film is enlarged to about so many
+MIN_WIDTH = 320  # pixels, so that there is room for the caption
+TEXT_SIZE, CAPTION_HEIGHT = 15, 28  # pixels
+BACKGROUND, TEXT, PALE_TEXT = (24, 24, 28), (240, 240, 240), (160, 160, 166)
 
 #: Draws some environments of a pool, each as a (height, width, 3) image.
 Render: TypeAlias = Callable[[NDArray[np.int64]], list[NDArray[np.uint8]]]
 
 
+@dataclass(frozen=True)
+class _Picture:
+    """A step of a filmed episode.
+
+    Attributes:
+        pixels: compressed, since all episodes of the film are played in parallel.
+        shape: height and width.
+        step: of the episode, from 0.
+        reward: of this step.
+        total: reward of the episode so far.
+        action: text of the action that led here.
+    """
+
+    pixels: bytes
+    shape: tuple[int, int]
+    step: int = 0
+    reward: float = 0.0
+    total: float = 0.0
+    action: str = ""
+
+
 class Video:
     """Films the first episodes of an evaluation, each from its first observation to its last.
+
+    Pictures are enlarged by a whole number to a side of about 480 pixels, over a caption with the episode, the step, the rewards
+    and, if it is short, the action. Several episodes begin with a title each.
 
     Args:
         path: ends with `.gif` or `.mp4`; folders are created.
@@ -32,9 +65,8 @@ class Video:
 
     def __init__(self, path: Path, num_episodes: int, setting: str) -> None:
         self.path, self._left, self._setting = path, num_episodes, setting
-        # compressed, since the film's episodes are played in parallel
-        self._episodes: list[list[tuple[bytes, tuple[int, int]]]] = []
-        self._running: dict[int, list[tuple[bytes, tuple[int, int]]]] = {}  # by environment
+        self._episodes: list[list[_Picture]] = []
+        self._running: dict[int, list[_Picture]] = {}  # by environment
         if path.suffix.lower() == ".mp4":
             try:
                 import imageio_ffmpeg  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
@@ -52,28 +84,43 @@ class Video:
         self._running = {env: [] for env in env_ids[: self._left].tolist()}
         self._left -= len(self._running)
         self._episodes += self._running.values()
-        self.add(render, env_ids)
+        self.add(render, env_ids, np.zeros(len(env_ids), np.float32), lambda row: "")
 
-    def add(self, render: Render, env_ids: NDArray[np.int64]) -> None:
-        """Add an image of each environment in `env_ids` that is being filmed.
+    def add(
+        self,
+        render: Render,
+        env_ids: NDArray[np.int64],
+        rewards: NDArray[np.float32],
+        describe_action: Callable[[int], str],
+    ) -> None:
+        """Add a picture of each environment in `env_ids` that is being filmed.
+
+        Args:
+            render: draws environments.
+            env_ids: (n,) environments that took a step.
+            rewards: (n,) of this step.
+            describe_action: row in [0, n) -> text of the action that led here.
 
         Raises:
             ValueError: an environment cannot be drawn.
         """
         if not self._running:
             return
-        wanted = np.array([env for env in env_ids.tolist() if env in self._running], dtype=np.int64)
+        rows = [row for row, env in enumerate(env_ids.tolist()) if env in self._running]
         try:
-            images = render(wanted)
+            images = render(env_ids[rows])
         except NotImplementedError as error:
             raise ValueError(f"{self._setting} was asked for, but {error}") from error
-        for env, image in zip(wanted.tolist(), images, strict=True):
+        for row, env, image in zip(rows, env_ids[rows].tolist(), images, strict=True):
             if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
                 given = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else f"{image!r:.80}"
                 raise ValueError(
                     f"{self._setting}: render() must return uint8 of shape (height, width, 3), got {given}"
                 )
-            self._running[env].append((zlib.compress(image.tobytes(), level=1), image.shape[:2]))
+            pictures, reward = self._running[env], float(rewards[row])
+            total = pictures[-1].total + reward if pictures else 0.0
+            pixels = zlib.compress(image.tobytes(), level=1)
+            pictures.append(_Picture(pixels, image.shape[:2], len(pictures), reward, total, describe_action(row)))
 
     def write(self) -> None:
         """Write the file, atomically.
@@ -81,29 +128,82 @@ class Video:
         Raises:
             ValueError: the file cannot be written.
         """
-        images = [image for episode in self._episodes for image in episode]
-        height, width = (max(shape[side] for _, shape in images) for side in (0, 1))
+        shapes = [picture.shape for episode in self._episodes for picture in episode]
+        film = _Film.of(*(max(shape[side] for shape in shapes) for side in (0, 1)))
         aside = self.path.with_name(f".{self.path.stem}.part{self.path.suffix}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            images = film.images(self._episodes)
             if self.path.suffix.lower() == ".mp4":
-                height, width = height + height % 2, width + width % 2  # players need even numbers of pixels
-                _write_mp4(aside, _unpacked(images, height, width), height, width)
+                _write_mp4(aside, map(np.asarray, images), film.height, film.width)
             else:
-                pictures = map(Image.fromarray, _unpacked(images, height, width))
                 how = {"duration": MILLISECONDS_PER_IMAGE, "loop": 0}
-                next(pictures).save(aside, "GIF", save_all=True, append_images=pictures, **how)
+                next(images).save(aside, "GIF", save_all=True, append_images=images, **how)
             os.replace(aside, self.path)
         except (OSError, RuntimeError) as error:  # RuntimeError: imageio-ffmpeg cannot find or read what it wrote
             reason = str(error).splitlines()[0]
             raise ValueError(f"{self._setting}: the film {self.path} cannot be written: {reason}") from error
 
 
-def _unpacked(images: Iterable[tuple[bytes, tuple[int, int]]], height: int, width: int) -> Iterator[NDArray[np.uint8]]:
-    """Decompress the images, padded to (height, width) with black to the right and below."""
-    for packed, shape in images:
-        image = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(*shape, 3)
-        yield np.pad(image, ((0, height - shape[0]), (0, width - shape[1]), (0, 0)))
+class _Film(NamedTuple):
+    """The layout of a film: pictures in the upper left corner, enlarged by `scale`, and a caption below."""
+
+    scale: int
+    width: int
+    height: int
+
+    @classmethod
+    def of(cls, height: int, width: int) -> _Film:
+        """The layout for pictures of at most this size. Players of MP4 need even numbers of pixels."""
+        scale = max(1, round(SIDE / max(height, width)))
+        width, height = max(width * scale, MIN_WIDTH), height * scale + CAPTION_HEIGHT
+        return cls(scale, width + width % 2, height + height % 2)
+
+    def images(self, episodes: Sequence[Sequence[_Picture]]) -> Iterator[Image.Image]:
+        for number, episode in enumerate(episodes, start=1):
+            if len(episodes) > 1:
+                yield from [self._title(number, len(episodes))] * TITLE_IMAGES
+            for picture in episode:
+                yield self._image(number, picture)
+
+    def _title(self, number: int, of: int) -> Image.Image:
+        image = Image.new("RGB", (self.width, self.height), BACKGROUND)
+        middle = self.width / 2, self.height / 2
+        font = ImageFont.load_default(2 * TEXT_SIZE)
+        ImageDraw.Draw(image).text(middle, f"episode {number} of {of}", TEXT, font, anchor="mm")
+        return image
+
+    def _image(self, number: int, picture: _Picture) -> Image.Image:
+        image = Image.new("RGB", (self.width, self.height), BACKGROUND)
+        height, width = picture.shape
+        pixels = np.frombuffer(zlib.decompress(picture.pixels), np.uint8).reshape(height, width, 3)
+        size = width * self.scale, height * self.scale
+        image.paste(Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST))
+        text = f"episode {number}   step {picture.step}   reward {picture.reward:.3g}   total {picture.total:.3g}"
+        draw, font = ImageDraw.Draw(image), ImageFont.load_default(TEXT_SIZE)
+        middle = self.height - CAPTION_HEIGHT / 2
+        draw.text((6, middle), text, TEXT, font, anchor="lm")
+        taken = font.getlength(f"{text}   ")
+        if picture.action and 6 + taken + font.getlength(picture.action) <= self.width - 6:
+            draw.text((6 + taken, middle), picture.action, PALE_TEXT, font, anchor="lm")
+        return image
+
+
+def action_text(actions: Mapping[str, VecAction], action_space: Mapping[str, ActionSpace], row: int) -> str:
+    """Describe the actions of a frame, such as "left, right" or "Move: left  Fire: 3": choices by name, entities by index."""
+    texts = {}
+    for name, action in actions.items():
+        space, (start, end) = action_space[name], action.offsets[row : row + 2]
+        values = action.values[start:end].tolist()
+        if space.discrete and not space.selects:
+            shown = [space.labels[choice] for (choice,) in values]
+        else:
+            shown = [" ".join(f"{value:.3g}" for value in numbers) for numbers in values]
+        if shown:
+            texts[name] = ", ".join(shown)
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "  ".join(f"{name}: {text}" for name, text in texts.items())
 
 
 def _write_mp4(path: Path, images: Iterable[NDArray[np.uint8]], height: int, width: int) -> None:

@@ -17,6 +17,7 @@ from enn_ppo.checkpoints.policy import load_policy
 from enn_ppo.play import NetPolicy, decide, main
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.play.keyboard import Keyboard
 from entity_gym.play.session import Session
 from rogue_net import ObsBatch, RogueNet
 from tests.enn_ppo.worlds import tiny_config
@@ -184,13 +185,35 @@ def test_an_environment_with_other_spaces_is_refused(run_dir: str, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--temperature", "0"], ["--temperature", "hot"], ["--greedy", "--temperature", "2"]]
+    ("arguments", "message"),
+    [
+        (["--temperature", "0"], "argument --temperature: '0' is no number greater than 0"),
+        (["--temperature", "hot"], "argument --temperature: 'hot' is no number greater than 0"),
+        (["--auto", "-1"], "argument --auto: "),
+        (["--auto", "0"], "argument --auto: '0' is no number greater than 0"),
+        (["--greedy", "--temperature", "2"], "argument --temperature: not allowed with argument --greedy"),
+    ],
 )
-def test_options_that_cannot_be_are_refused(arguments: list[str], capsys) -> None:
+def test_options_that_cannot_be_are_refused(arguments: list[str], message: str, capsys) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["run", *arguments])
     assert exit_.value.code == 2
-    assert "--temperature" in capsys.readouterr().err
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_auto_plays_without_a_person_until_ctrl_c(run_dir: str, monkeypatch, capsys) -> None:
+    waited: list[float] = []
+
+    def wait(keyboard: Keyboard, seconds: float) -> bool:
+        waited.append(seconds)
+        if len(waited) == 8:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(Keyboard, "wait", wait)
+    assert main([run_dir, "--auto", "20", "--seed", "11", "--set", "max_steps=3"]) == 130
+    out = capsys.readouterr().out
+    assert waited[:3] == [0.05] * 3 and "Walk, episode 2, step 0" in out and "next step" not in out
 
 
 @pytest.mark.slow

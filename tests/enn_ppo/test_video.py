@@ -1,4 +1,4 @@
-"""Films: which episodes are on them, in which order, and that every player can show them."""
+"""Films: which episodes are on them, in which order and size, what is written below, and that every player can show them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageSequence
 
-from enn_ppo.eval.video import Video
+from enn_ppo.eval.video import CAPTION_HEIGHT, Video, action_text
+from entity_gym import CategoricalActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.batch.ragged import RaggedBufferF32, RaggedBufferI64
+from tests.enn_ppo.films import TITLE, brightness, titles
 
 
 class Lamps:
@@ -35,11 +39,11 @@ def film(video: Video, pool: Lamps, rounds: Sequence[Sequence[Sequence[int]]]) -
         video.start(pool.render, np.array(times[0]))
         for running in times[1:]:
             pool.time += 1
-            video.add(pool.render, np.array(running))
+            step(video, pool, running)
 
 
-def brightness(file: Path, **how: Any) -> list[float]:
-    return [float(frame.mean()) for frame in imageio.imread(file, index=None, **how)]
+def step(video: Video, pool: Lamps, running: Sequence[int], reward: float = 0.0, action: str = "") -> None:
+    video.add(pool.render, np.array(running), np.full(len(running), reward, np.float32), lambda row: action)
 
 
 def test_episodes_that_are_played_side_by_side_are_shown_one_after_the_other(tmp_path: Path) -> None:
@@ -47,7 +51,9 @@ def test_episodes_that_are_played_side_by_side_are_shown_one_after_the_other(tmp
     # environment 0 plays two steps and environment 1 one; then 0 plays one more episode, of a step
     film(video, pool, [[[0, 1], [0, 1], [0]], [[0, 1], [0, 1]]])
     video.write()
-    assert brightness(tmp_path / "new/film.gif") == pytest.approx([0, 10, 20, 40, 50, 0, 10], abs=2)
+    assert brightness(tmp_path / "new/film.gif") == pytest.approx(
+        [TITLE, 0, 10, 20, TITLE, 40, 50, TITLE, 0, 10], abs=2
+    )
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["film.gif"]
 
 
@@ -61,25 +67,107 @@ def test_only_the_episodes_that_are_wanted_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(16, 16), (15, 17), (33, 20)])
 def test_an_mp4_shows_the_same_pictures_whatever_their_size(shape: tuple[int, int], tmp_path: Path) -> None:
-    video, pool = Video(tmp_path / "film.mp4", 2, "video=2"), Lamps(shape)
+    file = tmp_path / "film.mp4"
+    video, pool = Video(file, 2, "video=2"), Lamps(shape)
     film(video, pool, [[[2, 3], [2, 3], [3]]])
     video.write()
-    shown = imageio.imread(tmp_path / "film.mp4", index=None, plugin="FFMPEG")
-    assert [float(frame[: shape[0], : shape[1]].mean()) for frame in shown] == pytest.approx(
-        [80, 90, 120, 130, 140], abs=5
+    assert brightness(file) == pytest.approx([*titles(file), 80, 90, *titles(file), 120, 130, 140], abs=5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((209, 193), (418, 386)),
+        ((16, 16), (480, 480)),
+        ((100, 300), (200, 600)),
+        ((480, 480), (480, 480)),
+        ((700, 900), (700, 900)),
+        ((33, 3), (495, 45)),
+    ],
+)
+def test_small_pictures_are_enlarged_by_a_whole_number_over_a_caption(
+    shape: tuple[int, int], size: tuple[int, int], tmp_path: Path
+) -> None:
+    video, pool = Video(tmp_path / "film.gif", 1, "video=1"), Lamps(shape)
+    film(video, pool, [[[5], [5]]])
+    video.write()
+    first, _ = imageio.imread(tmp_path / "film.gif", index=None)
+    height, width = size
+    assert first.shape == (
+        height + CAPTION_HEIGHT + height % 2,
+        max(width + width % 2, 320),
+        3,
     )
+    assert first[:height, :width].mean() == pytest.approx(200, abs=2)
+    assert 30 < first[height:, :200].max() and first[height:, 305:].max() < 40  # letters, and nothing beside them
 
 
 def test_smaller_pictures_stand_in_the_upper_left_corner(tmp_path: Path) -> None:
-    video, pool = Video(tmp_path / "film.gif", 1, "video=1"), Lamps((4, 8))
+    video, pool = Video(tmp_path / "film.gif", 1, "video=1"), Lamps((40, 80))
     video.start(pool.render, np.array([5]))
-    pool.shape = (8, 4)
-    video.add(pool.render, np.array([5]))
+    pool.shape = (80, 40)
+    step(video, pool, [5])
     video.write()
     first, second = imageio.imread(tmp_path / "film.gif", index=None)
-    assert first.shape == second.shape == (8, 8, 3)
-    assert first[:4].mean() == pytest.approx(200, abs=2) and first[4:].mean() < 2
-    assert second[:, :4].mean() == pytest.approx(200, abs=2) and second[:, 4:].mean() < 2
+    assert first.shape == second.shape == (480 + CAPTION_HEIGHT, 480, 3)
+    assert first[:240].mean() == pytest.approx(200, abs=2) and first[240:480].max() < 40
+    assert second[:480, :240].mean() == pytest.approx(200, abs=2) and second[:480, 240:].max() < 40
+
+
+def test_the_caption_says_episode_step_rewards_and_a_short_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    draw = ImageDraw.ImageDraw.text
+
+    def text(self: Any, place: Any, text: str, *others: Any, **options: Any) -> None:
+        written.append(text)
+        draw(self, place, text, *others, **options)
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+    video, pool = Video(tmp_path / "film.gif", 2, "video=2"), Lamps()
+    video.start(pool.render, np.array([0, 1]))
+    step(video, pool, [0, 1], 0.5, "left")
+    step(video, pool, [0], -0.25, "a name that is much longer than what there is room for in a film of this width")
+    video.write()
+    assert written == [
+        "episode 1 of 2",
+        "episode 1   step 0   reward 0   total 0",
+        "episode 1   step 1   reward 0.5   total 0.5",
+        "left",
+        "episode 1   step 2   reward -0.25   total 0.25",
+        "episode 2 of 2",
+        "episode 2   step 0   reward 0   total 0",
+        "episode 2   step 1   reward 0.5   total 0.5",
+        "left",
+    ]
+
+
+def test_a_title_is_shown_for_a_second_and_a_single_episode_has_none(tmp_path: Path) -> None:
+    for count, durations in ((2, [1000, 250, 250, 1000, 250, 250]), (1, [250, 250])):
+        video = Video(tmp_path / "film.gif", count, "video=2")
+        film(video, Lamps(), [[[0, 1], [0, 1]]])
+        video.write()
+        with Image.open(tmp_path / "film.gif") as image:
+            assert [frame.info["duration"] for frame in ImageSequence.Iterator(image)] == durations
+
+
+def test_actions_are_described_by_names_indices_and_numbers() -> None:
+    spaces = {
+        "move": CategoricalActionSpace(["left", "right"]),
+        "pick": SelectEntityActionSpace(),
+        "push": ContinuousActionSpace(low=[-1, -1], high=[1, 1]),
+    }
+    actions = {
+        "move": RaggedBufferI64.from_flattened(np.array([[0], [1], [1]]), [1, 2, 0]),
+        "pick": RaggedBufferI64.from_flattened(np.array([[7]]), [0, 1, 0]),
+        "push": RaggedBufferF32.from_flattened(np.array([[0.5, -0.12345]], np.float32), [0, 1, 0]),
+    }
+    assert [action_text(actions, spaces, row) for row in range(3)] == [
+        "left",
+        "move: right, right  pick: 7  push: 0.5 -0.123",
+        "",
+    ]
 
 
 def test_what_cannot_be_drawn_is_named() -> None:
