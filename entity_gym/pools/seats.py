@@ -69,6 +69,11 @@ class _Seated:
         images: list[NDArray[np.uint8]] = self.pool.render(env_ids)
         return images
 
+    @property
+    def seats(self) -> NDArray[np.int64]:
+        """(N,) the learner's player in each environment."""
+        return self._seats.copy()
+
     def close(self) -> None:
         """Release everything. May be called twice."""
         self.pool.close()
@@ -175,11 +180,6 @@ class SeatedVecEnv(_Seated, VecEnv):
     """
 
     pool: VecEnv
-
-    @property
-    def seats(self) -> NDArray[np.int64]:
-        """(N,) the learner's player in each environment."""
-        return self._seats.copy()
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:
         self._check_info(env_info)
