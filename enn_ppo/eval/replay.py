@@ -52,12 +52,12 @@ class Replay:
     """Records the first episodes of an evaluation, each from its first observation to its last.
 
     Args:
-        path: of the page, an `.html`; folders are created.
+        path: of the page, an `.html`; folders are created. None: no page is written.
         num_episodes: number of episodes to record.
         setting: the setting that requested the replay, for messages: `eval.replay=2`.
     """
 
-    def __init__(self, path: Path, num_episodes: int, setting: str) -> None:
+    def __init__(self, path: Path | None, num_episodes: int, setting: str) -> None:
         self.path, self._left, self._setting = path, num_episodes, setting
         self._episodes: list[dict[str, Any]] = []
         self._running: dict[int, dict[str, Any]] = {}  # environment -> its episode
@@ -231,12 +231,13 @@ class Replay:
         )
 
     def write(self) -> None:
-        """Write the file, atomically.
+        """Write the file, if there is one, atomically.
 
         Raises:
             ValueError: the file cannot be written.
         """
-        write_page(self.path, page_html(self.replay()), self._setting)
+        if self.path is not None:
+            write_page(self.path, page_html(self.replay()), self._setting)
 
 
 def write_page(path: Path, page: str, setting: str) -> None:

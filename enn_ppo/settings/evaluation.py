@@ -43,9 +43,6 @@ class EpisodesConfig:
         if not isinstance(self.env_kwargs, Mapping):
             raise ValueError(f"{at}env_kwargs must be a mapping of argument names to values, got {self.env_kwargs!r}")
         object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{at}env_kwargs"))
-        for name in ("video", "replay"):
-            if getattr(self, name) > self.episodes:
-                raise ValueError(f"{at}{name} must be at most {at}episodes={self.episodes}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)

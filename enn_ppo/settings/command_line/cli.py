@@ -30,8 +30,8 @@ from enn_ppo.settings.command_line.mistakes import guarded
 from enn_ppo.settings.command_line.options import help_page
 from enn_ppo.settings.command_line.resuming import resolve_train_config
 from enn_ppo.settings.config import EvalConfig, TrainConfig, default_run_dir
-from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.evaluation import WatchConfig
+from enn_ppo.settings.schema import from_dict, unknown_setting
 from enn_ppo.settings.serving import ServeConfig
 
 if TYPE_CHECKING:  # imports numpy, which `--help` does not need
