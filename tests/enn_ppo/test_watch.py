@@ -151,7 +151,6 @@ def test_ten_episodes_of_minesweeper_are_smaller_than_two_megabytes(mines: Path,
 # --- Every world ---
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", list_envs())
 def test_every_world_of_the_zoo_can_be_watched(name: str, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", env=EnvConfig(id=name))
@@ -373,15 +372,6 @@ def test_a_folder_that_is_a_file_and_a_full_disk_are_told(
     with pytest.raises(ValueError, match=r"page\.html cannot be written: No space left on device"):
         watched(mines, tmp_path / "page.html", episodes=1)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_world_of_a_stranger_runs_no_code(mines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enn_ppo.watch.watch.code_of_environment", lambda env: {"env.id=their_world:World": "import their_world"}
-    )
-    monkeypatch.setattr("enn_ppo.checkpoints.Checkpoint.is_own", False)
-    with pytest.raises(ValueError, match=r"import their_world.*Add trust=true"):
-        watch(WatchConfig(run=str(mines), open=False))
 
 
 # --- Hostile worlds ---
