@@ -280,7 +280,7 @@ def test_a_good_world_is_reported_line_by_line_with_a_summary() -> None:
     lines = done.stdout.splitlines()
     assert [line[9:].partition("  ")[0] for line in lines[:-1]] == [check.name for check in CHECKS]
     assert {line.split()[0] for line in lines[:-1]} == {"ok", "skipped"}
-    assert re.fullmatch(r"Walk\(size=4\): 22 checks in [\d.]+ s: 18 ok, 4 skipped", lines[-1])
+    assert re.fullmatch(r"Walk\(size=4\): 23 checks in [\d.]+ s: 18 ok, 5 skipped", lines[-1])
 
 
 def test_a_mistake_is_reported_without_a_traceback_and_what_it_stands_in_the_way_of_in_one_line(capsys) -> None:
