@@ -23,7 +23,7 @@ class Explanation(NamedTuple):
     """The forward pass of B frames, opened up."""
 
     #: For each frame (n, H, e, e): row i holds the weights with which token i attends to each token, and sums to 1. None: the
-    #: network pools, or has no blocks.
+    #: network pools or has no blocks, or nobody asked for them.
     attention: list[Tensor] | None
     logits: dict[str, RaggedTensor]  # action -> as `ActResult.logits`
     entropies: dict[str, Tensor]  # action -> (A,) float32, in nats
@@ -31,17 +31,26 @@ class Explanation(NamedTuple):
 
 
 @torch.no_grad()
-def explain(net: RogueNet, batch: ObsBatch) -> Explanation:
+def explain(net: RogueNet, batch: ObsBatch, *, attention: bool = True) -> Explanation:
     """Compute a batch as the reference does, and keep what it computes on its way.
 
     Tokens of a frame are in the order of its entity indices, as the network sees the frame: without the `__global__` entity where
     `net.global_entity` is false.
 
+    Args:
+        net: the network.
+        batch: B frames.
+        attention: whether to keep the weights, as many as there are pairs of entities of a frame.
+
     Raises:
         ValueError: the batch does not fit the network.
     """
     batch = net.seen(batch)
-    tokens, weights = _forward(net.transformer, net.embedding(batch), batch)
+    tokens, weights = net.embedding(batch), None
+    if attention:
+        tokens, weights = _forward(net.transformer, tokens, batch)
+    else:
+        tokens = net.transformer(tokens, batch)
     readout = Readout(tokens, batch)
     decisions = net.decide(readout, greedy=True)
     return Explanation(

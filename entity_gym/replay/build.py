@@ -19,9 +19,9 @@ from entity_gym.actions.kind import DECIMALS
 from entity_gym.actions.reading import EntityID, Offer
 from entity_gym.batch.decimals import to_decimals
 from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.replay.page import FORMAT, VERSION
 from entity_gym.spaces import GLOBAL_ENTITY, Category, FeatureKind, ObsSpace
 
-FORMAT, VERSION = "enn-ppo replay", 1
 MOST_DENSE = 64  # entities of a frame whose attention weights are all kept
 TOP = 16  # weights of each row that are kept in larger frames
 LONGEST_TEXT = 1000  # characters of a value in an info
@@ -49,6 +49,7 @@ def build_replay(
             name: {"features": list(entity.features), "kinds": _kinds(entity.kinds)}
             for name, entity in obs_space.entities.items()
         },
+        "order": list(obs_space.entities),
         "global_features": list(obs_space.global_features),
         "global_kinds": _kinds(obs_space.global_kinds),
         "actions": {name: space.space_for_replay() for name, space in action_space.items()},
