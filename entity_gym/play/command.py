@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(found, options.seed, style_of(options))
 
 
-def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = None) -> int:
+def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = None, auto: float | None = None) -> int:
     """Play, and return the exit code. Exceptions of the environment are printed in one line."""
     if seed is None:
         seed = random.SystemRandom().randrange(LARGEST_SEED)
@@ -47,7 +47,7 @@ def run(found: Loaded, seed: int | None, style: Style, policy: Policy | None = N
         name = getattr(found.source, "__name__", type(found.source).__name__)
         session = Session(create, seed, name)
         print(f"seed {seed}; ? for help, q to quit")
-        return play(session, style, policy)
+        return play(session, style, policy, auto=auto)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
