@@ -228,7 +228,10 @@ class Page:
     def key(self, key: str, text: str | None = None) -> None:
         """Press a key, such as "ArrowLeft", " " or "n"."""
         typed = key if text is None and len(key) == 1 else text
-        which = {"key": key, "windowsVirtualKeyCode": _KEY_CODES.get(key, ord(key[0].upper()))}
+        which = {
+            "key": key,
+            "windowsVirtualKeyCode": _KEY_CODES.get(key, ord(key.upper()) if key.isalnum() and len(key) == 1 else 0),
+        }
         self.send("Input.dispatchKeyEvent", {"type": "keyDown", **which, **({"text": typed} if typed else {})})
         self.send("Input.dispatchKeyEvent", {"type": "keyUp", **which})
 
