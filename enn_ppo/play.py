@@ -1,7 +1,11 @@
 """Watch a checkpoint's policy play, step by step in the terminal, with the probability of each choice.
 
+With --browser, you play yourself in the browser, with the policy's probabilities as advice.
+
     python -m enn_ppo.play outputs/my_run
     python -m enn_ppo.play checkpoint=outputs/my_run --greedy --seed 3
+    python -m enn_ppo.play outputs/my_run --auto 5
+    python -m enn_ppo.play outputs/my_run --browser
     python -m enn_ppo.play outputs/my_run --temperature 0.5 --set width=8
 
 Exit codes: 0 you quit, 1 the environment raised an exception, 2 a mistake in the command, 130 Ctrl-C.
@@ -28,7 +32,8 @@ from enn_ppo.training.environment import BRIDGES, bind_environment
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.check.loading import Loaded, load_environment, make_python, parse_settings
 from entity_gym.play.command import add_options, broken, run, style_of, usage_error
-from entity_gym.play.loop import Advice, Decision
+from entity_gym.play.loop import Advice
+from entity_gym.play.session import Decision
 from rogue_net import ObsBatch, RogueNet
 from rogue_net.finite import check_finite
 from rogue_net.transfer.adaptor import ObsAdaptor
@@ -92,6 +97,8 @@ def decide(values: Tensor, logits: Tensor) -> list[Decision]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_intermixed_args(argv)
+    if options.browser and options.auto is not None:
+        return usage_error("--browser lets you play, and --auto the policy in the terminal; give one of them")
     try:
         checkpoint = load_checkpoint(Path(options.checkpoint.removeprefix("checkpoint=")))
         if not options.trust:
@@ -104,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if fitted.news:
         print(f"the environment is not as it was in training; {fitted.news}")
     policy = NetPolicy(fitted.net, options.temperature, options.greedy, options.seed or 0, fitted.adaptor)
-    return run(found, options.seed, style_of(options), policy)
+    return run(found, options.seed, style_of(options), policy, options.auto, options.browser)
 
 
 def _find(checkpoint: Checkpoint, settings: Sequence[str]) -> tuple[Loaded, FittedPolicy]:
@@ -136,13 +143,16 @@ def _parser() -> argparse.ArgumentParser:
         help="run the environment that the checkpoint names, although it was not written here",
     )
     add_options(parser)
+    parser.add_argument(
+        "--auto", type=_positive, metavar="SPEED", help="play by itself, so many steps a second, until a key is pressed"
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--greedy", action="store_true", help="take the likeliest choice; otherwise choices are sampled")
-    how.add_argument("--temperature", type=_temperature, default=1.0, help="below 1 is bolder, above 1 more random (1)")
+    how.add_argument("--temperature", type=_positive, default=1.0, help="below 1 is bolder, above 1 more random (1)")
     return parser
 
 
-def _temperature(text: str) -> float:
+def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

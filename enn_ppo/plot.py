@@ -45,7 +45,7 @@ Band = Literal["minmax", "ci95", "std"]
 
 _X_LABELS: dict[XAxis, str] = {"step": "environment steps", "seconds": "seconds of training", "updates": "updates"}
 #: Settings that do not affect learning.
-_IGNORED = r"(seed|run_dir|resume|overwrite|trust|debug|record|record_logits|logger\..*)"
+_IGNORED = r"(seed|run_dir|resume|overwrite|trust|progress|debug|record|record_logits|logger\..*)"
 
 
 @dataclass(frozen=True, kw_only=True)

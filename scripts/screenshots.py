@@ -13,9 +13,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.chromium import NO_CHROMIUM, CHROMIUM, Browser, Page
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the browser's driver belongs to the tests
 
-READY = "window.replay?.drawing.count > 1 || (!document.getElementById('message').hidden && !document.getElementById('message').textContent.startsWith('Reading'))"
+from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page  # noqa: E402
+
+SHOWN = "(() => { const m = document.getElementById('message'); return m.hidden ? '' : m.textContent; })()"
+READY = f"window.replay?.drawing.count > 1 || !['', 'Reading the replay…'].includes({SHOWN})"
 
 
 def main() -> int:
@@ -50,9 +53,7 @@ def take(page: Page, entity: int | None, picture: Path) -> int:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     page.screenshot(picture)
     print(picture)
-    shown = page.evaluate(
-        "(() => { const m = document.getElementById('message'); return m.hidden ? '' : m.textContent; })()"
-    )
+    shown = page.evaluate(SHOWN)
     problems = [*page.errors, *([shown] if shown else [])]
     for problem in problems:
         print(f"{picture}: {problem}", file=sys.stderr)

@@ -23,6 +23,8 @@ from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NO_CHROMIUM = "needs Chromium: apt-get install chromium"
+#: Codes of keys that do more than to type a character.
+_KEY_CODES = {"Escape": 27, "Enter": 13, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
 PATIENCE = 60.0  # seconds: other work on the machine may slow the browser down
 
 
@@ -217,16 +219,21 @@ class Page:
 
     def middle_of(self, element: str) -> tuple[float, float]:
         """Scroll to an element, and return its middle in pixels of the window."""
-        box = f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); return e.getBoundingClientRect().toJSON(); }})()"
-        found = self.evaluate(box)
+        found = self.evaluate(
+            f"(() => {{ const found = {element}; found.scrollIntoView({{block: 'center'}});"
+            "return found.getBoundingClientRect().toJSON(); })()"
+        )
         return found["x"] + found["width"] / 2, found["y"] + found["height"] / 2
 
     def key(self, key: str, text: str | None = None) -> None:
         """Press a key, such as "ArrowLeft", " " or "n"."""
         typed = key if text is None and len(key) == 1 else text
-        down = {"type": "keyDown", "key": key, **({"text": typed} if typed else {})}
-        self.send("Input.dispatchKeyEvent", down)
-        self.send("Input.dispatchKeyEvent", {"type": "keyUp", "key": key})
+        which = {
+            "key": key,
+            "windowsVirtualKeyCode": _KEY_CODES.get(key, ord(key.upper()) if key.isalnum() and len(key) == 1 else 0),
+        }
+        self.send("Input.dispatchKeyEvent", {"type": "keyDown", **which, **({"text": typed} if typed else {})})
+        self.send("Input.dispatchKeyEvent", {"type": "keyUp", **which})
 
     def screenshot(self, path: Path) -> None:
         """Write a PNG of the whole page."""

@@ -103,7 +103,7 @@ MOVES = ["up", "down", "left", "right", "wait"]
 
 
 def grid(num_episodes: int = 3, length: int = 12, seed: int = 0) -> Any:
-    """Robots and mines on a grid, and a cannon without a place; robots move, and all select a mine or a robot. One mine is hidden."""
+    """Robots that move between mines on a grid, and a cannon in no place; all select a mine or a robot. A mine is hidden."""
     rng = np.random.default_rng(seed)
     actions = {
         "Move": {"kind": "categorical", "choices": MOVES},

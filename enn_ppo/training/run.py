@@ -125,7 +125,7 @@ class Run:
         # a checkpoint saved only because of Ctrl-C gets no score: the uninterrupted run would not have it
         scores = {name: state.recent_reward(name) for name in state.learners} if interval is None and due else {}
         saved = state.save(self.run_dir, evaluations=pending, scores=scores)
-        state.ranks.lead(lambda: self._tell_checkpoints(saved.values()))
+        state.ranks.lead(lambda: self._tell_checkpoints(saved))
         if interrupted and not last:
             raise self._interrupted(interrupted, saved.values())
         if evaluate:
@@ -133,8 +133,9 @@ class Run:
                 evaluator.submit(saved[name], state.step)
             self._evaluated_until = state.step
 
-    def _tell_checkpoints(self, saved: Collection[Path]) -> None:
-        for checkpoint in saved:
+    def _tell_checkpoints(self, saved: Mapping[str, Path]) -> None:
+        for name, checkpoint in saved.items():
+            self._outputs[name].saved(self.state.step)
             self.callback.on_checkpoint(checkpoint, self.state.step)
 
     def _pending_evaluations(self) -> list[int]:

@@ -21,6 +21,7 @@ from enn_ppo.training.ranks import Ranks
 from enn_ppo.training.run import Run
 from enn_ppo.training.state import TRAINER_PARTS, Restored, TrainState
 from enn_ppo.training.torchrun.joining import join_ranks
+from enn_ppo.training.tracking.progress import make_live_lines
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS, prepare_run_dir
 from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
@@ -133,12 +134,13 @@ def _open(
         for name in state.learners:
             prepare_run_dir(run_dir / name, resume=continues, overwrite=config.overwrite)
         state.record(checkpoint.trainer["recorder"] if checkpoint and continues else None)
+        live = make_live_lines(config.progress)
         with ExitStack() as stack:
             outputs = {}
             for name in state.learners:
                 own = run_dir / name
                 outputs[name] = RunOutput(
-                    own, replace(config, run_dir=str(own)), state.step if checkpoint else None, name
+                    own, replace(config, run_dir=str(own)), state.step if checkpoint else None, name, live
                 )
                 stack.push(outputs[name])
             stack.pop_all()

@@ -36,6 +36,20 @@ PALETTE: tuple[Colour, ...] = (
     (240, 170, 150),
 )
 
+#: The rows of each digit from the top, with the left pixel as the highest of three bits.
+_DIGITS = (
+    (7, 5, 5, 5, 7),
+    (2, 6, 2, 2, 7),
+    (7, 1, 7, 4, 7),
+    (7, 1, 7, 1, 7),
+    (5, 5, 7, 1, 1),
+    (7, 4, 7, 1, 7),
+    (7, 4, 7, 5, 7),
+    (7, 1, 1, 1, 1),
+    (7, 5, 7, 5, 7),
+    (7, 5, 7, 1, 7),
+)
+
 
 def name_of(colour: Colour) -> str:
     """Return a colour as the hints for drawing write it: "#rrggbb"."""
@@ -106,6 +120,17 @@ def stripes(image: Image, left: int, top: int, size: int, colours: Sequence[Colo
     for part, colour in zip(np.array_split(np.arange(size), len(colours)), colours, strict=True):
         if len(part):
             rectangle(image, left + int(part[0]), top, len(part), size, colour)
+
+
+def number(image: Image, x: float, y: float, value: int, colour: Colour, scale: int = 1) -> None:
+    """Write a whole number of at least 0 with its middle at (x, y): digits of 3 x 5 pixels times `scale`, one pixel apart."""
+    digits = str(value)
+    left, top = x - ((4 * len(digits) - 1) * scale - 1) / 2, y - (5 * scale - 1) / 2
+    for i, digit in enumerate(digits):
+        for row, bits in enumerate(_DIGITS[int(digit)]):
+            for column in range(3):
+                if bits & (4 >> column):
+                    rectangle(image, left + (4 * i + column) * scale, top + row * scale, scale, scale, colour)
 
 
 def grid(width: int, height: int, ground: Colour = GROUND, lines: Colour = LINE) -> Image:

@@ -175,7 +175,7 @@ class MineSweeper(CompiledEnvironment):
     def render(s: Any) -> drawing.Image:
         """Draw the board, y = 0 at the bottom, under a bar that fills up as the cannon gets ready.
 
-        Mines are dark discs, robots coloured squares; robots in one cell share its square.
+        Mines are dark discs, robots coloured squares with their entity index; robots in one cell share its square.
 
         Returns:
             (32 height + 17, 32 width + 1, 3) image.
@@ -185,8 +185,12 @@ class MineSweeper(CompiledEnvironment):
             drawing.disc(drawing.cell(board, x, y), 15, 15, 13, drawing.DARK)
         robots = s.robot[: s.robots_left].tolist()
         for x, y in robots:
-            colours = [drawing.PALETTE[i % 6] for i, robot in enumerate(robots) if robot == [x, y]]
-            drawing.stripes(drawing.cell(board, x, y), 7, 7, 17, colours)  # a mine's rim stays in sight
+            here = [i for i, robot in enumerate(robots) if robot == [x, y]]
+            cell = drawing.cell(board, x, y)
+            drawing.stripes(cell, 7, 7, 17, [drawing.PALETTE[i % 6] for i in here])  # a mine's rim stays in sight
+            for place, i in enumerate(here):
+                middle = 7 + 17 * (place + 0.5) / len(here) - 0.5
+                drawing.number(cell, middle, 15, s.mines_left + i, drawing.WHITE, scale=2 if len(here) == 1 else 1)
         top = drawing.canvas(board.shape[1], BAR)
         if s.orbital_cannon:
             ready = 1 - s.cooldown / max(s.cooldown_period, 1)

@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 from entity_gym.batch.vec_obs import VecObs
 from entity_gym.errors import nearest
-from entity_gym.play.screen import Style, show_end, show_moment, show_probabilities, show_turn
-from entity_gym.play.session import NOBODY, CannotGoBackError, Session, Turn, read_choice, turns
+from entity_gym.play.keyboard import Keyboard
+from entity_gym.play.screen import Style, show_end, show_moment, show_turn
+from entity_gym.play.session import NOBODY, CannotGoBackError, Decision, Session, Turn, read_choice, turns
 
 INTERRUPTED = 130
 
 HELP = """\
   a number or a name   choose it; the beginning of a name will do where no other name begins so; where a
                        range is shown, any number within it
+  an arrow key         choose up, down, left or right, or the nearest entity in that direction
   u                    undo: the choice before this one, or the step before this step
   r                    restart the episode from its first observation
   q                    quit (as does Ctrl-D)
@@ -24,28 +26,26 @@ command as well, such as "u", is chosen by its number."""
 WATCH_HELP = """\
   Enter   the next step
   a       run on to the end of the episode
+  p       play by itself, {speed:g} steps a second, until a key is pressed
   u       undo a step; what is sampled may come out differently then
   r       restart the episode from its first observation
   q       quit (as does Ctrl-D)
   ?       this help
-Bars show how likely each choice is, and > the one that is taken."""
+Bars or percentages show how likely each choice is, and > the one that is taken."""
 COMMANDS = ("u", "r", "q", "?")
 
 #: Prompts for a line, as `input` does.
 Ask = Callable[[str], str]
 
+#: Waits for so many seconds, or until a key is pressed; returns whether one was.
+Wait = Callable[[float], bool]
 
-class Decision(NamedTuple):
-    """A policy's decision for one actor.
-
-    Attributes:
-        value: a choice, an entity index, -1 for nobody, or a number.
-        probabilities: one for each choice of the turn, closed ones included, and "nobody" last if the space allows it. Not
-            used for numbers, and for actors to whom nothing is open.
-    """
-
-    value: float
-    probabilities: Sequence[float]
+SPEED = 4.0  # steps a second of a policy that plays by itself
+END_SECONDS = 2.0  # that the end of an episode is shown then
+_BEGIN_SCREEN, _END_SCREEN = (
+    "\x1b[?2026h\x1b[H\x1b[2J",
+    "\x1b[?2026l",
+)  # shows what is between at once, where that is known
 
 
 class Advice(NamedTuple):
@@ -69,16 +69,26 @@ class Quit(Exception):  # noqa: N818 - no error
     """Raised by the command `q`."""
 
 
-def play(session: Session, style: Style, policy: Policy | None = None, ask: Ask | None = None) -> int:
+def play(
+    session: Session,
+    style: Style,
+    policy: Policy | None = None,
+    ask: Ask | None = None,
+    wait: Wait | None = None,
+    auto: float | None = None,
+) -> int:
     """Play until the player quits. Returns the exit code: 0, or 130 after Ctrl-C.
 
     Args:
         session: the environment.
         style: the style of the output.
         policy: the player. None: the person at the keyboard.
-        ask: prompts for a line. None: `input`.
+        ask: prompts for a line. None: the keyboard.
+        wait: waits for a key. None: the keyboard.
+        auto: steps a second with which the policy plays by itself from the beginning. None: it waits for Enter.
     """
-    game = _Game(session, style, input if ask is None else ask)
+    keyboard = Keyboard()
+    game = _Game(session, style, ask or keyboard.ask, wait or keyboard.wait, auto)
     try:
         while True:
             game.take_turn() if policy is None else game.watch(policy)
@@ -95,11 +105,12 @@ def play(session: Session, style: Style, policy: Policy | None = None, ask: Ask 
 
 
 class _Game:
-    def __init__(self, session: Session, style: Style, ask: Ask) -> None:
+    def __init__(self, session: Session, style: Style, ask: Ask, wait: Wait, auto: float | None) -> None:
         self.session = session
         self.style = style
-        self._ask = ask
+        self._ask, self._wait = ask, wait
         self._runs_on = False
+        self._plays_itself, self._speed = auto is not None, auto or SPEED
 
     def take_turn(self) -> None:
         """Let a person take a step, or give another command."""
@@ -127,22 +138,35 @@ class _Game:
     def watch(self, policy: Policy) -> None:
         """Let the policy take a step."""
         if self.session.ended:
-            print(show_moment(self.session, self.style))
             self._runs_on = False
-            self._after_the_end()
+            moment = show_moment(self.session, self.style)
+            if self._plays_itself:
+                self._play_itself(f"{moment}\n{show_end(self.session.now)}", END_SECONDS)
+                self.session.begin_episode()
+            else:
+                print(moment)
+                self._after_the_end()
             return
         advice = policy(self.session.vec_obs())
-        print(show_moment(self.session, self.style, advice.value))
         decisions = [decision for name in self.session.now.frame.actions for decision in advice.decisions[name]]
         pending = turns(self.session)
-        for turn, decision in zip(pending, decisions, strict=True):
-            print(show_probabilities(turn, decision.probabilities, decision.value, self.style))
-        if not self._runs_on:
-            line = self._enter("Enter: next step > ", WATCH_HELP, also=("a",))
-            if line is None:
-                return
-            self._runs_on = line == "a"
+        moment = show_moment(self.session, self.style, advice.value, list(zip(pending, decisions, strict=True)))
+        if self._plays_itself:
+            self._play_itself(moment, 1 / self._speed)
+        else:
+            print(moment)
+            if not self._runs_on:
+                line = self._enter("Enter: next step > ", WATCH_HELP.format(speed=self._speed), also=("a", "p"))
+                if line is None:
+                    return
+                self._runs_on, self._plays_itself = line == "a", line == "p"
         self.session.act(_by_action(pending, [decision.value for decision in decisions]))
+
+    def _play_itself(self, moment: str, seconds: float) -> None:
+        """Show a step for so long, in the place of the one before; a key ends playing by itself."""
+        text = f"{moment}\n(any key: stop)"
+        print(f"{_BEGIN_SCREEN}{text}{_END_SCREEN}" if self.style.colour else text, flush=True)
+        self._plays_itself = not self._wait(seconds)
 
     def _decide(self, turn: Turn) -> float | str:
         """Ask for the choice of a turn, or a command."""

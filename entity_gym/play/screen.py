@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.kind import Choice
-from entity_gym.play.session import Moment, Session, Turn, describe_features, entity_rows
+from entity_gym.play.session import Decision, Moment, Session, Turn, describe_features, entity_rows
 
 BAR = 20  # columns of a probability of 1
 _GREY, _BOLD, _RESET = "\x1b[90m", "\x1b[1m", "\x1b[0m"
@@ -53,19 +53,36 @@ class Style:
         return f"{_BOLD}{text}{_RESET}" if self.colour else text
 
 
-def show_moment(session: Session, style: Style, value: float | None = None) -> str:
-    """Describe this step: image, rewards, and the table of entities."""
+def show_moment(
+    session: Session, style: Style, value: float | None = None, decisions: Sequence[tuple[Turn, Decision]] = ()
+) -> str:
+    """Describe this step: rewards, the table of entities, the decisions of a policy, and the image, which is next to the prompt.
+
+    The image gets at least half of the terminal's height. Decisions are shortened to a line each where that leaves no room for
+    them in full.
+
+    Args:
+        session: the environment.
+        style: of the output.
+        value: expected return; None: the policy does not estimate it.
+        decisions: of a policy, with their turns.
+    """
     now = session.now
     head = f"{session.reader.environment}, episode {now.episode}, step {now.step}"
     if now.step:
         head += f": reward {_number(now.obs.reward)}, total {_number(now.total)}"
     if value is not None:
         head += f", expected from here on {_number(value)}"
-    parts = ["", style.bold(head)]
+    lines = ["", style.bold(head), *_table(session, style)]
+    bars = [line for turn, decision in decisions for line in _probabilities(turn, decision, style)]
     image = session.image() if style.colour else None
-    if image is not None:
-        parts.append(draw(image, style))
-    return "\n".join([*parts, *_table(session, style)])
+    if image is None:
+        return "\n".join([*lines, *bars])
+    rows = max(style.lines // 2, 8)
+    if len(lines) + len(bars) + rows + 1 > style.lines:
+        bars = [_most_likely(turn, decision, style) for turn, decision in decisions]
+    rows = max(rows, style.lines - len(lines) - len(bars) - 3)  # the prompt, and the choices of a person
+    return "\n".join([*lines, *bars, draw(image, style, rows)])
 
 
 def show_end(now: Moment) -> str:
@@ -102,20 +119,41 @@ def show_turn(turn: Turn, style: Style) -> str:
     return f"{style.bold(_head(turn))}\n  " + separator.join(items)
 
 
-def show_probabilities(turn: Turn, probabilities: Sequence[float], chosen: float, style: Style) -> str:
+def _probabilities(turn: Turn, decision: Decision, style: Style) -> list[str]:
     """Describe a turn with a bar for each choice and ">" before the chosen one, or with the chosen number."""
+    chosen, probabilities = decision
     if turn.bounds is not None:
-        return f"{style.bold(_head(turn))}\n> {chosen:.4g}"
+        return [style.bold(_head(turn)), f"> {chosen:.4g}"]
     lines = [style.bold(_head(turn))]
     if not turn.is_open:
-        return lines[0]
+        return lines
     width = max(len(_choice(choice, turn, Style())) for choice in turn.choices)
     for choice, probability in zip(turn.choices, probabilities, strict=True):
         plain = _choice(choice, turn, Style())
         bar = "█" * round(probability * BAR)
         line = f"{'>' if choice.value == chosen else ' '} {plain:<{width}}  {bar:<{BAR}} {probability:6.1%}"
         lines.append(line if choice.is_open else style.grey(line))
-    return "\n".join(lines)
+    return lines
+
+
+def _most_likely(turn: Turn, decision: Decision, style: Style) -> str:
+    """Describe a turn in one line: the decision, and the likeliest other choices that there is room for."""
+    line = f"{_head(turn)} > "
+    if turn.bounds is not None:
+        return f"{line}{decision.value:.4g}"
+    pairs = (
+        sorted(zip(decision.probabilities, turn.choices, strict=True), key=lambda pair: -pair[0])
+        if turn.is_open
+        else []
+    )
+    taken = [pair for pair in pairs if pair[1].value == decision.value]
+    others = [pair for pair in pairs if pair[1].value != decision.value and pair[0] >= 0.005]
+    for number, (probability, choice) in enumerate([*taken, *others]):
+        text = f"{', ' if number else ''}{choice.name} {probability:.0%}"
+        if number and len(line) + len(text) > style.columns:
+            break
+        line += text
+    return line
 
 
 def _head(turn: Turn) -> str:
@@ -133,16 +171,16 @@ def _number(value: float) -> str:
     return format(float(value), ".4g")
 
 
-def draw(image: NDArray[np.uint8], style: Style) -> str:
+def draw(image: NDArray[np.uint8], style: Style, rows: int) -> str:
     """Draw an image as lines of text, with two pixels in each character, one above the other.
 
     Args:
         image: (height, width, 3).
-        style: the image is made to fit into the terminal's width and half of its height.
+        style: the image is made to fit into the terminal's width.
+        rows: number of lines that it may take.
     """
     height, width = image.shape[:2]
-    most_rows = max(style.lines // 2, 8) * 2
-    scale = min(1.0, style.columns / width, most_rows / height)
+    scale = min(1.0, style.columns / width, 2 * rows / height)
     pixels = _resize(image, max(2, round(height * scale) // 2 * 2), max(1, round(width * scale)))
     return "\n".join(_pixel_line(*rows, style) for rows in zip(pixels[::2], pixels[1::2], strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import equal
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
+from entity_gym.play.arrows import arrows_of_names, arrows_of_positions
 from entity_gym.spaces import FeatureKind, ObsSpace, num_values
 
 #: Action -> the values of its actors in the order of the frame: choices, entity indices, or -1 for nobody. Of a continuous
@@ -52,13 +54,14 @@ class Session:
         name: the environment's name, unless it has one of its own for messages.
 
     Attributes:
+        seed: the seed.
         env: the environment.
         reader: reads its observations.
     """
 
     def __init__(self, create_env: Callable[[], Environment], seed: int, name: str) -> None:
         self._create_env = create_env
-        self._seed = seed
+        self.seed = seed
         self.env = self._new()
         name = self.env.display_name or name
         self.reader = FrameReader(self.env.obs_space(), self.env.action_space(), name)
@@ -126,7 +129,7 @@ class Session:
 
     def _new(self) -> Environment:
         env = self._create_env()
-        env.reseed(self._seed, 0)
+        env.reseed(self.seed, 0)
         return env
 
     def _remember(self, obs: Observation, episode: int, step: int, total: float, values: Values | None) -> None:
@@ -210,6 +213,7 @@ class Turn(NamedTuple):
         choices: empty for an actor to whom no entity is offered, and for a number.
         is_numbered: choices may be typed by number. False if names are numbers, since 3 would mean two things.
         bounds: smallest and largest value of a number. None: the actor takes one of `choices`.
+        arrows: "↑", "↓", "←" or "→" -> the value of the choice that it stands for.
     """
 
     action: str
@@ -217,11 +221,25 @@ class Turn(NamedTuple):
     choices: list[Choice]
     is_numbered: bool = True
     bounds: tuple[float, float] | None = None
+    arrows: Mapping[str, float] = MappingProxyType({})
 
     @property
     def is_open(self) -> bool:
         """True if there is anything to decide; otherwise the actor selects nobody."""
         return self.bounds is not None or any(choice.is_open for choice in self.choices)
+
+
+class Decision(NamedTuple):
+    """A policy's decision for one actor.
+
+    Attributes:
+        value: a choice, an entity index, -1 for nobody, or a number.
+        probabilities: one for each choice of the turn, closed ones included, and "nobody" last if the space allows it. Not
+            used for numbers, and for actors to whom nothing is open.
+    """
+
+    value: float
+    probabilities: Sequence[float]
 
 
 def entity_rows(frame: Frame, obs_space: ObsSpace) -> list[EntityRow]:
@@ -250,6 +268,7 @@ def turns(session: Session) -> list[Turn]:
     """List the decisions of the present step, by action and actor."""
     frame, reader = session.now.frame, session.reader
     entities = [row.described for row in entity_rows(frame, reader.obs_space)]
+    positions = _positions(frame, reader.obs_space)
     found = []
     for name, offer in frame.actions.items():
         space = reader.action_space[name]
@@ -257,11 +276,27 @@ def turns(session: Session) -> list[Turn]:
             actor = "" if space.is_global else f"{index} {entities[index]}"
             choices = space.list_choices(offer, row, entities)
             is_numbered = space.selects or not any(is_number(choice.name) for choice in choices)
+            if space.selects:
+                arrows = arrows_of_positions(choices, index, positions)
+            else:
+                arrows = arrows_of_names(choices)
             if not space.numbers:
-                found.append(Turn(name, actor, choices, is_numbered))
+                found.append(Turn(name, actor, choices, is_numbered, arrows=arrows))
             for label, bounds in space.numbers.items():
                 found.append(Turn(name, f"{actor}, {label}", [], bounds=bounds))
     return found
+
+
+def _positions(frame: Frame, obs_space: ObsSpace) -> dict[int, tuple[float, float]]:
+    """Entity index -> (x, y), of the types that have these features."""
+    positions, number = {}, 0
+    for name, entity in obs_space.entities.items():
+        for values in frame.features[name]:
+            if {"x", "y"} <= set(entity.features):
+                x, y = (float(values[entity.features.index(feature)]) for feature in ("x", "y"))
+                positions[number] = x, y
+            number += 1
+    return positions
 
 
 def is_number(text: str) -> bool:
@@ -270,7 +305,7 @@ def is_number(text: str) -> bool:
 
 
 def read_choice(text: str, turn: Turn) -> float:
-    """Parse a typed choice: a number, a name, or the beginning of exactly one name.
+    """Parse a typed choice: a number, a name, the beginning of exactly one name, or an arrow.
 
     Raises:
         ValueError: there is no such choice, there are several, or it is closed.
@@ -278,7 +313,9 @@ def read_choice(text: str, turn: Turn) -> float:
     if turn.bounds is not None:
         return _read_number(text, *turn.bounds)
     choices = turn.choices
-    if turn.is_numbered and is_number(text):
+    if text in turn.arrows:
+        found = [choice for choice in choices if choice.value == turn.arrows[text]]
+    elif turn.is_numbered and is_number(text):
         numbers = [choice.value for choice in choices]
         found = [choice for choice in choices if choice.value == int(text)]
         if not found:

@@ -54,7 +54,7 @@ def empty_replay(title: str) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "title": title,
-        "world": title,
+        "world": "",
         "settings": {},
         "entities": {},
         "global_features": [],

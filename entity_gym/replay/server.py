@@ -7,13 +7,15 @@ import json
 import secrets
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HOST = "127.0.0.1"
 LARGEST_BODY = 1 << 20  # bytes of a POST request
 TIMEOUT = 10.0  # seconds to wait for the next bytes of a request
+LAST_ANSWERS = 1.0  # seconds in which answers are finished when the server closes
 TOKEN_HEADER = "X-Replay-Token"
 
 _HEADERS = {
@@ -56,6 +58,8 @@ class PageServer:
     ) -> None:
         self.pages = pages
         self.posts = {} if posts is None else posts
+        self._num_answering = 0
+        self._answered = threading.Condition()
         self.token = secrets.token_urlsafe(16)
         try:
             self._server = _Server((HOST, port), _Handler)
@@ -79,10 +83,24 @@ class PageServer:
         self.close()
 
     def close(self) -> None:
-        """Stop listening. May be called twice."""
+        """Stop listening, and finish answers. May be called twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        with self._answered:
+            self._answered.wait_for(lambda: self._num_answering == 0, LAST_ANSWERS)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count an answer that `close` waits for."""
+        with self._answered:
+            self._num_answering += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._num_answering -= 1
+                self._answered.notify_all()
 
 
 class _Server(ThreadingHTTPServer):
@@ -111,10 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._answer(self._page)
+        with self.server.owner.answering():
+            self._answer(self._page)
 
     def do_POST(self) -> None:
-        self._answer(self._post)
+        with self.server.owner.answering():
+            self._answer(self._post)
 
     def _page(self) -> tuple[str, str]:
         path = self._path()

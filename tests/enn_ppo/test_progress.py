@@ -1,17 +1,16 @@
-"""One live line on a terminal; elsewhere plain lines, few of them, and always the first and the last."""
+"""A dashboard or a live line in a terminal; elsewhere plain lines, few of them, and always the first and the last."""
 
-import fcntl
 import io
-import os
-import pty
-import struct
 import sys
-import termios
 
 import pytest
 
+from enn_ppo.training.tracking import live as live_module
+from enn_ppo.training.tracking.live import LiveLines
 from enn_ppo.training.tracking.logger import Row
-from enn_ppo.training.tracking.progress import Progress
+from enn_ppo.training.tracking.progress import Progress, make_live_lines
+from enn_ppo.training.tracking.status import clock_text
+from tests.enn_ppo.terminals import Terminal
 
 
 class Clock:
@@ -20,11 +19,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def row(step: int, reward: float | None = 0.5) -> Row:
@@ -86,75 +80,104 @@ def test_a_run_without_a_single_update_prints_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_gets_one_live_line() -> None:
-    stream, clock = Terminal(), Clock()
-    progress = Progress(20_000, stream=stream, clock=clock)
+def live_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> LiveLines:
+    monkeypatch.setattr(live_module, "_size", lambda stream: (stream.columns, 24))
+    return LiveLines(terminal, interval=0.0)  # type: ignore[arg-type]
+
+
+def test_the_live_line_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, clock = Terminal(120), Clock()
+    live = live_lines(terminal, monkeypatch)
+    progress = Progress(20_000, style="line", live=live, clock=clock)
     for step in (5_000, 10_000, 20_000):
         clock.now += 1.0
         progress.update(row(step, None if step == 20_000 else 0.5))
     progress.close()
     progress.close()
-    output = stream.getvalue()
-    assert output.count("\n") == 1 and output.endswith("\n")
-    last = output.split("\r")[-1].strip()
-    assert last.startswith("100%|") and "20,000/20,000  6,667 steps/s  00:00 left  reward -  length -" in last
-    assert "entropy 1.500  kl 0.0041" in last
+    assert terminal.rows == [
+        "100%|████████████| 20,000/20,000  6,667 steps/s  00:00 left  reward -  length -  entropy 1.500  kl 0.0041"
+    ]
 
 
-@pytest.mark.parametrize("columns", [0, 100, 200])
-def test_a_real_terminal_of_any_width_shows_the_line(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    main, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
-    with os.fdopen(side, "w") as stream:
-        monkeypatch.setattr(sys, "stderr", stream)  # tqdm asks the size of the standard streams only
-        progress = Progress(100, stream=stream, clock=Clock())
-        progress.update(row(100))
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (80, " 50%|██████      | 50/100  - steps/s  - left  reward 0.500  length 12.2"),
+        (70, " 50%|██████      | 50/100  - steps/s  - left  reward 0.500"),
+        (40, " 50%|██████      | 50/100  - steps/s"),
+        (12, " 50%|██████"),
+    ],
+)
+def test_the_live_line_shows_the_whole_fields_that_fit(
+    columns: int, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal(columns)
+    live = live_lines(terminal, monkeypatch)
+    progress = Progress(100, style="line", live=live, clock=Clock())
+    progress.update(row(50))
+    progress.close()
+    assert terminal.rows == [shown]
+
+
+def test_several_policies_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(60)
+    live = live_lines(terminal, monkeypatch)
+    both = [Progress(100, style="line", live=live, clock=Clock(), prefix=f"{name}: ") for name in ("red", "blue")]
+    for step in (50, 100):
+        for progress in both:
+            progress.update(row(step))
+    both[0].write("red: a message")
+    for progress in both:
         progress.close()
-        output = b""
-        while not output.endswith(b"\n"):  # a pseudo-terminal hands over what has arrived so far
-            output += os.read(main, 10_000)
-    os.close(main)
-    last = output.decode().rstrip().split("\r")[-1]
-    assert last.startswith("100%|") and "100/100" in last
-    assert len(last) <= (columns or 120)
+    assert [line.split("|")[0] for line in terminal.rows] == ["red: a message", "red: 100%", "blue: 100%"]
 
 
-def test_more_steps_than_planned_are_shown_as_they_are() -> None:
-    stream = Terminal()
-    progress = Progress(100, stream=stream, clock=Clock())
+def test_more_steps_than_planned_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    progress = Progress(100, style="line", live=live_lines(terminal, monkeypatch), clock=Clock())
     progress.update(row(128))
     progress.close()
-    assert "100%" in stream.getvalue() and "128/128" in stream.getvalue()
+    assert terminal.rows[0].startswith("100%|████████████| 128/128 ")
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_other_messages_get_their_own_line(terminal: bool) -> None:
-    stream = Terminal() if terminal else io.StringIO()
+def test_other_messages_get_their_own_line() -> None:
+    stream = io.StringIO()
     progress = Progress(100, stream=stream, clock=Clock())
     progress.update(row(50))
     progress.write("finishing this update")
     progress.close()
-    assert "finishing this update\n" in stream.getvalue().replace("\r", "\n")
+    assert stream.getvalue().splitlines()[1:] == ["finishing this update"]
+
+
+def test_off_shows_messages_alone() -> None:
+    stream = io.StringIO()
+    progress = Progress(100, style="off", stream=stream, clock=Clock())
+    progress.update(row(50))
+    progress.write("finishing this update")
+    progress.close()
+    assert stream.getvalue() == "finishing this update\n"
 
 
 @pytest.mark.parametrize(
-    ("stdout_is_terminal", "stderr_is_terminal", "lines_go_to"),
-    [(True, True, "stderr"), (False, True, "stdout"), (True, False, "stdout"), (False, False, "stdout")],
+    ("style", "in_terminal", "is_live"),
+    [
+        ("auto", True, True),
+        ("line", True, True),
+        ("plain", True, False),
+        ("off", True, False),
+        ("auto", False, False),
+        ("line", False, False),
+    ],
 )
-def test_output_that_is_redirected_gets_plain_lines_on_stdout(
-    monkeypatch: pytest.MonkeyPatch, stdout_is_terminal: bool, stderr_is_terminal: bool, lines_go_to: str
+def test_lines_are_redrawn_where_the_style_asks_for_it_and_a_terminal_can(
+    style: str, in_terminal: bool, is_live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = {
-        "stdout": Terminal() if stdout_is_terminal else io.StringIO(),
-        "stderr": Terminal() if stderr_is_terminal else io.StringIO(),
-    }
-    monkeypatch.setattr(sys, "stdout", streams["stdout"])
-    monkeypatch.setattr(sys, "stderr", streams["stderr"])
-    progress = Progress(100, clock=Clock())
-    progress.update(row(50))
-    progress.close()
-    assert [name for name, stream in streams.items() if stream.getvalue()] == [lines_go_to]
-    assert ("\r" in streams[lines_go_to].getvalue()) == (lines_go_to == "stderr")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal() if in_terminal else io.StringIO())
+    monkeypatch.setenv("TERM", "xterm")
+    live = make_live_lines(style)  # type: ignore[arg-type]
+    assert (live is not None) == is_live
+    assert live is None or live.stream is sys.stderr
 
 
 def test_the_time_left_is_that_of_the_wall_clock_where_it_is_nearer() -> None:
@@ -163,3 +186,11 @@ def test_the_time_left_is_that_of_the_wall_clock_where_it_is_nearer() -> None:
     clock.now += 4.0
     progress.update({"step": 1000, "seconds": 4.0})
     assert "00:06 left" in stream.getvalue()  # by steps alone, 76 seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.9, "00:00"), (61.0, "01:01"), (3_661.0, "1:01:01"), (90_061.0, "1d 01:01:01")],
+)
+def test_durations_are_read_like_clocks(seconds: float | None, text: str) -> None:
+    assert clock_text(seconds) == text

@@ -1,4 +1,4 @@
-"""Progress output: one live line in a terminal, otherwise plain lines."""
+"""Progress of a run: a dashboard or a line in a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from tqdm import tqdm
-
+from enn_ppo.training.tracking.live import Block, LiveLines, live_terminal
 from enn_ppo.training.tracking.logger import Row
+from enn_ppo.training.tracking.status import Status, clock_text, number_text
 
-__all__ = ["Progress", "announce"]
+if TYPE_CHECKING:
+    from enn_ppo.settings.config import ProgressStyle
+
+__all__ = ["Progress", "announce", "make_live_lines"]
+
+_BAR = 12  # columns of the bar of the live line
 
 # key of the row -> its name and format on the line
 _SHOWN = {
@@ -34,11 +39,17 @@ def announce(text: str) -> None:
         print(text, flush=True)
 
 
-class Progress:
-    """Shows the progress of the training.
+def make_live_lines(style: ProgressStyle) -> LiveLines | None:
+    """Return what draws progress in this terminal; None if `style` asks for none, or lines cannot be redrawn here."""
+    stream = live_terminal() if style in ("auto", "line") else None
+    return None if stream is None else LiveLines(stream)
 
-    In a terminal as one live line on standard error. Otherwise as plain lines on standard output: the first, the last, and in
-    between at most one every `plain_interval` seconds.
+
+class Progress:
+    """Shows the progress of the training of one policy.
+
+    With `live`, as `style` says: `auto` as a dashboard, `line` as one line. Otherwise as plain lines: the first, the last, and in
+    between at most one every `plain_interval` seconds. `off` shows only messages.
     """
 
     def __init__(
@@ -46,68 +57,110 @@ class Progress:
         total_steps: int,
         initial_step: int = 0,
         *,
-        max_seconds: float | None = None,
+        style: ProgressStyle = "auto",
+        live: LiveLines | None = None,
         stream: TextIO | None = None,
+        max_seconds: float | None = None,
         plain_interval: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         prefix: str = "",
+        title: str = "",
+        run_dir: str = "",
     ) -> None:
         """Start the clock.
 
         Args:
             total_steps: environment steps when the training is done.
             initial_step: steps trained before the run was resumed; the rate does not count them.
+            style: as described above.
+            live: draws lines in the terminal, perhaps for several policies; None: plain lines.
+            stream: of plain lines; None: standard output.
             max_seconds: limit of training time; None: no limit.
-            stream: output stream; None: as described above.
             plain_interval: seconds between plain lines.
             clock: returns seconds.
             prefix: beginning of every line, such as the name of a policy.
+            title: name of the training, for the dashboard.
+            run_dir: for the dashboard.
         """
-        live = stream.isatty() if stream else sys.stderr.isatty() and sys.stdout.isatty()
-        self._stream = stream or (sys.stderr if live else sys.stdout)
-        self._bar = _live_line(total_steps, initial_step, self._stream, prefix) if live else None
         self._total, self._initial, self._max_seconds = total_steps, initial_step, max_seconds
         self._interval, self._prefix, self._clock = plain_interval, prefix, clock
+        self._live, self._stream, self._is_off = live, stream or sys.stdout, style == "off"
         self._started = clock()
         self._due = -float("inf")  # when the next plain line may be printed
         self._held_back: str | None = None  # the latest plain line that was not printed yet
+        self._latest: tuple[Status, Row] | None = None
+        self._dashboard = None
+        if live is not None:
+            block: Block = self._line
+            if style == "auto":
+                # imported here: `--help` imports this module, and rich takes longer than the rest of it
+                from enn_ppo.training.tracking.dashboard import Dashboard
+
+                self._dashboard = Dashboard(live.stream, prefix + title, run_dir, clock)
+                block = self._dashboard.lines
+            live.add(block)
 
     def update(self, row: Row) -> None:
         """Show a row of metrics; a value that is None or missing shows as "-"."""
-        step = int(row["step"] or 0)
-        total = max(self._total, step)
-        seconds = self._clock() - self._started
-        rate = (step - self._initial) / seconds if seconds > 0 and step > self._initial else None
-        left = [max(0, self._total - step) / rate] if rate else []
-        if self._max_seconds is not None and row.get("seconds") is not None:
-            left.append(max(0.0, self._max_seconds - float(row["seconds"] or 0.0)))
-        text = f"{_number(rate, ',.0f')} steps/s  {tqdm.format_interval(min(left)) if left else '-'} left"
-        for key, (name, form) in _SHOWN.items():
-            if key in _ALWAYS_SHOWN or row.get(key) is not None:
-                text += f"  {name} {_number(row.get(key), form)}"
-        if self._bar is not None:
-            self._bar.total = total
-            self._bar.set_description_str(f"  {text}", refresh=False)
-            self._bar.update(step - self._bar.n)  # draws at most ten times a second
+        if self._is_off:
             return
-        percent = 100 * step / total if total else 100
-        self._held_back = f"{self._prefix}{step:,}/{total:,} steps ({percent:.0f}%)  {text}"
+        status = self._status(row)
+        if self._live is not None:
+            self._latest = status, row
+            if self._dashboard is not None:
+                self._dashboard.update(status, row)
+            self._live.refresh()
+            return
+        percent = 100 * status.step / status.total if status.total else 100
+        head = f"{self._prefix}{status.step:,}/{status.total:,} steps ({percent:.0f}%)"
+        self._held_back = "  ".join([head, *_fields(status, row)])
         if self._clock() >= self._due:
             self._due = self._clock() + self._interval
             self._print_held_back()
 
+    def saved(self, step: int) -> None:
+        """Note that the checkpoint of a step was written."""
+        if self._dashboard is not None:
+            self._dashboard.saved(step)
+
     def write(self, text: str) -> None:
-        """Write a line of text above the live line."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
+        """Write a line of text, above the live lines."""
+        if self._live is not None:
+            self._live.write(text)
         else:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Print the last state. Safe to call twice."""
-        if self._bar is not None:
-            self._bar.close()
+        if self._live is not None:
+            self._live.close()
         self._print_held_back()
+
+    def _status(self, row: Row) -> Status:
+        step = int(row["step"] or 0)
+        total = max(self._total, step)
+        seconds = self._clock() - self._started
+        rate = (step - self._initial) / seconds if seconds > 0 and step > self._initial else None
+        left = [(total - step) / rate] if rate else []
+        fraction = step / total if total else 1.0
+        trained = row.get("seconds")
+        if self._max_seconds is not None and trained is not None:
+            left.append(max(0.0, self._max_seconds - float(trained)))
+            fraction = max(fraction, min(1.0, float(trained) / self._max_seconds))
+        return Status(step, total, rate, min(left, default=None), fraction)
+
+    def _line(self, columns: int, rows: int) -> list[str]:
+        """The live line: as many whole fields as there is room for."""
+        if self._latest is None:
+            return []
+        status, row = self._latest
+        bar = "█" * round(status.fraction * _BAR)
+        line = f"{self._prefix}{status.fraction:4.0%}|{bar:<{_BAR}}| {status.step:,}/{status.total:,}"
+        for field in _fields(status, row):
+            if len(line) + 2 + len(field) > columns:
+                break
+            line += f"  {field}"
+        return [line[:columns]]
 
     def _print_held_back(self) -> None:
         if self._held_back is not None:
@@ -115,23 +168,10 @@ class Progress:
             self._held_back = None
 
 
-class _Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
-    monitor_interval = 0  # no background thread: it would be alive when worker processes are forked
-
-
-def _live_line(total: int, initial: int, stream: TextIO, prefix: str) -> tqdm[Any]:
-    layout = prefix + "{percentage:3.0f}%|{bar:12}| {n:,}/{total:,}{desc}"
-    # some pseudo-terminals report 0 columns, with which tqdm would print nothing
-    width = {"dynamic_ncols": True} if _columns(stream) > 0 else {"ncols": 120, "nrows": 24}
-    return _Bar(total=total, initial=initial, file=stream, bar_format=layout, miniters=1, **width)
-
-
-def _columns(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # not a real terminal
-        return 0
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _fields(status: Status, row: Row) -> list[str]:
+    """The fields of a line, the most important first."""
+    fields = [f"{number_text(status.rate, ',.0f')} steps/s", f"{clock_text(status.left)} left"]
+    for key, (name, form) in _SHOWN.items():
+        if key in _ALWAYS_SHOWN or row.get(key) is not None:
+            fields.append(f"{name} {number_text(row.get(key), form)}")
+    return fields

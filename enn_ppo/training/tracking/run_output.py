@@ -12,6 +12,7 @@ import yaml
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.settings.schema import to_dict
 from enn_ppo.training.tracking.curve import plot_learning_curve
+from enn_ppo.training.tracking.live import LiveLines
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.progress import Progress
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
@@ -26,12 +27,15 @@ class RunOutput:
         config: written to `config.yaml`.
         step: step that a resumed run continues from; later rows of metrics are removed. None: a new run.
         name: the policy's name, with which lines begin; empty if there is only one policy.
+        live: draws the progress of all policies in the terminal; None: plain lines.
 
     Raises:
         ValueError: the directory cannot be written, or a tracker cannot start.
     """
 
-    def __init__(self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "") -> None:
+    def __init__(
+        self, run_dir: Path, config: TrainConfig, step: int | None, name: str = "", live: LiveLines | None = None
+    ) -> None:
         self.run_dir = run_dir
         self._prefix = f"{name}: " if name else ""
         try:
@@ -40,7 +44,14 @@ class RunOutput:
         except OSError as error:
             raise ValueError(f"run_dir {run_dir} cannot be written: {error}") from error
         self._progress = Progress(
-            config.total_timesteps, step or 0, max_seconds=config.max_train_seconds, prefix=self._prefix
+            config.total_timesteps,
+            step or 0,
+            style=config.progress,
+            live=live,
+            max_seconds=config.max_train_seconds,
+            prefix=self._prefix,
+            title=config.env.id,
+            run_dir=str(run_dir),
         )
 
     def log(self, row: Row) -> None:
@@ -64,8 +75,12 @@ class RunOutput:
         """Hand files to the trackers; see `MetricsLogger.show`."""
         self._logger.show(files, step, now)
 
+    def saved(self, step: int) -> None:
+        """Show that the checkpoint of a step was written."""
+        self._progress.saved(step)
+
     def say(self, text: str) -> None:
-        """Print a line above the live line."""
+        """Print a line above the live lines."""
         self._progress.write(self._prefix + text)
 
     def say_of_all(self, text: str) -> None:

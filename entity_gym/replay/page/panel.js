@@ -106,7 +106,7 @@ function makeFeature(row, isNormalized) {
   const cell = (tag, text) => element(tag, { className: 'number', textContent: text });
   if (!row) {
     const heads = ['raw', ...(isNormalized ? ['normalized'] : [])].map((text) => cell('th', text));
-    return { node: element('tr', {}, element('th', { textContent: 'feature' }), ...heads) };
+    return { node: element('tr', {}, element('th', { scope: 'col', textContent: 'feature' }), ...heads) };
   }
   const name = element('bdi', { className: 'name' });
   const [raw, normal] = [cell('td', ''), isNormalized ? cell('td', '') : null];
@@ -151,12 +151,13 @@ function fillChoices(parts, view, action, row) {
   const restText = all[0].probability === null ? '' : ` with ${percent(Math.max(rest, 0))} together`;
   setText(parts.more, shown.length < all.length ? `and ${all.length - shown.length} more${restText}` : '');
   const isButton = isDrafting() || own(state.replay.actions, action).kind === 'select_entity';
-  fillList(parts.list, shown, () => String(isButton), () => makeChoice(isButton), (line, choice) => fillChoice(line, choice, view, action, row));
+  fillList(parts.list, shown, () => `${isButton} ${isDrafting()}`, () => makeChoice(isButton), (line, choice) => fillChoice(line, choice, view, action, row));
 }
 
 function makeChoice(isButton) {
   const label = element('bdi', { className: 'name' });
-  const head = isButton ? element('button', { type: 'button', className: 'link' }, label) : element('span', { className: 'label' }, label);
+  const className = isDrafting() ? 'choice-button' : 'link';
+  const head = isButton ? element('button', { type: 'button', className }, label) : element('span', { className: 'label' }, label);
   const mark = element('span', { className: 'mark' });
   const bar = makeBar('choice');
   const parts = { node: element('li', {}, mark, head, bar.line), label, mark, bar, act: null };
@@ -172,6 +173,7 @@ function fillChoice(line, choice, view, action, row) {
   line.mark.title = isMarked ? 'taken' : '';
   line.node.classList.toggle('taken', isMarked);
   line.node.classList.toggle('closed', !choice.allowed);
+  line.node.classList.toggle('plain', choice.probability === null);
   line.node.title = choice.allowed ? '' : 'not allowed here';
   if (line.head.tagName === 'BUTTON') {
     line.head.disabled = isDrafting() ? !choice.allowed : choice.target === null;

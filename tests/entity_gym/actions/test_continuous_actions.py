@@ -31,9 +31,9 @@ from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.check import check_environment
 from entity_gym.check.subject import Effort
 from entity_gym.compiled import Continuous
-from entity_gym.play.loop import Advice, Decision, play
+from entity_gym.play.loop import Advice, play
 from entity_gym.play.screen import Style
-from entity_gym.play.session import Session
+from entity_gym.play.session import Decision, Session
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.pools.processes.env import ProcessVecEnv

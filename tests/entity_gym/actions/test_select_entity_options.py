@@ -22,9 +22,9 @@ from entity_gym.batch.ragged import RaggedBufferI64
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.compiled import SelectEntity
-from entity_gym.play.loop import Advice, Decision, play
+from entity_gym.play.loop import Advice, play
 from entity_gym.play.screen import Style
-from entity_gym.play.session import Session
+from entity_gym.play.session import Decision, Session
 from entity_gym.pools.pool import BatchVecEnv, ListEnv, ThreadedVecEnv
 from entity_gym.registry import make, make_spec
 from tests.entity_gym.pools.harbour import Armada, Harbour

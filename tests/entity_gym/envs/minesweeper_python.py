@@ -175,7 +175,7 @@ class PythonMineSweeper(Environment):
     def render(self) -> NDArray[np.uint8]:
         """Draw the board, y = 0 at the bottom, under a bar that fills up as the cannon gets ready.
 
-        Mines are dark discs, robots coloured squares; robots in one cell share its square.
+        Mines are dark discs, robots coloured squares with their entity index; robots in one cell share its square.
 
         Returns:
             (32 height + 17, 32 width + 1, 3) image.
@@ -361,7 +361,11 @@ def _draw(
     for x, y in set(robots):
         here = [robot for robot, position in enumerate(robots) if position == (x, y)]
         colours = [drawing.PALETTE[robot % 6] for robot in here]
-        drawing.stripes(drawing.cell(board, x, y), 7, 7, 17, colours)  # small enough to leave a mine's rim in sight
+        cell = drawing.cell(board, x, y)
+        drawing.stripes(cell, 7, 7, 17, colours)  # small enough to leave a mine's rim in sight
+        for place, robot in enumerate(here):
+            middle = 7 + 17 * (place + 0.5) / len(here) - 0.5
+            drawing.number(cell, middle, 15, len(mines) + robot, drawing.WHITE, scale=2 if len(here) == 1 else 1)
     top = drawing.canvas(board.shape[1], BAR)
     if ready is not None:
         colour = drawing.RED if ready == 1 else drawing.ORANGE

@@ -419,6 +419,14 @@ def test_render_is_a_picture_of_the_board(board: Board) -> None:
     assert (image.shape, image.dtype) == ((2 * 32 + 17, 4 * 32 + 1, 3), np.dtype(np.uint8))
 
 
+def test_robots_carry_their_entity_index(board: Board) -> None:
+    lonely = board([(0, 0)], [(2, 2)]).render()
+    one_more_mine = board([(0, 0), (0, 1)], [(2, 2)]).render()
+    cell = np.s_[16 + 1 : 16 + 32, 2 * 32 + 1 : 3 * 32]
+    white = [(image[cell] == 255).all(-1) for image in (lonely, one_more_mine)]
+    assert [int(each.sum()) for each in white] == [4 * 8, 4 * 11]  # a 1 and a 2, whose pixels are 2 x 2 large
+
+
 def test_y_grows_upwards_in_the_picture(board: Board) -> None:
     low, high = (board([(0, y)], [(1, 1)]).render()[16:] for y in (0, 2))
     middle_of = {"top": (16, 16), "bottom": (2 * 32 + 16, 16)}

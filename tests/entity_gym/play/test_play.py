@@ -1,10 +1,16 @@
 """Playing by hand in the terminal: what is shown, what can be typed, and the way back."""
 
+import io
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +29,13 @@ from entity_gym import (
     SelectEntityActionSpace,
 )
 from entity_gym.actions.kind import Choice
+from entity_gym.check.loading import load_environment, make_python
+from entity_gym.play.arrows import arrows_of_names, arrows_of_positions
 from entity_gym.play.command import main
-from entity_gym.play.loop import Advice, Decision, play
+from entity_gym.play.keyboard import Keyboard
+from entity_gym.play.loop import Advice, play
 from entity_gym.play.screen import Style, draw, show_turn
-from entity_gym.play.session import CannotGoBackError, Session, Turn, read_choice, turns
+from entity_gym.play.session import CannotGoBackError, Decision, Session, Turn, read_choice, turns
 from entity_gym.pools.pool import ListEnv
 from tests.entity_gym.check import broken
 from tests.worlds import Script
@@ -143,14 +152,14 @@ def test_the_board_is_drawn_only_in_colour(capsys) -> None:
 def test_a_picture_is_made_small_enough_by_taking_means() -> None:
     image = np.zeros((64, 64, 3), np.uint8)
     image[:, 32:] = (200, 100, 0)
-    lines = draw(image, Style(colour=True, all_colours=True, columns=2, lines=50)).split("\n")
+    lines = draw(image, Style(colour=True, all_colours=True, columns=2), rows=25).split("\n")
     assert lines == ["\x1b[38;2;0;0;0;48;2;0;0;0m▀\x1b[38;2;200;100;0;48;2;200;100;0m▀\x1b[0m"]
-    high = draw(np.zeros((640, 10, 3), np.uint8), Style(colour=True, columns=80, lines=40)).split("\n")
+    high = draw(np.zeros((640, 10, 3), np.uint8), Style(colour=True, columns=80), rows=20).split("\n")
     assert len(high) == 20
 
 
 def test_terminals_with_few_colours_get_the_nearest_of_256() -> None:
-    (line,) = draw(np.full((2, 1, 3), (250, 110, 0), np.uint8), Style(colour=True)).split("\n")
+    (line,) = draw(np.full((2, 1, 3), (250, 110, 0), np.uint8), Style(colour=True), rows=12).split("\n")
     # (255, 95, 0) in the cube of 6 x 6 x 6 colours: 16 + 36 * 5 + 6 * 1 + 0
     assert line == "\x1b[38;5;202;48;5;202m▀\x1b[0m"
 
@@ -390,6 +399,189 @@ def test_commands_work_while_watching(capsys) -> None:
     assert "run on to the end of the episode" in out
     assert "'next' is no command" in out
     assert moments(session)[:2] == (1, 0)
+
+
+class Board(Script):
+    """A tall picture, and more choices than fit under it."""
+
+    def __init__(self, num_actors: int = 3) -> None:
+        choices = ["stay", "go", "jump", "wait"]
+        actors = [f"a{i}" for i in range(num_actors)]
+        obs = Observation(
+            features={"Piece": [[float(i)] for i in range(num_actors)]},
+            ids={"Piece": actors},
+            actions={"move": CategoricalActionMask(actor_ids=actors)},
+            reward=0.0,
+            done=False,
+        )
+        super().__init__([obs] * 100, ObsSpace({"Piece": Entity(["x"])}), {"move": CategoricalActionSpace(choices)})
+
+    def render(self):
+        return np.zeros((200, 40, 3), np.uint8)
+
+
+def bold(obs) -> Advice:
+    return Advice({"move": [Decision(1, [0.25, 0.7, 0.05, 0.0])] * 3})
+
+
+@pytest.mark.parametrize("lines", [24, 60])
+def test_the_board_is_whole_above_the_prompt_and_bars_are_short_where_there_is_no_room(lines: int, capsys) -> None:
+    style = Style(colour=True, all_colours=True, lines=lines)
+    session = Session(lambda: Board(), 0, "Board")
+    shown = played(session, capsys=capsys, style=style, policy=bold).rstrip().split("\n")
+    assert shown.pop().startswith("Enter: next step")
+    num_rows = next(i for i, line in enumerate(reversed(shown)) if "▀" not in line)
+    assert num_rows >= lines // 2
+    assert len(shown) <= lines - 1
+    above = "\n".join(shown[: len(shown) - num_rows])
+    if lines == 24:
+        assert above.endswith("move: 2 Piece (x=2) > go 70%, stay 25%, jump 5%")
+    else:
+        assert above.count("> 1 go ") == 3
+
+
+def test_a_short_line_of_probabilities_fits_into_the_terminal(capsys) -> None:
+    style = Style(colour=True, all_colours=True, lines=24, columns=30)
+    out = played(Session(lambda: Board(), 0, "Board"), capsys=capsys, style=style, policy=bold)
+    assert "move: 0 Piece (x=0) > go 70%\n" in out
+
+
+# --- Playing by itself
+
+
+class Waits:
+    """Waits for no time, and for a key only until it is pressed in the given call."""
+
+    def __init__(self, pressed_at: int) -> None:
+        self.pressed_at, self.seconds = pressed_at, []
+
+    def __call__(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) == self.pressed_at
+
+
+def quit_at_once(prompt: str) -> str:
+    print(prompt)
+    raise EOFError
+
+
+def test_a_policy_plays_by_itself_over_the_ends_of_episodes_until_a_key_is_pressed(capsys) -> None:
+    session, waits = walk(), Waits(pressed_at=13)
+    assert play(session, PLAIN, careful, quit_at_once, waits, auto=5.0) == 0
+    # ten steps, the end of the episode, and two steps of the next
+    assert waits.seconds == [0.2] * 10 + [2.0] + [0.2] * 2
+    assert moments(session)[:2] == (2, 2)
+    out = capsys.readouterr().out
+    assert out.count("Enter: next step > ") == 1
+    assert "The episode ended after 10 steps (truncated)" in out
+    assert "\x1b" not in out
+
+
+def test_the_key_p_begins_it_with_four_steps_a_second(capsys) -> None:
+    session, waits = walk(), Waits(pressed_at=3)
+    lines = iter(["", "p"])
+
+    def ask(prompt: str) -> str:
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    play(session, COLOURED, careful, ask, waits)
+    assert waits.seconds == [0.25] * 3
+    assert moments(session)[:2] == (1, 5)
+    assert capsys.readouterr().out.count("\x1b[H\x1b[2J") == 3  # each step in the place of the one before
+
+
+# --- Arrow keys
+
+
+def choices(*names: str) -> list[Choice]:
+    return [Choice(i, name, True) for i, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("names", "arrows"),
+    [
+        (["up", "down", "left", "right"], {"↑": 0, "↓": 1, "←": 2, "→": 3}),
+        (["x+1", "x-1", "y+1", "y-1", "Defuse"], {"→": 0, "←": 1, "↑": 2, "↓": 3}),
+        (["North", "go_east", "wait"], {"↑": 0, "→": 1}),
+        (["turn left", "move forward", "turn right"], {"←": 0, "↑": 1, "→": 2}),
+        (["look up", "go up", "upper", "bright"], {}),
+    ],
+)
+def test_arrows_choose_the_only_choice_of_their_direction(names: list[str], arrows: dict[str, int]) -> None:
+    assert arrows_of_names(choices(*names)) == arrows
+
+
+def test_arrows_select_the_nearest_open_entity_in_their_direction() -> None:
+    positions = {0: (0.0, 0.0), 1: (3.0, 1.0), 2: (2.0, -1.0), 3: (-1.0, -4.0), 4: (0.0, 2.0), 6: (1.0, 0.0)}
+    candidates = [Choice(i, "", i != 6) for i in (0, 1, 2, 3, 4, 5, 6)]
+    assert arrows_of_positions(candidates, 0, positions) == {"→": 2, "↓": 3, "↑": 4}
+    assert arrows_of_positions(candidates, 5, positions) == {}  # has no position
+
+
+def test_arrows_play_the_snakes(capsys) -> None:
+    create = load("MultiSnake")
+    session = Session(create, 1, "MultiSnake")
+    before = session.now.frame.features["SnakeHead"][0].tolist()
+    played(session, "↑", "→", capsys=capsys)
+    after = session.now.frame.features["SnakeHead"][0].tolist()
+    assert (after[0] - before[0], after[1] - before[1]) == (0.0, 1.0)
+
+
+def test_an_arrow_that_means_nothing_here_is_explained(capsys) -> None:
+    assert "nothing begins with '↑'" in played(walk(), "↑", capsys=capsys)
+
+
+def load(name: str):
+    found = load_environment(name, {"num_snakes": 2})
+    return lambda: make_python(found.source, found.parameters)
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ("stay\n", "stay"),
+        ("stx\x7fay\r", "stay"),
+        ("\x7fwrong\x15u\n", "u"),
+        ("\x1b[A", "↑"),
+        ("\x1bOD", "←"),
+        ("a\x1b[Ab\n", "ab"),
+        ("\x1b[3~\x1b[B", "↓"),
+        ("größe\n", "größe"),
+    ],
+)
+def test_keys_become_lines_and_the_terminal_is_as_before(keys: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as main_side:
+        settings = termios.tcgetattr(main_side)
+        os.write(main_side, keys.encode())
+        assert Keyboard().ask("> ") == line
+        assert termios.tcgetattr(main_side) == settings
+
+
+def test_ctrl_d_ends_the_input_and_a_key_ends_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as main_side:
+        keyboard = Keyboard()
+        assert keyboard.wait(0.01) is False
+        os.write(main_side, b"xy")
+        assert keyboard.wait(60.0) is True
+        os.write(main_side, b"\x04")
+        with pytest.raises(EOFError):
+            keyboard.ask("> ")
+
+
+@contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The other side of a terminal that is standard input and output. It sends Ctrl-D on, as one that is asked for keys does."""
+    main_side, side = pty.openpty()
+    tty.setcbreak(side)
+    with os.fdopen(side, "r+b", buffering=0) as raw, io.TextIOWrapper(raw, "utf-8", write_through=True) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        monkeypatch.setattr(sys, "stdout", stream)
+        yield main_side
+        monkeypatch.undo()
+    os.close(main_side)
 
 
 # --- On the command line
