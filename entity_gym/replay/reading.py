@@ -27,7 +27,9 @@ def read_page(page: str) -> dict[str, Any]:
         raise ValueError("the page holds no replay")
     is_packed, text = found.groups()
     try:
-        replay: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)) if is_packed else text)
+        replay: dict[str, Any] = json.loads(
+            gzip.decompress(base64.b64decode(text, validate=True)) if is_packed else text
+        )
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         raise ValueError(f"the replay of the page is damaged: {error}") from error
     is_replay = isinstance(replay, dict) and replay.get("format") == FORMAT
