@@ -15,6 +15,7 @@ from enn_ppo.clone.config import CloneConfig
 from enn_ppo.plot import PlotConfig
 from enn_ppo.settings.command_line.options import Option, Section, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
+from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.sweep.config import SweepCommand
 
@@ -52,6 +53,11 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("python -m enn_ppo.train", "trains a policy.", TrainConfig),
     Command("python -m enn_ppo.eval", "plays episodes with a trained policy.", EvalConfig),
+    Command(
+        "python -m enn_ppo.watch",
+        "shows episodes in the browser, with probabilities and attention: [replays.md](replays.md).",
+        WatchConfig,
+    ),
     Command(
         "python -m enn_ppo.clone",
         "trains a policy to imitate recordings. It also takes the options of train except `resume`: they apply to later\n"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Array, Categorical, CompiledEnvironment, Entity, rand_float
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, rectangle
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, canvas, disc, line, name_of, rectangle
 
 GRAVITY = 9.8  # m/s²
 MASS_POLE = 0.1  # kg
@@ -93,6 +93,16 @@ class CartPole(CompiledEnvironment):
         obs.Cart[0, 3] = s.angular_velocity
         for i in range(4):
             obs.arrays.obs[i] = obs.Cart[0, i]
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the cart on its track, as high as its angle says; where the pole is upright it is in the middle."""
+        cart = {"position": ["position", "angle"], "shape": "square", "color": name_of(BLUE), "size": 0.3, "trail": 50}
+        return {
+            "bounds": [-MAX_POSITION, -0.5, MAX_POSITION, 0.5],
+            "grid": False,
+            "y_up": True,
+            "types": {"Cart": cart},
+        }
 
     def render(s: Any) -> Image:
         """The track from -2.4 to 2.4 as a (121, 241, 3) image, 50 pixels to the metre; the pole is drawn at full length."""

@@ -78,6 +78,15 @@ class CherryPick(CompiledEnvironment):
             obs.Cherry[i, 0] = s.quality[i]
         obs.n.Player = 1
 
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Cherry": {"shape": "circle", "color": drawing.name_of(drawing.RED), "label": "{quality}"},
+                "Player": {"shape": "square", "color": drawing.name_of(drawing.BLUE)},
+            }
+        }
+
     def render(s: Any) -> drawing.Image:
         """Draw a column for every cherry: upwards from the middle if its quality is positive, else downwards.
 

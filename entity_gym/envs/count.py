@@ -8,7 +8,7 @@ import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
 from entity_gym.envs.checks import check_range
-from entity_gym.envs.drawing import GREEN, ORANGE, RED, WHITE, Image, cell, disc, grid, rectangle
+from entity_gym.envs.drawing import BLUE, GREEN, ORANGE, RED, WHITE, Image, cell, disc, grid, name_of, rectangle
 
 NUM_CHOICES = 10
 NOTHING = -1
@@ -73,6 +73,15 @@ class Count(CompiledEnvironment):
         obs.n.Bean = s.num_beans
         for number in range(NUM_CHOICES):
             obs.count.mask[0, number] = s.is_open[number]
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Bean": {"shape": "circle", "color": name_of(ORANGE)},
+                "Player": {"shape": "square", "color": name_of(BLUE)},
+            }
+        }
 
     def render(s: Any) -> Image:
         """A (65, 321, 3) image: a row of beans above the choices 0 to 9, white where open, green or red once given."""

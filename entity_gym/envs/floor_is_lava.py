@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
-from entity_gym.envs.drawing import BLUE, GREEN, RED, Image, cell, disc, grid, rectangle
+from entity_gym.envs.drawing import BLUE, GREEN, RED, Image, cell, disc, grid, name_of, rectangle
 
 DIRECTIONS = ("n", "ne", "e", "se", "s", "sw", "w", "nw")
 DX = (0, 1, 1, 1, 0, -1, -1, -1)
@@ -87,6 +87,20 @@ class FloorIsLava(CompiledEnvironment):
         obs.n.Player = 1
         obs.Player[0, 0] = s.x
         obs.Player[0, 1] = s.y
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the 5 x 5 tiles around the player's first one."""
+        place, x, y = ["x", "y"], int(s.x), int(s.y)
+        return {
+            "bounds": [x - 2, y - 2, x + 2, y + 2],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "Lava": {"position": place, "shape": "square", "color": name_of(RED), "size": 1},
+                "HighGround": {"position": place, "shape": "square", "color": name_of(GREEN), "size": 1},
+                "Player": {"position": place, "shape": "circle", "color": name_of(BLUE), "size": 0.6, "layer": 1},
+            },
+        }
 
     def render(s: Any) -> Image:
         """The 5 x 5 tiles around the player as a (161, 161, 3) image: lava red, high ground green, the player blue."""

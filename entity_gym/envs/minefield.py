@@ -118,6 +118,27 @@ class Minefield(CompiledEnvironment):
         obs.Target[0, 0] = s.target_x - origin_x
         obs.Target[0, 1] = s.target_y - origin_y
 
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the starting square; mines and target are as large as their reach."""
+        half = float(s.width) / 2
+        place = ["x_pos", "y_pos"]
+        types: dict[str, dict[str, Any]] = {
+            "Mine": {"position": place, "shape": "circle", "color": drawing.name_of(drawing.DARK), "size": 2 * REACH},
+            "Target": {"position": place, "shape": "ring", "color": drawing.name_of(drawing.GREEN), "size": 2 * REACH},
+            "Vehicle": {
+                "position": place,
+                "shape": "triangle",
+                "color": drawing.name_of(drawing.BLUE),
+                "size": 8,
+                "angle": "direction",
+                "layer": 1,
+            },
+        }
+        if s.translate:  # the vehicle stays at the origin, and the others may be a whole width away
+            return {"bounds": [-2 * half, -2 * half, 2 * half, 2 * half], "grid": False, "y_up": True, "types": types}
+        types["Vehicle"]["trail"] = 200
+        return {"bounds": [-half, -half, half, half], "grid": False, "y_up": True, "types": types}
+
     def render(s: Any) -> drawing.Image:
         """Draw the starting square and a margin: the vehicle is a blue wedge, the target green, mines are dark.
 

@@ -154,6 +154,24 @@ class MineSweeper(CompiledEnvironment):
             if s.cooldown > 0:
                 obs.n.Fire_Orbital_Cannon = 0
 
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the board, y = 0 at the bottom, and in it the mines under the robots."""
+        dark, blue = drawing.name_of(drawing.DARK), drawing.name_of(drawing.BLUE)
+        return {
+            "bounds": [0, 0, int(s.width) - 1, int(s.height) - 1],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "Mine": {"position": ["x", "y"], "shape": "circle", "color": dark, "size": 0.8},
+                "Robot": {"position": ["x", "y"], "shape": "square", "color": blue, "size": 0.55, "layer": 1},
+                "Orbital Cannon": {
+                    "shape": "diamond",
+                    "color": drawing.name_of(drawing.RED),
+                    "label": "ready in {cooldown}",
+                },
+            },
+        }
+
     def render(s: Any) -> drawing.Image:
         """Draw the board, y = 0 at the bottom, under a bar that fills up as the cannon gets ready.
 

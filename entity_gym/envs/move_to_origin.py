@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_float
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, name_of
 
 NUM_STEPS = 32
 THRUST = (0.01, 0.001, 0.0, -0.001, -0.01)  # what each choice adds to a velocity
@@ -75,6 +75,17 @@ class MoveToOrigin(CompiledEnvironment):
         obs.Spaceship[0, 2] = s.x_velocity
         obs.Spaceship[0, 3] = s.y_velocity
         obs.Spaceship[0, 4] = s.steps
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the square |x|, |y| <= 1.5, and where the spaceship has been."""
+        ship = {
+            "position": ["x_pos", "y_pos"],
+            "shape": "circle",
+            "color": name_of(BLUE),
+            "size": 0.1,
+            "trail": NUM_STEPS,
+        }
+        return {"bounds": [-1.5, -1.5, 1.5, 1.5], "grid": False, "y_up": True, "types": {"Spaceship": ship}}
 
     def render(s: Any) -> Image:
         """The square |x|, |y| <= 1.5 as a (151, 151, 3) image; the line shows where the next ten steps would lead."""

@@ -180,6 +180,21 @@ class MultiSnake(CompiledEnvironment):
             obs.Food[i, 2] = i
         obs.n.SnakeBody = body
 
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the board, y = 0 at the bottom, in the colours of the snakes."""
+        last = int(s.board_size) - 1
+        common = {"position": ["x", "y"], "color": drawing.name_of(drawing.PALETTE[0]), "color_by": "color"}
+        return {
+            "bounds": [0, 0, last, last],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "SnakeHead": {**common, "shape": "square", "size": 0.95, "label": "{color}", "layer": 2},
+                "SnakeBody": {**common, "shape": "square", "size": 0.7, "layer": 1},
+                "Food": {**common, "shape": "diamond", "size": 0.6},
+            },
+        }
+
     def render(s: Any) -> drawing.Image:
         """Draw the board, y = 0 at the bottom: heads are squares with a white eye, food is round.
 

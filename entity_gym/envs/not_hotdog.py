@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
-from entity_gym.envs.drawing import GREEN, GREY, ORANGE, RED, Image, cell, disc, grid, line, rectangle
+from entity_gym.envs.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    Image,
+    cell,
+    disc,
+    grid,
+    line,
+    name_of,
+    rectangle,
+)
 
 HOTDOG, NOT_HOTDOG = 0, 1  # the choices of `classify`
 NOTHING = -1
@@ -64,6 +77,16 @@ class NotHotdog(CompiledEnvironment):
             obs.n.Hotdog = 0
             obs.Object[0, 0] = 1.0 if s.is_hotdog else 0.0
         obs.n.unused_action = 0
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Player": {"shape": "square", "color": name_of(BLUE)},
+                "Object": {"shape": "circle", "color": name_of(GREY), "label": "hotdog: {is_hotdog}"},
+                "Hotdog": {"shape": "diamond", "color": name_of(ORANGE)},
+            }
+        }
 
     def render(s: Any) -> Image:
         """A (33, 65, 3) image: the thing, then the answer in green or red. A hotdog is a hotdog, anything else a disc."""

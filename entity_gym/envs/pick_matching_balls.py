@@ -107,6 +107,13 @@ class PickMatchingBalls(CompiledEnvironment):
                 open_balls += 1
         obs.n.Pick_Ball_actees = open_balls
 
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: balls in their colours."""
+        ball = {"shape": "circle", "color": drawing.name_of(drawing.PALETTE[0])}
+        if not s.one_hot:
+            ball |= {"color_by": "color0", "label": "{color0}"}
+        return {"types": {"Ball": ball, "Player": {"shape": "square", "color": drawing.name_of(drawing.DARK)}}}
+
     def render(s: Any) -> drawing.Image:
         """Draw the balls in a row; picked ones have a white middle.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, rand_int
-from entity_gym.envs.drawing import GREY, RED, WHITE, Image, cell, disc, grid, line, rectangle
+from entity_gym.envs.drawing import BLUE, GREY, RED, WHITE, Image, cell, disc, grid, line, name_of, rectangle
 
 THROWS = ("rock", "paper", "scissors")
 ROCK, PAPER, SCISSORS = range(3)  # each beats the one before it, and rock beats scissors
@@ -60,6 +60,15 @@ class RockPaperScissors(CompiledEnvironment):
         for throw in range(3):
             obs.Opponent[0, throw] = 1.0 if throw == s.opponent else 0.0
         obs.visible.Opponent[0] = s.cheat
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {
+            "types": {
+                "Player": {"shape": "square", "color": name_of(BLUE)},
+                "Opponent": {"shape": "diamond", "color": name_of(RED)},
+            }
+        }
 
     def render(s: Any) -> Image:
         """A (33, 65, 3) image: the opponent's throw, then the player's. A disc, a sheet, or crossed blades."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, kernel, rand_int
 from entity_gym.envs.checks import check_range
-from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, rectangle
+from entity_gym.envs.drawing import BLUE, DARK, LINE, ORANGE, Image, Plane, canvas, disc, line, name_of, rectangle
 
 MOVES = ("up", "down", "left", "right")
 DX = (0, 0, -1, 1)
@@ -101,6 +101,20 @@ class TreasureHunt(CompiledEnvironment):
         for i in range(s.treasures_left):
             obs.Treasure[i, 0] = s.treasure[i, 0]
             obs.Treasure[i, 1] = s.treasure[i, 1]
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays: the whole grid; the player is the frame itself, and stands where its global features say."""
+        place = ["x_pos", "y_pos"]
+        return {
+            "bounds": [-BORDER, -BORDER, BORDER, BORDER],
+            "grid": True,
+            "y_up": True,
+            "types": {
+                "Trap": {"position": place, "shape": "cross", "color": name_of(DARK), "size": 0.7},
+                "Treasure": {"position": place, "shape": "circle", "color": name_of(ORANGE), "size": 0.6},
+                "__global__": {"position": place, "shape": "square", "color": name_of(BLUE), "size": 0.7, "layer": 1},
+            },
+        }
 
     def render(s: Any) -> Image:
         """The whole grid as a (253, 253, 3) image: treasures are orange discs, traps dark crosses, the player is blue."""

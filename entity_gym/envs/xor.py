@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.compiled import CompiledEnvironment, Entity, GlobalCategorical, rand_int
-from entity_gym.envs.drawing import DARK, GREEN, ORANGE, RED, WHITE, Image, cell, grid, rectangle
+from entity_gym.envs.drawing import DARK, GREEN, ORANGE, RED, WHITE, Image, cell, grid, name_of, rectangle
 
 NOTHING = -1
 
@@ -50,6 +50,10 @@ class Xor(CompiledEnvironment):
         obs.Input[0, 0] = s.bits[0]
         obs.Input[1, 0] = s.bits[1]
         obs.global_features[0] = s.negate
+
+    def draw(s: Any) -> dict[str, Any]:
+        """Hints for replays."""
+        return {"types": {"Input": {"shape": "square", "color": name_of(DARK), "label": "{is_set}"}}}
 
     def render(s: Any) -> Image:
         """A (33, 129, 3) row: the inputs, white if set, then negate, orange if set, then the output in green or red."""
