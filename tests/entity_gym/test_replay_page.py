@@ -5,6 +5,8 @@ import gzip
 import html
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from entity_gym.replay.page import LARGEST_PLAIN, empty_replay, page_html, to_json
 from entity_gym.replay.server import PageServer
@@ -21,6 +24,7 @@ from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 pytestmark = needs_chromium
 
+ROOT = Path(__file__).resolve().parents[2]
 READY = "window.replay?.drawing.count > 0"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 MESSAGE = "(() => { const m = document.getElementById('message'); return m.hidden ? '' : m.textContent; })()"
@@ -145,6 +149,17 @@ def test_without_hints_x_and_y_are_places_and_bounds_hold_the_whole_episode(show
         assert len(places) == 7
         assert all(0 <= x <= width and 0 <= y <= height for x, y in places)
     assert texts(page, ".card h2") == []
+
+
+def test_entities_outside_of_the_bounds_of_the_hints_are_shown(show: Show) -> None:
+    replay = replays.grid()
+    replay["episodes"][0]["drawing"]["bounds"] = [2, 2, 4, 3]
+    page = show(replay)
+    size = page.evaluate(
+        "(() => { const c = document.getElementById('world'); return [c.clientWidth, c.clientHeight]; })()"
+    )
+    for x, y in page.evaluate("[0, 1, 2, 3, 4, 5].map(replay.place)"):
+        assert 0 < x < size[0] and 0 < y < size[1]
 
 
 def test_a_hidden_entity_is_marked_and_may_be_switched_off(show: Show) -> None:
@@ -682,3 +697,26 @@ def test_a_live_page_shows_each_new_replay_by_itself(browser: Browser) -> None:
         page.wait_for("document.getElementById('live-text').textContent.startsWith('The training does not answer')", 20)
     assert page.evaluate("replay.state.replay.episodes.length") == 1  # what was shown is still there
     page.close()
+
+
+# --- Pictures
+
+
+def test_a_command_writes_pictures_and_reports_damaged_files(tmp_path: Path) -> None:
+    (tmp_path / "good.html").write_text(page_html(replays.grid()), encoding="utf-8")
+    (tmp_path / "bad.html").write_text(page_html({**replays.grid(), "version": 9}), encoding="utf-8")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "scripts/screenshots.py", *arguments, "--out", str(tmp_path / "out")]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    done = run(f"{tmp_path}/good.html#episode=2&step=3", "--width", "500", "--scale", "2", "--dark")
+    assert (done.returncode, done.stderr) == (0, "")
+    with Image.open(tmp_path / "out" / "good-dark.png") as picture:
+        assert picture.width == 1000
+        assert sum(picture.convert("RGB").getpixel((5, 5))) < 150
+    done = run(f"{tmp_path}/bad.html")
+    assert done.returncode == 1
+    assert "This replay has version 9" in done.stderr
+    done = run(f"{tmp_path}/none.html")
+    assert (done.returncode, done.stderr) == (2, f"error: there is no file '{tmp_path}/none.html'\n")

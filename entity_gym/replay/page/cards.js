@@ -49,7 +49,8 @@ function makeTable(type, style) {
   const title = element('h2', {}, style ? swatch(style) : '', nameElement(type === GLOBAL ? 'world' : type));
   const names = featureNames(type);
   const heads = names.map((name) => element('th', { scope: 'col', className: 'number' }, nameElement(name)));
-  const head = element('tr', {}, element('th', { scope: 'col' }, 'entity'), ...heads, element('th', { scope: 'col', className: 'bars' }));
+  // Bars stand before the features, which may be too many for the window.
+  const head = element('tr', {}, element('th', { scope: 'col' }, 'entity'), element('th', { className: 'bars' }), ...heads);
   const body = element('tbody');
   const table = element('table', {}, element('thead', {}, head), body);
   const more = element('p', { className: 'note' });
@@ -77,7 +78,7 @@ function makeRow(table) {
   const label = element('bdi', { className: 'name note' });
   const swatch = element('span', { className: 'color' });
   const head = element('th', { scope: 'row' }, element('span', { className: 'head' }, swatch, button, label));
-  const line = element('tr', {}, head, ...cells, bars);
+  const line = element('tr', {}, head, bars, ...cells);
   const row = { line, button, label, swatch, cells, attention, choice, entity: null };
   button.addEventListener('click', (event) => pick(row.entity, event.shiftKey));
   line.addEventListener('pointermove', (event) => showTooltip(row.entity, event));
@@ -147,15 +148,18 @@ function makeLegend() {
       else state.off.add(type);
     });
   });
-  const hasHidden = state.replay.episodes.some(({ steps }) => steps.some(({ views }) => views.some(({ hidden }) => hidden && Object.keys(hidden).length)));
-  if (hasHidden) items.push(makeSwitch(['hidden from the policy'], state.showHidden, (isOn) => (state.showHidden = isOn)));
+  if (anyView(({ hidden }) => hidden && Object.keys(hidden).length)) items.push(makeSwitch(['hidden from the policy'], state.showHidden, (isOn) => (state.showHidden = isOn)));
   if (Object.keys(state.replay.actions).some((action) => own(state.replay.actions, action).kind === 'select_entity')) {
     items.push(makeSwitch([element('span', { className: 'key choice' }), 'choices'], state.showChoices, (isOn) => (state.showChoices = isOn)));
   }
-  if (state.replay.network) {
+  if (anyView(({ attention }) => attention)) {
     items.push(makeSwitch([element('span', { className: 'key attention' }), 'attention'], state.showAttention, (isOn) => (state.showAttention = isOn)));
   }
   document.getElementById('legend').replaceChildren(...items);
+}
+
+function anyView(test) {
+  return state.replay.episodes.some(({ steps }) => steps.some(({ views }) => views.some(test)));
 }
 
 function makeSwitch(content, isOn, change) {

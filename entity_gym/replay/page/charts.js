@@ -115,7 +115,7 @@ function drawLine(to, values, width, y) {
       const x = chartX(t, values.length, width);
       if (isGap) to.moveTo(x, y(value));
       else to.lineTo(x, y(value));
-      if (values.length === 1) to.fillRect(x - 2, y(value) - 2, 4, 4);
+      if (isGap && (values[t + 1] ?? null) === null) to.fillRect(x - 2, y(value) - 2, 4, 4);
     }
     isGap = value === null;
   });

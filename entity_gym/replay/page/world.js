@@ -98,10 +98,17 @@ function growScene(scene, episode, player) {
   }
 }
 
+// The bounds of the hints, and whatever lies outside of them at some step.
+function boundsOf({ least, most, boundsHint }) {
+  if (least[0] > most[0]) return boundsHint ?? [0, 0, 1, 1];
+  if (!boundsHint) return [...least, ...most];
+  const [left, top, right, bottom] = boundsHint;
+  return [Math.min(left, least[0]), Math.min(top, least[1]), Math.max(right, most[0]), Math.max(bottom, most[1])];
+}
+
 // Returns {left, top, right, bottom, cell}: the part of the plane that is shown, and the size of a cell or null without a grid.
 function shownPlane(scene) {
-  const [least, most] = scene.least[0] <= scene.most[0] ? [scene.least, scene.most] : [[0, 0], [1, 1]];
-  const [left, top, right, bottom] = scene.boundsHint ?? [...least, ...most];
+  const [left, top, right, bottom] = boundsOf(scene);
   const looksLikeGrid = scene.isWhole && Math.max(right - left, bottom - top) < LARGEST_GRID;
   if (scene.gridHint ?? looksLikeGrid) {
     return { left: left - 0.5, top: top - 0.5, right: right + 0.5, bottom: bottom + 0.5, cell: 1 };

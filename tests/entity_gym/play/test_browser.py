@@ -2,13 +2,8 @@
 
 import http.client
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,39 +14,12 @@ from entity_gym.play.loop import Advice
 from entity_gym.play.session import Decision, Session
 from entity_gym.replay.server import TOKEN_HEADER
 from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page
+from tests.entity_gym.play.served import Command
 from tests.entity_gym.play.workshop import NOBODY, Workshop
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKSHOP = "tests.entity_gym.play.workshop:Workshop"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-
-
-class Command:
-    """A running `python -m entity_gym.play ... --browser`."""
-
-    def __init__(self, *arguments: str) -> None:
-        # BROWSER: nothing is to be opened but by the test.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "entity_gym.play", *arguments, "--browser", "--seed", "5"],
-            cwd=ROOT,
-            env={**os.environ, "BROWSER": "true", "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.said = [self.process.stdout.readline(), self.process.stdout.readline()]
-        found = re.match(r"http://127\.0\.0\.1:(\d+)/", self.said[1])
-        assert found is not None, (self.said, self.process.communicate())
-        self.url, self.port = found[0], int(found[1])
-
-    def end(self) -> tuple[int, str]:
-        """Press Ctrl-C, if it still runs; returns its exit code and errors."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        _, errors = self.process.communicate(timeout=60)
-        return self.process.returncode, errors
 
 
 @pytest.fixture
@@ -59,7 +27,7 @@ def start() -> Iterator[Callable[..., Command]]:
     commands: list[Command] = []
 
     def start(*arguments: str) -> Command:
-        commands.append(Command(*arguments))
+        commands.append(Command("entity_gym.play", *arguments))
         return commands[-1]
 
     yield start
