@@ -318,7 +318,7 @@ def crowd(num_entities: int = 500, length: int = 120, seed: int = 4) -> Any:
             "features": {"Bird": np.round(np.concatenate([place, angle[:, None]], -1), 3).tolist()},
             "value": float(np.cos(t / 20)),
             "actions": {"Turn": decision},
-            "attention": largest(weights, 16),
+            "attention": largest(weights, min(16, num_entities)),
         }
         steps.append(step([view], float(t % 7 == 0)))
     actions = {"Turn": {"kind": "categorical", "choices": ["left", "straight", "right"]}}
