@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 
-from pages import regenerate
+from pages import DOCS, regenerate
 
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.registry import list_envs, look_up
@@ -17,9 +17,12 @@ SECTIONS = ("Observation", "Actions", "Reward", "End", "Best score")
 HEAD = """\
 # Environments
 
-The worlds that come with the package, by the name that `env=` and `make` know them by. All are compiled, seeded and drawn by
-`render`. The docstring of each, in `entity_gym/envs/`, is its contract: this page is made of them by
-`python scripts/regenerate_environments.py`, and leaves out the order of events in a step and the ranges of parameters.
+The worlds that come with the package, under the names that `env=` and `make` take. All are compiled, seeded and drawn by `render`.
+Each picture shows a policy that was trained with the world's preset for at most two minutes on one core
+(`python scripts/gallery.py`).
+
+The text is the contract of each world, from its docstring in `entity_gym/envs/`, by `python scripts/regenerate_environments.py`.
+The order of events in a step and the ranges of parameters are in the docstrings alone.
 """
 
 
@@ -36,7 +39,15 @@ def section(name: str) -> str:
     first = next((i for i, text in enumerate(paragraphs) if text.startswith("**")), len(paragraphs))
     summary = [text for text in paragraphs[:first] if not text.startswith(("Args:", "Raises:"))]
     chosen = [text for text in paragraphs[first:] if text.startswith(tuple(titles))]
-    return "\n\n".join([f"## {name}", *summary, *chosen, settings(cls)]) + "\n"
+    return "\n\n".join([f"## {name}", *picture(name), *summary, *chosen, settings(cls)]) + "\n"
+
+
+def picture(name: str) -> list[str]:
+    """The picture of a world, where scripts/gallery.py has made one."""
+    file = DOCS / "images" / "worlds" / f"{name}.gif"
+    if not file.exists():
+        return []
+    return [f"![{name}, played by a trained policy]({file.relative_to(DOCS).as_posix()}){{ .pixels loading=lazy }}"]
 
 
 def settings(cls: type[CompiledEnvironment]) -> str:
