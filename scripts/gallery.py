@@ -126,7 +126,7 @@ def _arguments(arguments: Sequence[str] | None) -> Namespace:
         "--worlds", nargs="+", choices=list_envs(), metavar="WORLD", help="default: all without a picture"
     )
     parser.add_argument("--checkpoint", type=Path, help="run directory or checkpoint of the one world; default: train")
-    parser.add_argument("--seconds", type=int, default=120, help="of training for each world (120)")
+    parser.add_argument("--seconds", type=int, default=300, help="of training for each world (300)")
     given = parser.parse_args(arguments)
     if given.checkpoint and len(given.worlds or ()) != 1:
         parser.error("--checkpoint belongs to one world: name it with --worlds")

@@ -17,9 +17,8 @@ SECTIONS = ("Observation", "Actions", "Reward", "End", "Best score")
 HEAD = """\
 # Environments
 
-The worlds that come with the package, under the names that `env=` and `make` take. All are compiled, seeded and drawn by `render`.
-Each picture shows a policy that was trained with the world's preset for at most two minutes on one core
-(`python scripts/gallery.py`).
+The worlds that come with the package, by their names in `env=` and `make`. All are compiled, seeded and drawn by `render`. Each
+picture shows a policy that was trained with the world's preset for a few minutes on one core (`python scripts/gallery.py`).
 
 The text is the contract of each world, from its docstring in `entity_gym/envs/`, by `python scripts/regenerate_environments.py`.
 The order of events in a step and the ranges of parameters are in the docstrings alone.
