@@ -39,6 +39,7 @@ class Film:
 
     episodes: int
     milliseconds: int  # per step
+    settings: tuple[str, ...] = ()  # of training, beside the preset
 
 
 ONE_STEP = Film(episodes=10, milliseconds=700)
@@ -54,6 +55,7 @@ FILMS = {
     "MultiArmedBandit": Film(episodes=1, milliseconds=200),
     "MultiSnake": Film(episodes=1, milliseconds=100),
     "NotHotdog": ONE_STEP,
+    "PickMatchingBalls": Film(2, 200, ("env.kwargs.one_hot=true", "env.kwargs.randomize=true")),  # as in learn_zoo.py
     "RockPaperScissors": ONE_STEP,
     "TreasureHunt": Film(episodes=2, milliseconds=100),
     "Xor": ONE_STEP,
@@ -66,12 +68,11 @@ def make_picture(world: str, checkpoint: Path | None, seconds: int) -> str:
     Raises:
         RuntimeError: a command failed; the message has the end of its output.
     """
-    run = checkpoint or RUNS / world
+    run, film = checkpoint or RUNS / world, FILMS.get(world, TURNS)
     if checkpoint is None and not (run / "checkpoints" / "latest").exists():
         how = [f"max_train_seconds={seconds}", "num_threads=1", "seed=1", "overwrite=true"]
-        _command("enn_ppo.train", f"env={world}", f"run_dir={run}", *how)
+        _command("enn_ppo.train", f"env={world}", f"run_dir={run}", *film.settings, *how)
     preset = yaml.safe_load(_command("enn_ppo.train", f"env={world}", "--cfg", "job"))
-    film = FILMS.get(world, TURNS)
     with TemporaryDirectory() as folder:
         made, scores = Path(folder) / "film.gif", Path(folder) / "scores.json"
         greedy = f"greedy={str(bool(preset['eval']['greedy'])).lower()}"
