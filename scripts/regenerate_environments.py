@@ -46,7 +46,7 @@ def picture(name: str) -> list[str]:
     file = DOCS / "images" / "worlds" / f"{name}.gif"
     if not file.exists():
         return []
-    return [f"![{name}, played by a trained policy]({file.relative_to(DOCS).as_posix()}){{ .pixels loading=lazy }}"]
+    return [f"![{name}, played by a trained policy]({file.relative_to(DOCS).as_posix()})"]
 
 
 def settings(cls: type[CompiledEnvironment]) -> str:
