@@ -18,7 +18,8 @@ HEAD = """\
 # Environments
 
 The worlds that come with the package, by their names in `env=` and `make`. All are compiled, seeded and drawn by `render`. Each
-picture shows a policy that was trained with the world's preset for a few minutes on one core (`python scripts/gallery.py`).
+picture shows a policy that was trained with the world's preset for a few minutes on one core (`python scripts/gallery.py`;
+PickMatchingBalls with `one_hot` and `randomize`).
 
 The text is the contract of each world, from its docstring in `entity_gym/envs/`, by `python scripts/regenerate_environments.py`.
 The order of events in a step and the ranges of parameters are in the docstrings alone.
