@@ -1,4 +1,4 @@
-"""docs/network.md and docs/migrating.md: programs and commands run as they are written, and numbers are what the code computes."""
+"""docs/network.md and docs/migrating.md: programs and commands run as written, and numbers are what the code computes."""
 
 from __future__ import annotations
 
