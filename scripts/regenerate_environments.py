@@ -14,6 +14,7 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.registry import list_envs, look_up
 
 SECTIONS = ("Observation", "Actions", "Reward", "End", "Best score")
+COLUMNS = 5  # of the table of pictures
 HEAD = """\
 # Environments
 
@@ -28,7 +29,15 @@ The order of events in a step and the ranges of parameters are in the docstrings
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([HEAD, *(section(name) for name in list_envs())])
+    return "\n".join([HEAD, gallery(list_envs()), *(section(name) for name in list_envs())])
+
+
+def gallery(names: list[str]) -> str:
+    """The pictures of all worlds as a table, each a link to its section."""
+    cells = [f"[{' '.join([*picture(name), name])}](#{name.lower()})" for name in names]
+    cells += [""] * (-len(cells) % COLUMNS)
+    rows = [f"| {' | '.join(cells[i : i + COLUMNS])} |" for i in range(0, len(cells), COLUMNS)]
+    return "\n".join([rows[0], "|---" * COLUMNS + "|", *rows[1:]]) + "\n"
 
 
 def section(name: str) -> str:
