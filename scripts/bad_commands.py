@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from enn_ppo import export, play, plot
+from enn_ppo import export, play
 from enn_ppo.clone.clone import clone
 from enn_ppo.clone.config import CloneConfig
 from enn_ppo.convert.__main__ import main as convert
 from enn_ppo.eval.evaluate import evaluate
+from enn_ppo.plot.plot import main as plot
 from enn_ppo.serve.serve import serve
 from enn_ppo.settings.command_line.cli import run_clone, run_eval, run_serve, run_train, run_watch
 from enn_ppo.settings.command_line.options import Option, sections_of
@@ -48,7 +49,7 @@ MAINS: dict[str, Main] = {
     "play": play.main,
     "export": export.main,
     "convert": convert,
-    "plot": plot.main,
+    "plot": plot,
     "entity_gym.check": check,
     "entity_gym.play": play_yourself,
 }

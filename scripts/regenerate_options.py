@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pages import regenerate
 
 from enn_ppo.clone.config import CloneConfig
-from enn_ppo.plot import PlotConfig
+from enn_ppo.plot.config import PlotConfig
 from enn_ppo.settings.command_line.options import Option, Section, sections_of
 from enn_ppo.settings.config import EvalConfig, TrainConfig
 from enn_ppo.settings.evaluation import WatchConfig
@@ -71,7 +71,7 @@ COMMANDS = (
         SweepCommand,
     ),
     Command("python -m enn_ppo.serve checkpoint=outputs/my_run", "serves a policy to other programs.", ServeConfig),
-    Command("python -m enn_ppo.plot run1 run2", "draws learning curves.", PlotConfig),
+    Command("python -m enn_ppo.plot run1 run2", "compares runs: curves in a picture, and a page.", PlotConfig),
 )
 
 

@@ -17,17 +17,17 @@ COLUMN, HEIGHT = 12, 160  # pixels of the picture
 class CherryPick(CompiledEnvironment):
     """Take the better half of the cherries, one by one.
 
-    **Observation.** `Cherry` [quality] for every cherry that is left, in an order that says nothing (those behind one that
-    is taken move up), and `Player`, without features.
+    **Observation.** `Cherry` [quality] for every cherry that is left, in an order without meaning (cherries behind a
+    taken one move up), and `Player`, without features.
 
-    **Actions.** `Pick Cherry`: the player selects one of the cherries. It is taken away.
+    **Actions.** `Pick Cherry`: the player selects a cherry, which is taken away.
 
-    **Reward.** The quality of the cherry. Qualities are drawn from a normal distribution and then all moved by the same
-    amount, so that the best num_cherries // 2 of them sum to 1.
+    **Reward.** The quality of the cherry. Qualities are drawn from a normal distribution and shifted together, so that
+    the best num_cherries // 2 sum to 1.
 
-    **End.** The episode ends after num_cherries // 2 steps.
+    **End.** Terminates after num_cherries // 2 steps.
 
-    **Best score.** 1.0 in every episode: take the best cherry that is left. Picking at random gives about -11.5 with 32
+    **Best score.** 1.0 in every episode: take the best cherry that is left. Random choices give about -11.5 with 32
     cherries: the mean cherry is 0.78 standard deviations below the mean of the better half, 16 times.
 
     Args:

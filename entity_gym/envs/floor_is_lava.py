@@ -20,19 +20,17 @@ class FloorIsLava(CompiledEnvironment):
     """A player steps on the one tile that is not lava. Where the tiles are matters only relative to the player.
 
     **Observation.** `Lava` [x, y], `HighGround` [x, y] and `Player` [x, y], whole numbers; x grows to the east and y to
-    the north. The player starts anywhere in -1000 <= x, y <= 1000. One to eight of the eight tiles around it
-    are observed, a number drawn uniformly. One of them, drawn uniformly, is high ground and the others are lava.
-    There is always one player and one high ground, and from none to seven lava. In a frame the player is the last
-    entity, at index (number of lava) + 1, and that is the actor.
+    the north. The player starts anywhere in -1000 <= x, y <= 1000. One to eight of the eight tiles around it are
+    observed, a number drawn uniformly: one of them, drawn uniformly, is high ground, the others (none to seven) are
+    lava. The player, the actor, is the last entity of a frame, at index (number of lava) + 1.
 
-    **Actions.** `move`: the player picks one of eight directions and moves by one tile. Tiles that are not shown can be
-    stepped on as well.
+    **Actions.** `move`: one of eight directions, by one tile. Tiles that are not shown can be stepped on as well.
 
     **Reward.** 1 for stepping on the high ground, otherwise 0.
 
     **End.** After one step.
 
-    **Best score.** 1; a direction drawn uniformly scores 0.125, and so does every policy that cannot relate the tiles
+    **Best score.** 1. A uniformly drawn direction scores 0.125, and so does every policy that cannot relate the tiles
     to the player.
     """
 

@@ -21,21 +21,20 @@ MOST = 16  # of traps, and of treasures
 class TreasureHunt(CompiledEnvironment):
     """A player walks over a grid, collects treasures and keeps off traps. The player is no entity: it is the frame itself.
 
-    **Observation.** Global features `x_pos`, `y_pos`: where the player is. `Trap` [x_pos, y_pos] and
-    `Treasure` [x_pos, y_pos]. All are whole numbers; x grows to the right and y upwards. The player starts at (0, 0),
-    and traps and treasures in squares of their own with -5 <= x, y <= 5, drawn uniformly, never at (0, 0). A treasure
-    that was collected is gone; traps stay.
+    **Observation.** Global features `x_pos`, `y_pos`, the player's position; `Trap` [x_pos, y_pos] and `Treasure`
+    [x_pos, y_pos]. All are whole numbers; x grows to the right and y upwards. The player starts at (0, 0); traps and
+    treasures lie in different cells with -5 <= x, y <= 5, drawn uniformly, never at (0, 0). Collected treasures are
+    gone; traps stay.
 
-    **Actions.** `move`, of the environment as a whole: up, down, left or right, by one. A move that would leave
-    -10 <= x, y <= 10 does nothing.
+    **Actions.** `move`, by the frame: up, down, left or right, by one. A move out of -10 <= x, y <= 10 does nothing.
 
-    **Reward.** 1 for every treasure, in the step in which the player comes to stand on it; otherwise 0.
+    **Reward.** 1 for every treasure that the player steps on; otherwise 0.
 
-    **End.** The episode ends when the player steps on a trap or has collected every treasure. It is truncated after
-    `max_steps` steps unless it ends in that very step. `end_of_episode_info` then holds `treasures_left`.
+    **End.** Terminates when the player steps on a trap or has collected every treasure. Truncated after `max_steps`
+    steps unless that step terminates. `end_of_episode_info` then has `treasures_left`.
 
-    **Best score.** 5, all treasures of the default board: 100 steps are more than enough to walk around any traps. (About
-    one board in 300,000 has a treasure, or the player, walled in by traps.)
+    **Best score.** 5, all treasures of the default board: 100 steps are more than enough to walk around traps. (One
+    board in about 300,000 has a treasure, or the player, walled in.)
 
     Args:
         num_traps: from 0 to 16.

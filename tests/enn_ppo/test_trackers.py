@@ -46,7 +46,7 @@ def test_without_trackers_there_is_only_the_file(tmp_path: Path) -> None:
 
 def test_no_tracker_is_imported_before_it_is_chosen() -> None:
     code = """
-import sys, enn_ppo.training.tracking.run_output, enn_ppo.plot
+import sys, enn_ppo.training.tracking.run_output, enn_ppo.plot.plot
 print([name for name in ("wandb", "tensorboard", "matplotlib") if name in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
