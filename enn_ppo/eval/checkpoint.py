@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from enn_ppo.training.recording.recorder import Recorder
 from enn_ppo.training.self_play.opponents import PolicyOpponents, load_opponent
 from entity_gym.agents import TrainEnv
 from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.episodes import Episode, EpisodeVecEnv
 from entity_gym.pools.players import players_of
 from entity_gym.pools.seats import SeatedEpisodeVecEnv
@@ -120,7 +122,7 @@ def evaluate_checkpoint(
             record_step = partial(_record_step, recorder, policies[name])
         if replay:
             title = f"{bound.config.id}, step {checkpoint.step:,}"
-            subject = Subject(title, bound.config.id, bound.config.kwargs, config.seed, whole, own.net)
+            subject = Subject(title, bound.config.id, _arguments_of(bound), config.seed, whole, own.net)
             if cast:
                 subject = subject._replace(mapping=cast.mapping, played_by=cast.played_by)
             elif isinstance(pool, SeatedEpisodeVecEnv):
@@ -178,6 +180,13 @@ def _seated(
     except Exception as error:
         error.add_note(f"(with opponent={opponent}; {OPPONENTS})")
         raise
+
+
+def _arguments_of(bound: BoundEnvironment) -> dict[str, Any]:
+    """The arguments of the environment: of compiled ones all, of others those that are given."""
+    if not isinstance(bound.source, CompiledEnvironment):
+        return dict(bound.config.kwargs)
+    return {**bound.source.values, "max_steps": bound.source.values["max_steps"] or None}
 
 
 def _see_opponents(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -57,8 +58,8 @@ class Newest:
 
     def _listing(self) -> str:
         if self.step < 0:
-            return to_json({"newest": None, "step": None})
-        return to_json({"newest": self._name, "step": self.step})
+            return json.dumps({"newest": None, "step": None})
+        return json.dumps({"newest": self._name, "step": self.step})
 
 
 def follow(

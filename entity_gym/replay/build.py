@@ -49,7 +49,6 @@ def build_replay(
             name: {"features": list(entity.features), "kinds": _kinds(entity.kinds)}
             for name, entity in obs_space.entities.items()
         },
-        "order": list(obs_space.entities),
         "global_features": list(obs_space.global_features),
         "global_kinds": _kinds(obs_space.global_kinds),
         "actions": {name: space.space_for_replay() for name, space in action_space.items()},

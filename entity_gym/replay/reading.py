@@ -27,9 +27,12 @@ def read_page(page: str) -> dict[str, Any]:
         raise ValueError("the page holds no replay")
     is_packed, text = found.groups()
     try:
-        replay = json.loads(gzip.decompress(base64.b64decode(text, validate=True)) if is_packed else text)
+        replay: dict[str, Any] = json.loads(
+            gzip.decompress(base64.b64decode(text, validate=True)) if is_packed else text
+        )
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         raise ValueError(f"the replay of the page is damaged: {error}") from error
-    if not isinstance(replay, dict) or replay.get("format") != FORMAT:
+    is_replay = isinstance(replay, dict) and replay.get("format") == FORMAT
+    if not is_replay or not isinstance(replay.get("entities"), dict) or not isinstance(replay.get("episodes"), list):
         raise ValueError("the page's data is no replay")
     return replay
