@@ -534,6 +534,33 @@ def test_a_link_leads_to_a_moment_and_follows_it(show: Show) -> None:
 # --- The file
 
 
+@pytest.mark.parametrize("kind", ["cards", "plane"])
+def test_a_last_step_without_features_is_empty(show: Show, kind: str) -> None:
+    """Recordings do not hold the last observation."""
+    replay = replays.KINDS[kind]()
+    drawing = {"types": {"__global__": {"position": ["turn", "weather"]}}} if kind == "cards" else None
+    replay["episodes"].append({**replay["episodes"][0], "drawing": drawing})
+    last = replay["episodes"][0]["steps"][-1]
+    last["views"] = [{"features": {}, "value": None, "actions": {}, "attention": None}]
+    page = show(replay)
+    for episode in (0, 1):
+        page.evaluate(f"replay.go({episode}, 99)")
+        page.evaluate(SETTLED)
+        assert page.evaluate(MESSAGE) == ""
+        assert texts(page, ".card td.number") == (["–", "–"] if kind == "cards" and episode == 0 else [])
+        assert page.evaluate("replay.entities().map(({number}) => replay.place(number)).filter(Boolean)") == []
+
+
+def test_a_position_that_is_no_number_is_not_drawn(show: Show) -> None:
+    replay = replays.plane()
+    view_of(replay, 0)["features"]["Car"][1][0] = None
+    page = show(replay)
+    assert page.evaluate("[3, 4, 5].map((k) => Boolean(replay.place(k)))") == [True, False, True]
+    page.evaluate("replay.select(4)")
+    page.evaluate(SETTLED)
+    assert texts(page, "#features tr")[1] == "x––"
+
+
 def data_of(page: str) -> Any:
     """Return the data of a page."""
     found = re.search(

@@ -94,7 +94,7 @@ function fillRow(row, entity, { attention, choices }) {
   setText(row.label, style?.labelAdds ? labelOf(entity, style) : '');
   row.swatch.hidden = !style || style.colorBy === null;
   if (!row.swatch.hidden) row.swatch.style.background = colorOf(entity, style);
-  entity.values.forEach((value, i) => setText(row.cells[i], number(value)));
+  row.cells.forEach((cell, i) => setText(cell, number(entity.values[i])));
   row.line.classList.toggle('selected', entity.key === state.selected);
   row.line.classList.toggle('hidden-entity', entity.hidden);
   const choice = choices.get(entity.number);

@@ -81,7 +81,7 @@ function checkEpisode(replay, episode, where) {
 function checkView(replay, view, where) {
   expect(isObject(view) && isObject(view.features), `a view of ${where} has no features`);
   let count = hasGlobal(replay) ? 1 : 0;
-  expect(!replay.global_features.length || view.globals?.length === replay.global_features.length, `global features of ${where} do not fit`);
+  expect(view.globals == null || view.globals.length === replay.global_features.length, `global features of ${where} do not fit`);
   for (const [type, rows] of Object.entries(view.features)) {
     const width = own(replay.entities, type)?.features.length;
     expect(width !== undefined, `${where} has an entity of an unknown type`);
@@ -167,7 +167,7 @@ function normalized(entity) {
   return entity.values.map((value, i) => {
     const mean = moments?.mean[i];
     const std = moments?.std[i];
-    return mean == null || !(std > 0) ? null : (value - mean) / std;
+    return value == null || mean == null || !(std > 0) ? null : (value - mean) / std;
   });
 }
 

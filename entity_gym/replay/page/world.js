@@ -86,9 +86,10 @@ function growScene(scene, episode, player) {
   for (; scene.stepsSeen < episode.steps.length; scene.stepsSeen++) {
     const { features, globals } = episode.steps[scene.stepsSeen].views[player];
     for (const [type, { place }] of scene.styles) {
-      for (const values of (place && (type === GLOBAL ? [globals] : own(features, type))) || []) {
+      for (const values of (place && (type === GLOBAL ? globals && [globals] : own(features, type))) || []) {
         place.forEach((column, axis) => {
           const value = values[column];
+          if (!Number.isFinite(value)) return;
           scene.least[axis] = Math.min(scene.least[axis], value);
           scene.most[axis] = Math.max(scene.most[axis], value);
           scene.isWhole &&= Number.isInteger(value);
@@ -185,6 +186,7 @@ function placeEntities(frame, scene, transform) {
     const style = scene.styles.get(entity.type);
     if (!style?.place || !isShown(entity)) continue;
     const [x, y] = style.place.map((column) => entity.values[column]);
+    if (!Number.isFinite(x) || !Number.isFinite(y)) continue;
     const size = style.size ?? defaultSize;
     const radius = size === null ? Math.min(Math.max(0.014 * Math.min(picture.width, picture.height), 4), 11) : (size * transform.scale) / 2;
     placed.push({ entity, style, x: transform.x(x), y: transform.y(y), radius: Math.max(radius, 2) });
