@@ -5,6 +5,7 @@ Shapes: B frames, E tokens, A actors of an action in all frames together, n numb
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -302,5 +303,5 @@ class RogueNet(nn.Module):
             from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
             with torch.inference_mode(False):  # its memory could not be written to outside that mode
-                self._program = Program(self)
+                self._program = Program(weakref.proxy(self))  # a cycle would keep megabytes until it is collected
         return self._program

@@ -66,11 +66,11 @@ def drill(checkpoint: str | None = None, clients: int = 240, seconds: float = 60
     """
     with tempfile.TemporaryDirectory() as folder, serving(checkpoint or _train(Path(folder)), Path(folder)) as server:
         process, port = server
+        _ask_everything(port)
         good = GoodClient(port)
         for _ in range(200):
             if good.lives:
                 good.ask()
-        _ask_everything(port)
         good.latencies[:-1] = []
         watched = psutil.Process(process.pid)
         before, files_before, most = _mib(watched), watched.num_fds(), 0.0

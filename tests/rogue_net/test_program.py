@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -91,3 +93,18 @@ def test_actions_and_their_log_probs(config: RogueNetConfig, scene: Scene, greed
         torch.testing.assert_close(found.actions[name].values, expected.actions[name].values, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(found.log_probs[name], evaluation.log_probs[name], atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=1e-5)
+
+
+def test_the_memory_of_a_program_is_free_as_soon_as_its_network_is_gone() -> None:
+    scene = Scene([(2, 3, 1)], seed=1)
+    net = make_net(make_config(), scene.batch, scene.seed)
+    net.act(scene.batch, greedy=True)
+    program = weakref.ref(net._program)
+    assert program() is not None
+    gc.collect()
+    gc.disable()
+    try:
+        del net
+        assert program() is None
+    finally:
+        gc.enable()
