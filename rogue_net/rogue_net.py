@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -303,5 +303,6 @@ class RogueNet(nn.Module):
             from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
             with torch.inference_mode(False):  # its memory could not be written to outside that mode
-                self._program = Program(weakref.proxy(self))  # a cycle would keep megabytes until it is collected
+                # with itself in it, it would be a cycle, whose megabytes wait for the garbage collector
+                self._program = Program(cast(RogueNet, weakref.proxy(self)))
         return self._program
