@@ -28,7 +28,9 @@ import psutil
 SETTLED = 180.0  # seconds until code is compiled and buffers have their final size
 LIMIT = 1.03
 WINDOW = 30.0  # seconds before and after a moment over which the median is taken
-SELF_PLAY = ("env.kwargs.num_players=2", "self_play.enabled=true", "eval.opponent=past")
+# The pool is full when memory has settled, since each policy in it takes megabytes.
+POOL = ("self_play.pool_size=4", "self_play.snapshot_interval=10000")
+SELF_PLAY = ("env.kwargs.num_players=2", "self_play.enabled=true", "eval.opponent=past", *POOL)
 
 
 class Look(NamedTuple):
