@@ -49,9 +49,12 @@ from entity_gym.bridges.gymnasium.observations import (
     kind_of,
     members_of,
 )
+from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
 from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
+from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
 from entity_gym.bridges.views.reading import FLAT, Numbers, Seen, ViewReader
 from entity_gym.bridges.views.view import View, load_view
+from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
 from entity_gym.pools.batch_env import (
@@ -63,7 +66,8 @@ from entity_gym.pools.batch_env import (
     BatchStep,
 )
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.slots import EnvIds, FinalObservations, check_num_envs
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
@@ -93,6 +97,7 @@ class GymOptions(NamedTuple):
     action_space: Any = None
     global_features: bool = False
     view: str | Path | Mapping[str, Any] | View | None = None
+    agents: bool | None = None
 
 
 AS_DECLARED = GymOptions()
@@ -111,6 +116,8 @@ def from_gymnasium(
     action_space: Any = None,
     global_features: bool = False,
     view: str | Path | Mapping[str, Any] | View | None = None,
+    agents: bool | None = None,
+    wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
 ) -> VecEnv | EpisodeVecEnv:
     """Make a pool of Gymnasium environments.
@@ -131,6 +138,9 @@ def from_gymnasium(
         action_space: replaces the environment's own.
         global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
         view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
+        agents: each member of the Tuple spaces is an agent with a reward of its own, as in PettingZoo. None: if the environment
+            has `n_agents` of them.
+        wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
         kwargs: arguments of the environment.
 
     Returns:
@@ -141,16 +151,16 @@ def from_gymnasium(
             that do not go together.
         ImportError: if an id needs Gymnasium, which is not installed.
     """
-    options = GymOptions(observation_space, action_space, global_features, view)
-    factory = GymFactory(env, options, **kwargs)
+    options = GymOptions(observation_space, action_space, global_features, view, agents)
+    factory = GymFactory(env, options, wrappers, **kwargs)
     many = factory.num_instances or 1 if num_envs is None else num_envs
     return make_pool(factory, many, seed, executor, autoreset, num_workers, final_observations)
 
 
-def gymnasium_worlds(env: Any, **kwargs: Any) -> GymFactory:
+def gymnasium_worlds(env: Any, wrappers: Sequence[str | Wrapper] = (), **kwargs: Any) -> GymFactory:
     """Return a factory of Gymnasium environments that every pool takes; arguments as in `from_gymnasium`, without the pool's."""
     options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
-    return GymFactory(env, GymOptions(**options), **kwargs)
+    return GymFactory(env, GymOptions(**options), wrappers, **kwargs)
 
 
 class GymFactory:
@@ -158,6 +168,8 @@ class GymFactory:
 
     Args:
         env: as in `from_gymnasium`.
+        options: how its spaces are read.
+        wrappers: as in `from_gymnasium`.
         kwargs: arguments of the environment.
 
     Attributes:
@@ -167,8 +179,17 @@ class GymFactory:
         ValueError: if there is no such environment.
     """
 
-    def __init__(self, env: Any, options: GymOptions = AS_DECLARED, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        env: Any,
+        options: GymOptions = AS_DECLARED,
+        wrappers: Sequence[str | Wrapper] = (),
+        **kwargs: Any,
+    ) -> None:
+        if options.view is not None:
+            options = options._replace(view=load_view(options.view))
         self._options = options
+        self._wrappers = load_wrappers(wrappers)
         self._instances: list[Any] | None = None
         self._make: Callable[[], Any] | None = None
         if isinstance(env, str):
@@ -188,9 +209,10 @@ class GymFactory:
     def num_instances(self) -> int | None:
         return None if self._instances is None else len(self._instances)
 
-    def __call__(self) -> GymnasiumEnvironment:
+    def __call__(self) -> Environment:
         """Make one environment alone."""
-        return GymnasiumEnvironment(self._worlds(0, 1)[0])
+        (env,) = self._made(0, 1)
+        return self._of_agents(env) if self._has_agents(env) else GymnasiumEnvironment(GymWorld(env, self._options))
 
     def make_slots(
         self,
@@ -200,38 +222,52 @@ class GymFactory:
         autoreset: bool = True,
         final_observations: FinalObservations = "truncated",
         entity_ids: bool = False,
-    ) -> GymSlots:
+    ) -> EnvSlots:
         """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
         check_num_envs(num_envs)
-        worlds = self._worlds(first_env, num_envs)
+        envs = self._made(first_env, num_envs)
+        common: dict[str, Any] = {
+            "first_env": first_env,
+            "autoreset": autoreset,
+            "final_observations": final_observations,
+            "entity_ids": entity_ids,
+        }
         try:
-            return GymSlots(
-                worlds,
-                first_env=first_env,
-                autoreset=autoreset,
-                final_observations=final_observations,
-                entity_ids=entity_ids,
-            )
+            if self._has_agents(envs[0]):
+                each = iter(envs)
+                return PythonSlots(lambda: self._of_agents(next(each)), num_envs, **common)
+            return GymSlots([GymWorld(env, self._options) for env in envs], **common)
         except BaseException:
-            _close(worlds)
+            if self._make is not None:
+                _close(envs)
             raise
 
-    def _worlds(self, first: int, many: int) -> list[GymWorld]:
+    def _made(self, first: int, many: int) -> list[Any]:
         if self._instances is not None and first + many > len(self._instances):
             raise ValueError(f"num_envs asks for {first + many} environments, and the list has {len(self._instances)}")
-        worlds: list[GymWorld] = []
+        envs: list[Any] = []
         try:
             for i in range(first, first + many):
                 if self._make is None:
                     assert self._instances is not None
-                    worlds.append(GymWorld(self._instances[i], self._options))
+                    envs.append(wrapped(self._instances[i], self._wrappers))
                 else:
-                    worlds.append(GymWorld(self._make(), self._options))
+                    envs.append(self._make())
+                    envs[-1] = wrapped(envs[-1], self._wrappers)
         except BaseException:
             if self._make is not None:
-                _close(worlds)
+                _close(envs)
             raise
-        return worlds
+        return envs
+
+    def _has_agents(self, env: Any) -> bool:
+        return has_agents(env) if self._options.agents is None else self._options.agents
+
+    def _of_agents(self, env: Any) -> PettingZooEnvironment:
+        """Make an environment whose agents are entities."""
+        check_is_gym(env)
+        view = self._options.view
+        return PettingZooEnvironment(TupleAgents(env, name_of(env)), view=None if view is None else load_view(view))
 
 
 # ---- one environment
@@ -441,7 +477,8 @@ class GymWorld:
         if not isinstance(value, float | int):
             array = np.asarray(value)
             if array.size != 1 or array.dtype.kind not in "biuf":
-                raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number")
+                several = "; if each member of its Tuple spaces is an agent, give agents=True" if array.size > 1 else ""
+                raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number{several}")
             value = array.item()
         if not math.isfinite(value):
             raise ValueError(f"{self.where}: step() returned the reward {value!r}; it must be finite")
@@ -645,7 +682,7 @@ class GymBatch(BatchEnvironment):
                 raise
 
     def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
-        chosen = {
+        chosen: dict[str, NDArray[Any]] = {
             name: actions[name].values if isinstance(space, ContinuousActionSpace) else actions[name].values[:, 0]
             for name, space in self._actions.action_space.items()
         }
@@ -821,10 +858,10 @@ def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     return list(envs)
 
 
-def _close(worlds: Sequence[GymWorld]) -> None:
-    for world in worlds:
+def _close(envs: Sequence[Any]) -> None:
+    for env in envs:
         with suppress(Exception):  # another error is being raised
-            world.close()
+            env.close()
 
 
 def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:

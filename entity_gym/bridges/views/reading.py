@@ -26,7 +26,7 @@ from entity_gym.bridges.gymnasium.observations import (
     kind_of,
     members_of,
 )
-from entity_gym.bridges.views.view import AS_DECLARED, Column, EntityView, View
+from entity_gym.bridges.views.view import Column, EntityView, View
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Feature, Flag, ObsSpace
 
@@ -49,7 +49,8 @@ class Seen(NamedTuple):
         """Return (n,) numbers of entities."""
         if self.present is None:
             return np.full(len(self.values), self.values.shape[1], np.int64)
-        return self.present.sum(axis=1)
+        counts: NDArray[np.int64] = self.present.sum(axis=1)
+        return counts
 
     def packed(self) -> Numbers:
         """Return the (entities, F) features of all observations, one after another."""
@@ -93,7 +94,9 @@ class ViewReader:
         rest = self._rest()
         if view.actor is None:
             if AGENT in self._types:
-                raise ValueError(f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else")
+                raise ValueError(
+                    f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else"
+                )
             self._types = {AGENT: rest, **self._types}
         elif self._types[self.actor].count != 1 and num_agents is None:
             raise ValueError(
@@ -103,8 +106,15 @@ class ViewReader:
         elif rest.features:
             everywhere = self._types.get(GLOBAL_ENTITY)
             self._types[GLOBAL_ENTITY] = rest if everywhere is None else _side_by_side(everywhere, rest)
-        if num_agents is not None and view.turns:
-            self._types[self.actor].features.append(Category("seat", num_agents))
+        if num_agents is not None and (view.select or view.action_mask):
+            raise ValueError(
+                f"{view.name}: select and action_mask are for worlds of one agent; of several, each closes choices with the "
+                "key action_mask of its observation or info"
+            )
+        if view.turns and num_agents is None:
+            raise ValueError(f"{view.name}: turns is for worlds of several agents; this one has one")
+        if view.turns and num_agents is not None:
+            self._types[self.actor].features += [Flag("turn"), Category("seat", num_agents)]
         for name, each in self._types.items():
             self._resolve_relative(name, each)
         self._global = self._types.pop(GLOBAL_ENTITY, None)
@@ -126,9 +136,13 @@ class ViewReader:
         Raises:
             ValueError: for an observation outside the space, naming where.
         """
+        self.write_row(observation, to[FLAT])
+
+    def write_row(self, observation: Any, row: Numbers) -> None:
+        """Write an observation into `row` (R,); raises as `write`."""
         if self._gone and isinstance(observation, Mapping):
             observation = {key: value for key, value in observation.items() if key not in self._gone}
-        self._fixed.write(observation, to[FLAT])
+        self._fixed.write(observation, row)
 
     def empty(self) -> dict[str, Numbers]:
         """Return what `write` writes to: FLAT -> (R,) zeros."""
@@ -150,6 +164,22 @@ class ViewReader:
             return None
         actor = self._types[self.actor].gathered(rows)
         return self._global.made_absolute(self._global.gathered(rows), actor)[:, 0]
+
+    def read_agents(self, rows: Numbers, first: int) -> tuple[dict[str, Numbers], Numbers | None]:
+        """Return the entities and global features of a frame of n agents, from their observations (n, R).
+
+        Args:
+            rows: of each agent; its first row of the actor's type is the agent itself.
+            first: the agent whose observation has all entities of other types.
+        """
+        one = rows[first : first + 1]
+        features = {name: seen.packed() for name, seen in self.read(one).items()}
+        if len(rows):
+            features[self.actor] = self._types[self.actor].gathered(rows)[:, 0]
+        everywhere = self.global_features(one)
+        if everywhere is None or not len(one):
+            return features, None if everywhere is None else np.zeros(everywhere.shape[1], np.float32)
+        return features, everywhere[0]
 
     def open_choices(self, rows: Numbers) -> NDArray[np.bool_] | None:
         """Return (n, C) true where the view's mask leaves a choice open; None without such a mask."""
@@ -176,7 +206,9 @@ class ViewReader:
                     f"{view.name}: action_mask closes choices of the only action; there are {', '.join(given)}"
                 )
             ((action, only),) = given.items()
-            self._check_choices(action, only, self._mask.columns.stop - self._mask.columns.start, "action_mask has", "numbers")
+            self._check_choices(
+                action, only, self._mask.columns.stop - self._mask.columns.start, "action_mask has", "numbers"
+            )
         return space
 
     def rows_of(self, entity_type: str, seen: Mapping[str, Seen], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -184,8 +216,9 @@ class ViewReader:
         within = chosen - self.first_of(entity_type, seen)
         present = seen[entity_type].present
         if present is None:
-            return np.maximum(within, 0)
-        return (np.cumsum(present, axis=1) == (within + 1)[:, None]).argmax(axis=1)
+            return np.asarray(np.maximum(within, 0), np.int64)
+        rows: NDArray[np.int64] = (np.cumsum(present, axis=1) == (within + 1)[:, None]).argmax(axis=1)
+        return rows
 
     def first_of(self, entity_type: str, seen: Mapping[str, Seen]) -> NDArray[np.int64]:
         """Return (n,) the entity index of the first entity of a type."""
@@ -200,7 +233,9 @@ class ViewReader:
 
     def _check_choices(self, action: str, space: ActionSpace, count: int, what: str, unit: str) -> None:
         if not isinstance(space, CategoricalActionSpace):
-            raise ValueError(f"{self.view.name}: the action {action!r} is not Discrete, so it cannot select or be masked")
+            raise ValueError(
+                f"{self.view.name}: the action {action!r} is not Discrete, so it cannot select or be masked"
+            )
         if len(space.choices) != count:
             raise ValueError(
                 f"{self.view.name}: the action {action!r} has {len(space.choices)} choices, and {what} {count} {unit}"
@@ -216,9 +251,7 @@ class ViewReader:
             types[name] = self._read_type(name, each, views, ends)
         return types
 
-    def _read_type(
-        self, name: str, view: EntityView, views: Mapping[str, EntityView], ends: dict[str, int]
-    ) -> _Type:
+    def _read_type(self, name: str, view: EntityView, views: Mapping[str, EntityView], ends: dict[str, int]) -> _Type:
         where = self._where(name)
         parts = [
             _Part(self._leaf(path, where), columns, view, where, len(view.features) > 1)
@@ -269,7 +302,7 @@ class ViewReader:
         taken = 0
         for later in names[names.index(name) + 1 :]:
             view = views[later]
-            if part.leaf.path not in view.features:
+            if view.features.get(part.leaf.path, ()) == ():
                 continue
             if view.start is not None:
                 return (view.start if view.start >= part.start else part.length) - taken
@@ -360,7 +393,9 @@ class _Part:
         self.title = f"the leaf {leaf.path!r}" if leaf.path else "the observation"
         self.points = columns is not None and len(columns) == 1 and columns[0].kind == "pointer"
         if columns is not None and not self.points and any(column.kind == "pointer" for column in columns):
-            raise ValueError(f"{where}.features: a pointer must be the only column of its leaf, and stands beside others")
+            raise ValueError(
+                f"{where}.features: a pointer must be the only column of its leaf, and stands beside others"
+            )
         self.is_flat = len(shape) <= 1
         by_cell = bool(view.index) and len(view.index) == len(shape) > 1
         self.leading = len(shape) if by_cell or self.is_flat else len(shape) - 1
@@ -429,7 +464,11 @@ class _Type:
         absent = dict(view.absent)
         if view.index:
             main = next(part for part in parts if not part.points)
-            places = np.unravel_index(main.start + np.arange(count), main.rows_shape) if main.leading > 1 else [np.arange(count)]
+            places = (
+                np.unravel_index(main.start + np.arange(count), main.rows_shape)
+                if main.leading > 1
+                else [np.arange(count)]
+            )
             if len(view.index) != len(places):
                 raise ValueError(
                     f"{where}.index has {len(view.index)} names; the rows of {main.title} {main.leaf.shape} have "
@@ -466,7 +505,9 @@ class _Type:
                 if name not in names:
                     raise ValueError(f"{where}.{what} names {name!r}, which is no column; {nearest(name, names)}")
         if view.presence is not None and made.presence is None:
-            raise ValueError(f"{where}.presence names {view.presence!r}, which is no column; {nearest(view.presence, names)}")
+            raise ValueError(
+                f"{where}.presence names {view.presence!r}, which is no column; {nearest(view.presence, names)}"
+            )
         if columns:
             made.numbers = np.stack(columns, axis=1)
         if any(shifts):
@@ -475,8 +516,7 @@ class _Type:
 
     def gathered(self, rows: Numbers) -> Numbers:
         """Return (n, I, F) features."""
-        n = len(rows)
-        seats = len(self.features) - self.numbers.shape[1]  # features that the reader's owner fills in
+        others = len(self.features) - self.numbers.shape[1]  # "turn" and "seat", which the caller fills in
         values = rows[:, self.numbers]
         if self.shift is not None:
             values -= self.shift
@@ -484,8 +524,8 @@ class _Type:
             values[:, :, column] = fixed
         for column, leaf in self.pointers.items():
             values[:, :, column] = _places(rows[:, leaf.columns] + leaf.firsts, self.count, is_list=bool(leaf.shape))
-        if seats:
-            values = np.concatenate([values, np.zeros((n, self.count, seats), np.float32)], axis=2)
+        if others:
+            values = np.concatenate([values, np.zeros((len(rows), self.count, others), np.float32)], axis=2)
         return values
 
     def made_absolute(self, values: Numbers, actor: Numbers) -> Numbers:
@@ -510,9 +550,8 @@ class _Type:
 def _places(named: NDArray[Any], count: int, *, is_list: bool) -> Numbers:
     """Return (n, count) whether each row is named by (n, 1), or its place among (n, L), -1 where it is not there."""
     hits = named[:, None, :] == np.arange(count)[None, :, None]  # (n, count, L)
-    if not is_list:
-        return hits[:, :, 0].astype(np.float32)
-    return np.where(hits.any(axis=2), hits.argmax(axis=2), -1).astype(np.float32)
+    places: NDArray[Any] = np.where(hits.any(axis=2), hits.argmax(axis=2), -1) if is_list else hits[:, :, 0]
+    return places.astype(np.float32)
 
 
 def _feature(column: Column, leaf: Leaf, numbers: NDArray[np.int64]) -> tuple[Feature, float]:
@@ -524,7 +563,7 @@ def _feature(column: Column, leaf: Leaf, numbers: NDArray[np.int64]) -> tuple[Fe
         return Flag(column.name), 0.0
     if column.kind == "category":
         return Category(column.name, column.num), float(column.first - leaf.firsts[numbers[0]])
-    assert column.kind == AS_DECLARED
+    assert column.kind == "as declared"
     declared = [leaf.features[number] for number in numbers.tolist()]
     if all(isinstance(each, Flag) for each in declared):
         return Flag(column.name), 0.0
@@ -555,4 +594,6 @@ def _without_ignored(space: Any, view: View) -> tuple[frozenset[Any], Any]:
     if view.action_mask is not None:
         read.add(view.action_mask.partition(".")[0])
     gone = frozenset(key for key in members if (view.ignore == "rest" and key not in read) or str(key) in view.ignore)
-    return gone, PlainSpace("Dict", spaces={key: each for key, each in members.items() if key not in gone}) if gone else space
+    return gone, PlainSpace(
+        "Dict", spaces={key: each for key, each in members.items() if key not in gone}
+    ) if gone else space

@@ -19,9 +19,7 @@ from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Flag
 
 _FOLDER = Path(__file__).parent
-#: Kind of a column of which a view says nothing: a category or a flag where the space says so, otherwise a number.
-AS_DECLARED = "as declared"
-
+#: "as declared": a view says nothing of the column, which is a category or a flag where the space says so, otherwise a number.
 Kind = Literal["as declared", "angle", "flag", "category", "pointer"]
 
 
@@ -37,7 +35,7 @@ class Column:
     """
 
     name: str | None
-    kind: Kind = AS_DECLARED
+    kind: Kind = "as declared"
     first: int = 0
     num: int = 0
 
@@ -79,8 +77,8 @@ class View:
         select: action -> type of the entity that it selects: choice i is row i.
         action_mask: path of the leaf with the open choices (1) of the only action.
         ignore: paths of leaves, or numbers of columns, that are left out; "rest": all that is in no entity.
-        turns: agents take turns, and play against each other: each is a player of its own, and a frame is what the agent sees whose
-            turn it is.
+        turns: agents take turns and play against each other, and nothing is hidden from them. Each is a player of its own, with
+            the features `turn` and `seat`, its number. All entities are as the agent observes them whose turn it is.
     """
 
     name: str
@@ -141,12 +139,12 @@ def view_mapping(given: str | Path) -> dict[str, Any]:
 
 def parse_view(given: Mapping[str, Any], name: str) -> View:
     """Return the view that a mapping describes; errors begin with `name`."""
-    _check_keys(
-        given, ("entities", "actor", "global_features", "select", "action_mask", "ignore", "turns"), name
-    )
+    _check_keys(given, ("entities", "actor", "global_features", "select", "action_mask", "ignore", "turns"), name)
     entities = given.get("entities")
     if not isinstance(entities, Mapping) or not entities:
-        raise ValueError(f"{name}: entities is {entities!r:.80}; expected a mapping of types, such as Food: {{count: 3}}")
+        raise ValueError(
+            f"{name}: entities is {entities!r:.80}; expected a mapping of types, such as Food: {{count: 3}}"
+        )
     parsed = {}
     for entity_type, each in entities.items():
         if not isinstance(entity_type, str) or entity_type == GLOBAL_ENTITY:
@@ -187,9 +185,9 @@ def _entity(given: Any, where: str) -> EntityView:
     features = given.get("features")
     leaves = features if isinstance(features, Mapping) else {"": features}
     columns = {
-        str(path): None if items is None else tuple(
-            _column(item, f"{where}.features") for item in _list(items, f"{where}.features", "names")
-        )
+        str(path): None
+        if items is None
+        else tuple(_column(item, f"{where}.features") for item in _list(items, f"{where}.features", "names"))
         for path, items in leaves.items()
     }
     start, count = given.get("start"), given.get("count")
@@ -205,7 +203,11 @@ def _entity(given: Any, where: str) -> EntityView:
         raise ValueError(f"{where}.absent is {absent!r:.80}; expected columns with numbers, such as {{level: 0}}")
     view = EntityView(columns, start, count, index, given.get("presence"), dict(absent), relative)
     named = [column.name for items in columns.values() for column in items or () if column.name is not None]
-    for what, names in (("presence", [view.presence] if view.presence else []), ("absent", absent), ("relative", relative)):
+    for what, names in (
+        ("presence", [view.presence] if view.presence else []),
+        ("absent", absent),
+        ("relative", relative),
+    ):
         for name in names:
             if name not in named and None not in columns.values():
                 raise ValueError(f"{where}.{what} names {name!r}, which is no column; {nearest(name, named)}")
