@@ -543,6 +543,11 @@ class GymnasiumEnvironment(Environment):
         self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
         self.display_name = self.world.name  # by messages of pools
 
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the numbers of an observation that a view shows nowhere."""
+        return [] if self.world.view is None else self.world.view.left_out
+
     def obs_space(self) -> ObsSpace:
         return self.world.observations.obs_space
 

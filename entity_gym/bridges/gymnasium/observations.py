@@ -10,6 +10,7 @@ Shapes: F features, n entities.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -403,13 +404,15 @@ class GymObservations:
             edges = FixedFeatures(space.edge_space, join(path, "edge"))
             ends = tuple(_renamed(feature, end) for end in ("from", "to") for feature in nodes.items.features)
             return _Graph(nodes, _Elements(self._new_type(f"{nodes.entity}.edge", None, edges.features + ends), edges))
-        others = [key for key in self._keys if key != path]
-        wrapper = "TransformObservation"
-        if len(others) < len(self._keys):
-            wrapper = f"FilterObservation, such as env.wrappers=['gymnasium.wrappers:FilterObservation(filter_keys={others})']"
+        hint = "a wrapper such as gymnasium.wrappers.TransformObservation"
+        if path in self._keys:
+            others = json.dumps([key for key in self._keys if key != path]).replace('"', r"\"")
+            hint = (
+                "a wrapper; this one leaves it out: "
+                f"""env.wrappers='["gymnasium.wrappers:FilterObservation(filter_keys={others})"]'"""
+            )
         raise ValueError(
-            f"{_space_at(path)} is a {kind}, which has no form as entities: leave it out, or turn it into numbers, in a wrapper "
-            f"such as gymnasium.wrappers.{wrapper}"
+            f"{_space_at(path)} is a {kind}, which has no form as entities: leave it out, or turn it into numbers, in {hint}"
         )
 
     def _elements(self, space: Any, path: str, entity: str) -> _Elements:

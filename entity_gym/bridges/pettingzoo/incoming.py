@@ -410,6 +410,12 @@ class PettingZooEnvironment(Environment):
         self._agents: list[AgentID] = []  # those that act next
         self._scores: dict[AgentID, float] = {}
 
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the numbers of an agent's observation that a view shows nowhere."""
+        reader = next(iter(self.groups.values())).reader
+        return [] if reader is None else reader.left_out
+
     def obs_space(self) -> ObsSpace:
         return self._obs_space
 

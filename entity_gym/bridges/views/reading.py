@@ -73,6 +73,7 @@ class ViewReader:
         features: name of each of the R numbers, as the space has them.
         obs_space: of the entities.
         actor: the type that takes the actions.
+        left_out: names of the numbers that are shown nowhere.
         counts: FLAT -> 1, as an observation is one row (see `GymObservations.counts`).
         num_rows: type -> number of rows, whether or not they are entities.
 
@@ -117,6 +118,10 @@ class ViewReader:
             self._types[self.actor].features += [Flag("turn"), Category("seat", num_agents)]
         for name, each in self._types.items():
             self._resolve_relative(name, each)
+        shown = set().union(*(each.read() for each in self._types.values()))
+        if self._mask is not None:
+            shown |= set(range(self._mask.columns.start, self._mask.columns.stop))
+        self.left_out = [name for k, name in enumerate(self.features) if k not in shown]
         self._global = self._types.pop(GLOBAL_ENTITY, None)
         self.counts: dict[str, int | None] = {FLAT: 1}
         self.num_rows = {name: each.count for name, each in self._types.items()}
@@ -513,6 +518,17 @@ class _Type:
         if any(shifts):
             made.shift = np.array(shifts, np.float32)
         return made
+
+    def read(self) -> set[int]:
+        """Return the numbers of a flat observation that are read."""
+        hollow = {*self.fixed, *self.pointers}
+        plain = [column for column in range(self.numbers.shape[1]) if column not in hollow]
+        read = set(self.numbers[:, plain].reshape(-1).tolist())
+        for leaf in self.pointers.values():
+            read |= set(range(leaf.columns.start, leaf.columns.stop))
+        for numbers in (self.presence, *(numbers for numbers, _ in self.absent)):
+            read |= set() if numbers is None else set(numbers.tolist())
+        return read
 
     def gathered(self, rows: Numbers) -> Numbers:
         """Return (n, I, F) features."""
