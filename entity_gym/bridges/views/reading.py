@@ -55,7 +55,8 @@ class Seen(NamedTuple):
     def packed(self) -> Numbers:
         """Return the (entities, F) features of all observations, one after another."""
         if self.present is None:
-            return self.values.reshape(-1, self.values.shape[2])
+            n, count, width = self.values.shape
+            return self.values.reshape(n * count, width)
         packed: Numbers = self.values[self.present]
         return packed
 
