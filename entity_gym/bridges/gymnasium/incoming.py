@@ -190,6 +190,7 @@ class GymFactory:
             options = options._replace(view=load_view(options.view))
         self._options = options
         self._wrappers = load_wrappers(wrappers)
+        self.__name__ = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self._instances: list[Any] | None = None
         self._make: Callable[[], Any] | None = None
         if isinstance(env, str):

@@ -285,7 +285,12 @@ class Group:
                 )
             raise ValueError(
                 f"the agents {self.agent!r} and {agent!r} are both in the group {self.name!r}, and have different {side} "
-                f"spaces, {ours!r:.200} and {its!r:.200}: give each a group of its own with groups="
+                f"spaces, {ours!r:.200} and {its!r:.200}: "
+                + (
+                    "give each a group of its own with groups="
+                    if self.reader is None
+                    else "a view reads agents with the same"
+                )
             )
 
     def rows(self, observations: Mapping[AgentID, Any]) -> NDArray[np.float32]:

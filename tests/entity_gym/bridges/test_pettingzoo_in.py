@@ -576,3 +576,43 @@ def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
         ValueError, match=r"cannot make 'classic/rps-v2' with \{'size': 3\}: .*unexpected keyword argument"
     ):
         from_pettingzoo("classic/rps-v2", size=3)
+
+
+# ---- views
+
+
+def test_a_view_needs_agents_with_the_same_spaces_and_no_groups() -> None:
+    view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
+    with pytest.raises(
+        ValueError, match=r"'sheep_0' and 'wolf_0' .* different observation spaces.* a view reads agents with"
+    ):
+        from_pettingzoo(Herd, view=view)
+    with pytest.raises(ValueError, match="groups and view are both given"):
+        from_pettingzoo(Herd, view=view, groups={"all": "*"})
+
+
+def test_agents_of_a_view_come_and_go() -> None:
+    class Flock(Herd):
+        possible_agents = ["sheep_0", "sheep_1", "sheep_2"]
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed, options)
+            self.agents = ["sheep_0", "sheep_1"]
+            return self.see(self.agents), {}
+
+    view = {
+        "entities": {"Me": {"count": 1, "features": ["number"]}, "Clock": {"count": 1, "features": ["time"]}},
+        "actor": "Me",
+    }
+    pool = from_pettingzoo(Flock, view=view)
+    obs, seen = pool.reset(), []
+    for _ in range(4):
+        seen.append({name: buffer.values[:, 0].tolist() for name, buffer in obs.features.items()})
+        obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+    assert seen == [
+        {"Me": [0, 1], "Clock": [0]},
+        {"Me": [1], "Clock": [1]},
+        {"Me": [1, 2], "Clock": [2]},
+        {"Me": [1, 2], "Clock": [3]},
+    ]
+    assert obs.done.tolist() == [True]
