@@ -50,7 +50,15 @@ from entity_gym.bridges.gymnasium.observations import (
     members_of,
 )
 from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
-from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
+from entity_gym.bridges.incoming import (
+    Constructor,
+    Executor,
+    check_installed,
+    make_pool,
+    making,
+    naming_extras,
+    parameters_of,
+)
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
 from entity_gym.bridges.views.reading import FLAT, Numbers, Seen, ViewReader
 from entity_gym.bridges.views.view import View, load_view
@@ -874,6 +882,7 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """Return the constructor of an id, or of the class or function at "module:Name"."""
     _, colon, rest = name.rpartition(":")
     if colon:
+        check_installed(name)
         with naming_extras():
             module = import_module(name, _OPTION)  # which may register ids
         known = getattr(sys.modules.get("gymnasium"), "registry", {})
