@@ -501,6 +501,10 @@ class PettingZooEnvironment(Environment):
     def _learn(self, agent: AgentID) -> None:
         """Put an agent that was not seen before into its group."""
         name = self._group_name(agent)
+        if self.turns and agent not in self._seats:
+            raise ValueError(
+                f"the agent {agent!r} appeared, and has no seat: list all agents that take turns in possible_agents"
+            )
         if name in self.groups:
             self.groups[name].check_same(agent, *self._spaces(agent))
         else:
