@@ -86,7 +86,10 @@ class ViewReader:
         self.view = view
         self._num_agents = num_agents
         self._gone, space = _without_ignored(space, view)
-        self._fixed = FixedFeatures(space, most=MOST_OF_A_LEAF)
+        try:
+            self._fixed = FixedFeatures(space, most=MOST_OF_A_LEAF)
+        except ValueError as error:
+            raise ValueError(f"{view.name}: {error}; or name it in ignore") from None
         self.size = len(self._fixed.features)
         self.features = [each if isinstance(each, str) else each.name for each in self._fixed.features]
         self._owner: dict[int, str] = {}  # number of the row -> type that shows it
@@ -368,8 +371,8 @@ class ViewReader:
         for feature in each.relative:
             if feature not in actor or name == self.actor:
                 raise ValueError(
-                    f"{self._where(name)}.relative names {feature!r}, which the actor {self.actor} has not as another entity; "
-                    f"{nearest(feature, actor)}"
+                    f"{self._where(name)}.relative names {feature!r}, which is no feature of the actor {self.actor} to be added; "
+                    f"{nearest(feature, [] if name == self.actor else actor)}"
                 )
             each.added.append((names.index(feature), actor.index(feature)))
 

@@ -153,6 +153,10 @@ def parse_view(given: Mapping[str, Any], name: str) -> View:
     actor = given.get("actor")
     if actor is not None and actor not in parsed:
         raise ValueError(f"{name}: actor is {actor!r}; {nearest(actor, parsed)}")
+    if actor is not None and (parsed[actor].presence or parsed[actor].absent):
+        raise ValueError(
+            f"{name}: entities.{actor} is the actor, which is always there: it cannot have presence or absent"
+        )
     everywhere = given.get("global_features")
     if everywhere is not None:
         where = f"{name}: global_features"

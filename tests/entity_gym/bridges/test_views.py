@@ -213,7 +213,7 @@ def test_what_is_relative_to_the_actor_becomes_absolute() -> None:
         ({"A": {"count": 1, "features": ["x", "x"]}}, "view: Entity.features names ['x'] more than once"),
         (
             {"A": {"count": 1, "features": ["x"], "relative": ["x"]}},
-            "relative names 'x', which the actor Agent has not",
+            "relative names 'x', which is no feature of the actor Agent to be added",
         ),
     ],
 )
@@ -238,6 +238,11 @@ def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> Non
         reader({"entities": {"A": {"features": ["x"]}}, "actor": "A"}, box(4))
     with pytest.raises(ValueError, match=r"ignore names 'speed'; allowed: '0', '1'"):
         reader({"entities": {"A": {"count": 1, "features": ["x"]}}, "ignore": ["speed"]}, box(2))
+    mission = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
+    with pytest.raises(
+        ValueError, match=r"the view: the observation space at 'mission' is a Text.* or name it in ignore$"
+    ):
+        reader({"entities": {"A": {"features": {"x": ["x"]}}}}, mission)
     with pytest.raises(ValueError, match=r"turns is for worlds of several agents"):
         reader(FOOD | {"turns": True}, box(9))
 
@@ -248,6 +253,10 @@ def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> Non
         ({}, "the view: entities is None; expected a mapping of types"),
         ({"entities": {"A": {}}, "actr": "A"}, "the view has no 'actr'; allowed: 'entities', 'actor'"),
         ({"entities": {"A": {}}, "actor": "B"}, "actor is 'B'; allowed: 'A'"),
+        (
+            {"entities": {"A": {"features": ["x"], "presence": "x"}}, "actor": "A"},
+            "entities.A is the actor, which is always there: it cannot have presence or absent",
+        ),
         ({"entities": {"A": {"colums": 3}}}, "entities.A has no 'colums'; allowed: 'features'"),
         ({"entities": {"A": 3}}, "entities.A is 3; expected a mapping"),
         ({"entities": {"A": {"features": "x"}}}, "entities.A.features is 'x'; expected a list of names"),
