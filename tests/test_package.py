@@ -141,7 +141,7 @@ def test_a_wheel_holds_every_module_every_config_and_the_type_markers(tmp_path: 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())
         if file.suffix == ".yaml":
-            expected.add(f"enn_ppo/{name}")
+            expected.add(f"enn_ppo/{name}" if top == "configs" else name)
         elif file.suffix == ".py" or file.name == "py.typed" or name.startswith("entity_gym/replay/page/"):
             expected.add(name)
 

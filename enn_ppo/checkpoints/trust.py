@@ -26,7 +26,9 @@ def code_of_environment(env: Mapping[str, Any]) -> dict[str, str]:
         line = shlex.join(map(str, words))
         return {f"env.api=program env.kwargs.command={words}": f"run the program `{line}`"}
     if api != "entity":
-        return {f"env.api={api} env.id={id_}": f"import {api} and make its environment {id_!r} with {given}"}
+        around = [str(each) for each in env.get("wrappers") or ()]
+        wrappers = {f"env.wrappers={around}": f"put {', '.join(around)} around it"} if around else {}
+        return wrappers | {f"env.api={api} env.id={id_}": f"import {api} and make its environment {id_!r} with {given}"}
     module, colon, name = str(id_).partition(":")
     if id_ in list_envs() or not colon:  # an unknown name without a module is an error later, and imports nothing
         return {}

@@ -27,6 +27,12 @@ class EnvConfig:
     any language, see the page on the protocol)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor: numbers, texts, truth values, null, lists and mappings."""
+    view: str | dict[str, Any] | None = None
+    """What of a flat observation is an entity, for `gymnasium`, `dm_env` and `pettingzoo`: the name of a view that comes with
+    entity_gym (`highway`, `foraging`, ...), a YAML file, or a mapping with its content. null: its spaces decide."""
+    wrappers: list[str] = field(default_factory=list)
+    """Wrappers around each environment, the innermost first, for `gymnasium` and `pettingzoo`: `my_pkg.my_wrappers:MyWrapper`, or
+    with arguments `"gymnasium.wrappers:TimeLimit(max_episode_steps=50)"`."""
     info: dict[str, Any] = field(default_factory=dict)
     """Parameters that are drawn for each episode, by name (curricula, domain randomization): a number or a schedule over progress
     (`1@0 -> 5@0.5`), a list of choices, or a uniform range `{low: ..., high: ...}`, ends included (of whole numbers if both ends
@@ -41,7 +47,13 @@ class EnvConfig:
             raise ValueError(f"env.kwargs must be a mapping of argument names to values, got {self.kwargs!r}")
         if not isinstance(self.info, Mapping):
             raise ValueError(f"env.info must be a mapping of parameters to distributions, got {self.info!r}")
-        for name in ("kwargs", "info"):
+        if self.view is not None and not isinstance(self.view, str | Mapping):
+            raise ValueError(f"env.view must be a name, a YAML file, a mapping or null, got {self.view!r}")
+        if not isinstance(self.wrappers, list | tuple) or not all(isinstance(each, str) for each in self.wrappers):
+            raise ValueError(
+                f"env.wrappers must be a list, such as [my_pkg.my_wrappers:MyWrapper], got {self.wrappers!r}"
+            )
+        for name in ("kwargs", "view", "wrappers", "info"):
             object.__setattr__(self, name, plain(getattr(self, name), f"env.{name}"))
         _ = self.distributions  # parsing checks the values
 

@@ -12,6 +12,7 @@ from enn_ppo.settings.config import EnvConfig, RolloutConfig
 from entity_gym import Environment
 from entity_gym.agents import TrainEnv
 from entity_gym.bridges.incoming import check_arguments
+from entity_gym.bridges.views import included_views, view_mapping
 from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, ThreadedVecEnv, is_compiled
@@ -31,6 +32,9 @@ BRIDGES = {
     "pettingzoo": "entity_gym.bridges:pettingzoo_worlds",
     "program": "entity_gym.bridges.remote:program_worlds",
 }
+
+#: Setting of the environment -> the interfaces that it is for.
+_APIS = {"view": ("gymnasium", "dm_env", "pettingzoo"), "wrappers": ("gymnasium", "pettingzoo")}
 
 
 class BoundEnvironment(NamedTuple):
@@ -96,6 +100,11 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
         ValueError: there is no such environment, or it does not take these arguments.
     """
     kwargs = dict(config.kwargs)
+    if isinstance(config.view, str) and config.view not in included_views():
+        config = replace(config, view=view_mapping(config.view))  # the file may be elsewhere, or changed, later
+    for name, apis in _APIS.items():
+        if getattr(config, name) and config.api not in apis:
+            raise ValueError(f"env.{name} is for env.api={' or '.join(apis)}; it is {config.api}")
     if env is None and config.api in BRIDGES:
         return BoundEnvironment(_across(config), config)
     factory: Any = env
@@ -109,9 +118,10 @@ def bind_environment(config: EnvConfig, env: EnvFactory | None = None) -> BoundE
 def _across(config: EnvConfig) -> EnvSource:
     """Make the factory of an environment with another interface; errors name the library to install."""
     module, _, name = BRIDGES[config.api].partition(":")
+    reading = {setting: getattr(config, setting) for setting in _APIS if getattr(config, setting)}
     bridge = getattr(importlib.import_module(module), name)
     try:
-        source: EnvSource = bridge(config.id, **config.kwargs)
+        source: EnvSource = bridge(config.id, **reading, **config.kwargs)
     except (TypeError, ImportError) as error:
         raise ValueError(f"env.api={config.api} env.id={config.id}: {error}") from error
     return source

@@ -418,6 +418,9 @@ def _parameters_changed(saved: EnvConfig, now: EnvConfig) -> str | None:
     for name in {**before, **after}:
         if before.get(name, "not set") != after.get(name, "not set"):
             return f"env.kwargs.{name} was {before.get(name, 'not set')} and is {after.get(name, 'not set')}"
+    for name in ("view", "wrappers"):
+        if getattr(saved, name) != getattr(now, name):
+            return f"env.{name} was {getattr(saved, name)} and is {getattr(now, name)}"
     for name in saved.info:
         if name not in now.info:
             return f"env.info.{name} was {saved.info[name]} and is not set"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,15 @@ from entity_gym.registry import import_callable
 Executor = Literal["list", "thread", "process"]
 
 #: Library -> the extra of this package that installs it.
-EXTRAS = {"gymnasium": "gymnasium", "pettingzoo": "pettingzoo", "dm_env": "dm"}
+EXTRAS = {
+    "gymnasium": "gymnasium",
+    "pettingzoo": "pettingzoo",
+    "dm_env": "dm",
+    "highway_env": "worlds",
+    "jumanji": "worlds",
+    "lbforaging": "worlds",
+    "mpe2": "worlds",
+}
 
 
 class Constructor:
@@ -41,6 +50,7 @@ class Constructor:
     def __init__(self, make: str | Callable[..., Any], kwargs: Mapping[str, Any], option: str) -> None:
         self.name = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__)
         if isinstance(make, str):
+            check_installed(make)
             with naming_extras():
                 make = import_callable(make, option, _callables)
         self.make: Callable[..., Any] = make  # type: ignore[assignment]
@@ -51,6 +61,13 @@ class Constructor:
         """Make an environment, with further arguments."""
         with making(self.name):
             return self.make(**self.kwargs, **more)
+
+
+def check_installed(name: str) -> None:
+    """Raise ImportError if "package.module:Name" is of an optional library that is not installed; says how to install it."""
+    library = name.partition(":")[0].partition(".")[0]
+    if library in EXTRAS and importlib.util.find_spec(library) is None:
+        raise ImportError(f'{name} needs {library}, which is not installed: pip install "enn-ppo[{EXTRAS[library]}]"')
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from entity_gym.check.report import Finding, Report, Result, Status, fail, skip,
 from entity_gym.check.subject import NUM_ENVS, SEED, Effort, HangError, Subject, Watch, global_random
 from entity_gym.check.trajectory import Difference, Trajectory, difference, equal, repeat
 from entity_gym.environment import Environment, Observation
+from entity_gym.errors import NoPictureError
 from entity_gym.pools.episodes import EpisodeTracker
 from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.pools.vec_env import VecEnv
@@ -368,7 +369,10 @@ def check_rendering(subject: Subject) -> str:
         different = difference(played.observations[step], obs, subject.obs_space)
         if different is not None:
             fail(f"render() changes the episode: step {step}: {different[1]}")
-        (image,) = pool.render([0])
+        try:
+            (image,) = pool.render([0])
+        except NoPictureError as error:
+            skip(str(error))
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             given = (
                 f"{image.dtype} array of shape {image.shape}" if isinstance(image, np.ndarray) else f"{image!r:.100}"

@@ -3,6 +3,7 @@
     python -m entity_gym.check my_pkg.my_env:MyEnv --set size=8
     python -m entity_gym.check MineSweeper --quick
     python -m entity_gym.check MineSweeper --source
+    python -m entity_gym.check gymnasium:highway_env:highway-v0 --view highway.yaml
 
 Exit codes: 0 no check failed, 1 a check failed, 2 there is no such environment or option, 130 interrupted.
 """
@@ -27,11 +28,13 @@ from entity_gym.check.checks import check_environment, describe_failure, describ
 from entity_gym.check.loading import (
     describe_error,
     load_environment,
+    make_python,
     parse_settings,
     traceback_place,
 )
+from entity_gym.check.observation import describe_observation
 from entity_gym.check.report import Report, Result, Status
-from entity_gym.check.subject import FULL, QUICK, Effort, HangError, Watch
+from entity_gym.check.subject import FULL, QUICK, SEED, Effort, HangError, Watch
 from entity_gym.pools.pool import is_compiled
 from entity_gym.registry import with_parameters
 
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parameters = parse_settings(options.set)
         if options.source:
             return _print_source(options.env, parameters)
+        if options.view is not None:
+            return _print_view(options.env, parameters, options.view)
         return _check_in_process(options.env, parameters, effort, options.time_limit)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m entity_gym.check", description="Find out what is wrong with an environment."
     )
-    parser.add_argument("env", help="a name such as MineSweeper, or my_pkg.my_env:MyEnv")
+    parser.add_argument("env", help="a name such as MineSweeper, my_pkg.my_env:MyEnv, or gymnasium:CartPole-v1")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter; may be repeated")
     parser.add_argument(
         "--steps", type=_at_least_one, help="random steps of each check; otherwise 1,000, or fewer if they are slow"
@@ -76,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     modes.add_argument(
         "--source", action="store_true", help="print the code generated for a compiled environment, and check nothing"
+    )
+    modes.add_argument(
+        "--view",
+        help="print what the view with this name, or in this YAML file, makes of an observation of gymnasium:..., "
+        "pettingzoo:... or dm_env:..., and check nothing else",
     )
     return parser
 
@@ -96,6 +106,23 @@ def _print_source(name: str, parameters: dict[str, Any]) -> int:
         from entity_gym.compiled.generate import source_of
 
         print(source_of(with_parameters(source, parameters)))
+    except ValueError:
+        raise
+    except Exception as error:
+        print(f"error: {describe_error(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_view(name: str, parameters: dict[str, Any], view: str) -> int:
+    try:
+        source, parameters = load_environment(name, parameters, view)
+        env = make_python(source, parameters)
+        try:
+            env.reseed(SEED, 0)
+            print(describe_observation(env, env.reset()))
+        finally:
+            env.close()
     except ValueError:
         raise
     except Exception as error:

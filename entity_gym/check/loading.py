@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import entity_gym
+import entity_gym.bridges
 from entity_gym.environment import Environment
 from entity_gym.pools.batch_env import BatchEnvironment
 from entity_gym.pools.pool import EnvSource, is_compiled
 from entity_gym.registry import look_up, with_parameters
 
 # --- Loading
+
+#: Prefix of a name, as in "gymnasium:CartPole-v1" -> function of `entity_gym.bridges` that finds the environment.
+LIBRARIES = {"gymnasium": "gymnasium_worlds", "pettingzoo": "pettingzoo_worlds", "dm_env": "dm_worlds"}
 
 
 class Loaded(NamedTuple):
@@ -27,17 +31,29 @@ class Loaded(NamedTuple):
     parameters: dict[str, Any]
 
 
-def load_environment(name: str, parameters: Mapping[str, Any]) -> Loaded:
-    """Import the environment with a registered name, or `my_package.my_module:MyEnv`.
+def load_environment(name: str, parameters: Mapping[str, Any], view: str | None = None) -> Loaded:
+    """Import the environment with a registered name, `my_package.my_module:MyEnv`, or `gymnasium:CartPole-v1`.
 
     Args:
         name: the name, as it was typed.
         parameters: they replace registered ones.
+        view: what of the observations of another library's environment is an entity.
 
     Raises:
         ValueError: there is no such environment, it has no such parameter, or it is a `BatchEnvironment`. Exceptions of the
             module's own code pass through.
     """
+    library, colon, rest = name.partition(":")
+    if colon and library in LIBRARIES:
+        given = dict(parameters) if view is None else {**parameters, "view": view}
+        try:
+            return Loaded(getattr(entity_gym.bridges, LIBRARIES[library])(rest, **given), {})
+        except ImportError as error:
+            raise ValueError(str(error)) from error
+    if view is not None:
+        raise ValueError(
+            f"--view is for environments of {', '.join(LIBRARIES)}, such as gymnasium:CartPole-v1; {name} has entities already"
+        )
     registered = look_up(name)
     source = registered.load()
     refuse_batches(source, name)

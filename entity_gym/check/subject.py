@@ -187,7 +187,7 @@ class Subject:
     def name(self) -> str:
         """Name of the environment, with its parameters."""
         given: Any = self.given
-        name = getattr(given, "__qualname__", None) or type(given).__name__
+        name = str(getattr(given, "__qualname__", None) or getattr(given, "__name__", type(given).__name__))
         parameters = {**(given.values if self.is_compiled and not isinstance(given, type) else {}), **self.parameters}
         return name + (f"({', '.join(f'{key}={value!r}' for key, value in parameters.items())})" if parameters else "")
 

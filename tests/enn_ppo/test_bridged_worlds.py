@@ -199,3 +199,63 @@ def test_the_preset_solves_both_kinds_of_control(env_id: str, steps: int, enough
     assert run_train(train, arguments) == 0
     assert run_eval(evaluate, ["checkpoint=a", "episodes=100", "greedy=true", "output=result.json"]) == 0
     assert json.loads(Path("result.json").read_text())["episodic_reward"]["mean"] >= enough
+
+
+# ---- views and wrappers
+
+VIEW = "entities: {Place: {count: 1, features: [place]}, Clock: {count: 1, features: [steps]}}\nactor: Place\n"
+
+
+def test_a_view_makes_several_entities_which_need_attention() -> None:
+    plain, viewed = composed("env=gymnasium", "env.id=a:B"), composed("env=gymnasium", "env.id=a:B", "env.view=highway")
+    assert (plain.net.n_layer, viewed.net.n_layer) == (0, 1)
+    assert composed("env=gymnasium", "env.id=a:B", "env.view=highway", "net.n_layer=2").net.n_layer == 2
+    assert viewed.env == EnvConfig(id="a:B", api="gymnasium", view="highway")
+
+
+def test_a_view_in_a_file_is_kept_with_the_checkpoint() -> None:
+    Path("mine.yaml").write_text(VIEW)
+    typed = ["env=gymnasium", f"env.id={LINE}", "env.view=mine.yaml", *TINY]
+    assert run_train(lambda config: train(config), typed) == 0
+    Path("mine.yaml").unlink()
+    saved = bind_environment(
+        load_checkpoint(Path("a")).config["env"] and EnvConfig(**load_checkpoint(Path("a")).config["env"])
+    )
+    assert list(saved.create().obs_space().entities) == ["Place", "Clock"]
+    assert run_eval(lambda config: evaluate(config), ["checkpoint=a", "episodes=2"]) == 0
+
+
+def test_wrappers_are_named_on_the_command_line() -> None:
+    limit = (
+        """env.wrappers=["gymnasium.wrappers:TimeLimit(max_episode_steps=2)",gymnasium.wrappers:TimeAwareObservation]"""
+    )
+    assert run_train(lambda config: train(config), ["env=gymnasium", "env.id=CartPole-v1", limit, *TINY]) == 0
+    rows = [json.loads(line) for line in Path("a/metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["episode_length"] == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (
+            ["env=MineSweeper", "env.view=highway"],
+            "env.view is for env.api=gymnasium or dm_env or pettingzoo; it is entity",
+        ),
+        (["env=dm_env", "env.id=a:B", "env.wrappers=[a:B]"], "env.wrappers is for env.api=gymnasium or pettingzoo"),
+        (["env=gymnasium", "env.id=CartPole-v1", "env.view=highwy"], "did you mean 'highway'?"),
+        (
+            ["env=gymnasium", "env.id=CartPole-v1", "env.view=3"],
+            "env.view must be a name, a YAML file, a mapping or null",
+        ),
+        (["env=gymnasium", "env.id=CartPole-v1", "env.wrappers=a:B"], "env.wrappers must be a list"),
+        (
+            ["env=gymnasium", "env.id=CartPole-v1", "env.view=highway"],
+            "CartPole-v1: view highway: entities.Ego: 1 rows of 5",
+        ),
+    ],
+)
+def test_views_and_wrappers_that_cannot_be_are_refused(
+    typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_train(lambda config: train(config), [*typed, *TINY]) == 2
+    assert message in capsys.readouterr().err

@@ -160,6 +160,16 @@ def test_worlds_of_other_libraries_are_asked_about(
     assert place.ran == []
 
 
+@commands
+def test_wrappers_are_asked_about(place: Place, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place.with_settings(api="gymnasium", id="CartPole-v1", wrappers=["stranger:Wrapper"])
+    assert COMMANDS[command]() == 2
+    assert (
+        "would put stranger:Wrapper around it (env.wrappers=['stranger:Wrapper']) and import" in capsys.readouterr().err
+    )
+    assert place.ran == []
+
+
 def test_in_python_evaluate_asks_and_an_environment_that_is_given_is_the_users_own(
     place: Place, another_user: None
 ) -> None:

@@ -36,6 +36,10 @@ T = TypeVar("T")
 #: the user's --config-dir.
 SECTIONS = ("rollout", "net", "optim", "value_optim", "ppo", "eval", "self_play", "logger")
 _OPEN = r"(?:env\.kwargs|env\.info|eval\.env_kwargs|env_kwargs|policies)"  # mappings that accept any name
+#: In configs: `${given:${env.view},1,0}` is 1 if there is a view, and otherwise 0.
+OmegaConf.register_new_resolver(
+    "given", lambda value, then, otherwise: otherwise if value is None else then, replace=True
+)
 _EXAMPLES = {
     "env.id": "env.id=my_pkg.my_env:MyEnv",
     "checkpoint": "checkpoint=<run directory or one of its checkpoints>",
@@ -230,7 +234,11 @@ def _store_defaults() -> None:
     groups += [{"value_net": "none"}, {"distributed": "none"}, "_self_", {"env": "MineSweeper"}, {"experiment": None}]
     store(
         name="train",
-        node={"defaults": groups, **train, "env": {name: train["env"][name] for name in ("api", "timeout")}},
+        node={
+            "defaults": groups,
+            **train,
+            "env": {name: train["env"][name] for name in ("api", "view", "wrappers", "timeout")},
+        },
     )
     clone = defaults_of(CloneConfig)
     own = {name: value for name, value in clone.items() if name not in TrainConfig.__dataclass_fields__}

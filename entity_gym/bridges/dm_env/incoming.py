@@ -11,7 +11,8 @@ another discount was truncated. Discounts of other steps are not used: the train
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from entity_gym.bridges.gymnasium.incoming import GymFactory, GymOptions, from_gymnasium, gymnasium_worlds
 from entity_gym.bridges.gymnasium.observations import PlainSpace
 from entity_gym.bridges.incoming import Constructor, Executor, parameters_of
+from entity_gym.bridges.views.view import View
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
@@ -37,7 +39,7 @@ def from_dm_env(
     num_workers: int | None = None,
     final_observations: FinalObservations = "truncated",
     global_features: bool = False,
-    rows: Sequence[str] = (),
+    view: str | Path | Mapping[str, Any] | View | None = None,
     **kwargs: Any,
 ) -> VecEnv | EpisodeVecEnv:
     """Make a pool of dm_env environments.
@@ -52,7 +54,7 @@ def from_dm_env(
         num_workers: as in `from_gymnasium`.
         final_observations: as in `from_gymnasium`.
         global_features: as in `from_gymnasium`.
-        rows: as in `from_gymnasium`.
+        view: as in `from_gymnasium`.
         kwargs: further arguments of `env`.
 
     Raises:
@@ -67,7 +69,7 @@ def from_dm_env(
         num_workers=num_workers,
         final_observations=final_observations,
         global_features=global_features,
-        rows=rows,
+        view=view,
     )
 
 

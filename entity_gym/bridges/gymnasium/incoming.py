@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ from entity_gym.actions import (
     ContinuousAction,
     ContinuousActionMask,
     ContinuousActionSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
 )
 from entity_gym.actions.reading import Rows
 from entity_gym.batch.frame import FrameReader
@@ -46,7 +49,20 @@ from entity_gym.bridges.gymnasium.observations import (
     kind_of,
     members_of,
 )
-from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
+from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
+from entity_gym.bridges.incoming import (
+    Constructor,
+    Executor,
+    check_installed,
+    make_pool,
+    making,
+    naming_extras,
+    parameters_of,
+)
+from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
+from entity_gym.bridges.views.reading import FLAT, Numbers, Seen, ViewReader
+from entity_gym.bridges.views.view import View, load_view
+from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
 from entity_gym.pools.batch_env import (
@@ -58,7 +74,8 @@ from entity_gym.pools.batch_env import (
     BatchStep,
 )
 from entity_gym.pools.episodes import EpisodeVecEnv
-from entity_gym.pools.slots import EnvIds, FinalObservations, check_num_envs
+from entity_gym.pools.python_slots import PythonSlots
+from entity_gym.pools.slots import EnvIds, EnvSlots, FinalObservations, check_num_envs
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
@@ -87,7 +104,8 @@ class GymOptions(NamedTuple):
     observation_space: Any = None
     action_space: Any = None
     global_features: bool = False
-    rows: Sequence[str] = ()
+    view: str | Path | Mapping[str, Any] | View | None = None
+    agents: bool | None = None
 
 
 AS_DECLARED = GymOptions()
@@ -105,7 +123,9 @@ def from_gymnasium(
     observation_space: Any = None,
     action_space: Any = None,
     global_features: bool = False,
-    rows: Sequence[str] = (),
+    view: str | Path | Mapping[str, Any] | View | None = None,
+    agents: bool | None = None,
+    wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
 ) -> VecEnv | EpisodeVecEnv:
     """Make a pool of Gymnasium environments.
@@ -125,7 +145,10 @@ def from_gymnasium(
             from its first observation.
         action_space: replaces the environment's own.
         global_features: show the outermost numbers as global features instead of features of the entity `Agent`.
-        rows: paths of Boxes, such as "ships", whose rows are entities; "Item" if the observation itself is the Box.
+        view: what of the observation is an entity: a name of `included_views()`, a YAML file, or a mapping with its content.
+        agents: each member of the Tuple spaces is an agent with a reward of its own, as in PettingZoo. None: if the environment
+            has `n_agents` of them.
+        wrappers: put around each environment, the innermost first: classes or functions, or "package.module:Name(size=3)".
         kwargs: arguments of the environment.
 
     Returns:
@@ -136,18 +159,16 @@ def from_gymnasium(
             that do not go together.
         ImportError: if an id needs Gymnasium, which is not installed.
     """
-    options = GymOptions(
-        observation_space, action_space, global_features, rows if isinstance(rows, str) else tuple(rows)
-    )
-    factory = GymFactory(env, options, **kwargs)
+    options = GymOptions(observation_space, action_space, global_features, view, agents)
+    factory = GymFactory(env, options, wrappers, **kwargs)
     many = factory.num_instances or 1 if num_envs is None else num_envs
     return make_pool(factory, many, seed, executor, autoreset, num_workers, final_observations)
 
 
-def gymnasium_worlds(env: Any, **kwargs: Any) -> GymFactory:
+def gymnasium_worlds(env: Any, wrappers: Sequence[str | Wrapper] = (), **kwargs: Any) -> GymFactory:
     """Return a factory of Gymnasium environments that every pool takes; arguments as in `from_gymnasium`, without the pool's."""
     options = {name: kwargs.pop(name) for name in GymOptions._fields if name in kwargs}
-    return GymFactory(env, GymOptions(**options), **kwargs)
+    return GymFactory(env, GymOptions(**options), wrappers, **kwargs)
 
 
 class GymFactory:
@@ -155,6 +176,8 @@ class GymFactory:
 
     Args:
         env: as in `from_gymnasium`.
+        options: how its spaces are read.
+        wrappers: as in `from_gymnasium`.
         kwargs: arguments of the environment.
 
     Attributes:
@@ -164,8 +187,18 @@ class GymFactory:
         ValueError: if there is no such environment.
     """
 
-    def __init__(self, env: Any, options: GymOptions = AS_DECLARED, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        env: Any,
+        options: GymOptions = AS_DECLARED,
+        wrappers: Sequence[str | Wrapper] = (),
+        **kwargs: Any,
+    ) -> None:
+        if options.view is not None:
+            options = options._replace(view=load_view(options.view))
         self._options = options
+        self._wrappers = load_wrappers(wrappers)
+        self.__name__ = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self._instances: list[Any] | None = None
         self._make: Callable[[], Any] | None = None
         if isinstance(env, str):
@@ -185,9 +218,10 @@ class GymFactory:
     def num_instances(self) -> int | None:
         return None if self._instances is None else len(self._instances)
 
-    def __call__(self) -> GymnasiumEnvironment:
+    def __call__(self) -> Environment:
         """Make one environment alone."""
-        return GymnasiumEnvironment(self._worlds(0, 1)[0])
+        (env,) = self._made(0, 1)
+        return self._of_agents(env) if self._has_agents(env) else GymnasiumEnvironment(GymWorld(env, self._options))
 
     def make_slots(
         self,
@@ -197,38 +231,52 @@ class GymFactory:
         autoreset: bool = True,
         final_observations: FinalObservations = "truncated",
         entity_ids: bool = False,
-    ) -> GymSlots:
+    ) -> EnvSlots:
         """Make slots of several environments; arguments as in `EnvSlots`. All entities have the id -1."""
         check_num_envs(num_envs)
-        worlds = self._worlds(first_env, num_envs)
+        envs = self._made(first_env, num_envs)
+        common: dict[str, Any] = {
+            "first_env": first_env,
+            "autoreset": autoreset,
+            "final_observations": final_observations,
+            "entity_ids": entity_ids,
+        }
         try:
-            return GymSlots(
-                worlds,
-                first_env=first_env,
-                autoreset=autoreset,
-                final_observations=final_observations,
-                entity_ids=entity_ids,
-            )
+            if self._has_agents(envs[0]):
+                each = iter(envs)
+                return PythonSlots(lambda: self._of_agents(next(each)), num_envs, **common)
+            return GymSlots([GymWorld(env, self._options) for env in envs], **common)
         except BaseException:
-            _close(worlds)
+            if self._make is not None:
+                _close(envs)
             raise
 
-    def _worlds(self, first: int, many: int) -> list[GymWorld]:
+    def _made(self, first: int, many: int) -> list[Any]:
         if self._instances is not None and first + many > len(self._instances):
             raise ValueError(f"num_envs asks for {first + many} environments, and the list has {len(self._instances)}")
-        worlds: list[GymWorld] = []
+        envs: list[Any] = []
         try:
             for i in range(first, first + many):
                 if self._make is None:
                     assert self._instances is not None
-                    worlds.append(GymWorld(self._instances[i], self._options))
+                    envs.append(wrapped(self._instances[i], self._wrappers))
                 else:
-                    worlds.append(GymWorld(self._make(), self._options))
+                    envs.append(self._make())
+                    envs[-1] = wrapped(envs[-1], self._wrappers)
         except BaseException:
             if self._make is not None:
-                _close(worlds)
+                _close(envs)
             raise
-        return worlds
+        return envs
+
+    def _has_agents(self, env: Any) -> bool:
+        return has_agents(env) if self._options.agents is None else self._options.agents
+
+    def _of_agents(self, env: Any) -> PettingZooEnvironment:
+        """Make an environment whose agents are entities."""
+        check_is_gym(env)
+        view = self._options.view
+        return PettingZooEnvironment(TupleAgents(env, name_of(env)), view=None if view is None else load_view(view))
 
 
 # ---- one environment
@@ -276,8 +324,15 @@ class GymWorld:
                 shown = self._reset()[0]
         try:
             space = infer_space(shown) if space is None else space
-            self.observations = GymObservations(space, global_features=options.global_features, rows=options.rows)
             self.actions = GymActions(action_space)
+            self.action_space: Mapping[str, ActionSpace] = self.actions.action_space
+            self.view = None if options.view is None else ViewReader(load_view(options.view), space)
+            self.observations: GymObservations | ViewReader
+            if self.view is None:
+                self.observations = GymObservations(space, global_features=options.global_features)
+            else:
+                self.observations = self.view
+                self.action_space = self.view.action_space(self.actions.action_space)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 
@@ -431,7 +486,8 @@ class GymWorld:
         if not isinstance(value, float | int):
             array = np.asarray(value)
             if array.size != 1 or array.dtype.kind not in "biuf":
-                raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number")
+                several = "; if each member of its Tuple spaces is an agent, give agents=True" if array.size > 1 else ""
+                raise ValueError(f"{self.where}: step() returned the reward {value!r:.200}; expected a number{several}")
             value = array.item()
         if not math.isfinite(value):
             raise ValueError(f"{self.where}: step() returned the reward {value!r}; it must be finite")
@@ -496,11 +552,16 @@ class GymnasiumEnvironment(Environment):
         self.world = env if isinstance(env, GymWorld) else GymWorld(env, options)
         self.display_name = self.world.name  # by messages of pools
 
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the numbers of an observation that a view shows nowhere."""
+        return [] if self.world.view is None else self.world.view.left_out
+
     def obs_space(self) -> ObsSpace:
         return self.world.observations.obs_space
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return self.world.actions.action_space
+        return self.world.action_space
 
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
@@ -517,8 +578,12 @@ class GymnasiumEnvironment(Environment):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         chosen: dict[str, NDArray[Any]] = {}
         for name, action in actions.items():
-            assert isinstance(action, CategoricalAction | ContinuousAction)
-            chosen[name] = action.values if isinstance(action, ContinuousAction) else action.actions
+            if isinstance(action, SelectEntityAction):
+                (actee,) = action.actees
+                chosen[name] = np.array([0 if actee is None else actee[1]])  # type: ignore[index]
+            else:
+                assert isinstance(action, CategoricalAction | ContinuousAction)
+                chosen[name] = action.values if isinstance(action, ContinuousAction) else action.actions
         features = self.world.observations.empty()
         reward, terminated, truncated, info, masks = self.world.step(self.world.actions.decode(chosen, 1)[0], features)
         shown = self._shown(features, masks)
@@ -535,21 +600,54 @@ class GymnasiumEnvironment(Environment):
         self.world.close()
 
     def _shown(self, features: dict[str, Features], masks: Masks) -> Observation:
+        view = self.world.view
+        if view is not None:
+            return _viewed(view, features[FLAT], masks, self.action_space())
         everywhere = features.pop(GLOBAL_ENTITY, ())
-        actions: dict[str, ActionMask] = {}
-        for name, space in self.action_space().items():
-            mask = masks.get(name)
-            actions[name] = (
-                ContinuousActionMask(actor_types=[AGENT])
-                if isinstance(space, ContinuousActionSpace)
-                else CategoricalActionMask(actor_types=[AGENT], mask=None if mask is None else mask[None])
-            )
         return Observation(
             features={name: np.atleast_2d(rows) for name, rows in features.items()},
             ids={AGENT: [AGENT]},
-            actions=actions,
+            actions={name: _offer(space, [AGENT], masks.get(name)) for name, space in self.action_space().items()},
             global_features=everywhere,
         )
+
+
+def _offer(space: ActionSpace, actor_ids: list[Any], mask: NDArray[np.bool_] | None) -> ActionMask:
+    if isinstance(space, ContinuousActionSpace):
+        return ContinuousActionMask(actor_ids=actor_ids)
+    return CategoricalActionMask(actor_ids=actor_ids, mask=None if mask is None else mask[None])
+
+
+def _viewed(view: ViewReader, row: Numbers, masks: Masks, spaces: Mapping[str, ActionSpace]) -> Observation:
+    """Return the entities of one observation (R,); their ids are (type, row)."""
+    seen = view.read(row[None])
+    numbers = {
+        name: range(view.num_rows[name]) if each.present is None else np.flatnonzero(each.present[0]).tolist()
+        for name, each in seen.items()
+    }
+    opened = view.open_choices(row[None])
+    actions: dict[str, ActionMask] = {}
+    for name, space in spaces.items():
+        mask = _both(masks.get(name), None if opened is None else opened[0])
+        actors = [(view.actor, 0)]
+        entity_type = view.view.select.get(name)
+        if entity_type is None:
+            actions[name] = _offer(space, actors, mask)
+        else:
+            its = None if mask is None else mask[None, list(numbers[entity_type])]
+            actions[name] = SelectEntityActionMask(actor_ids=actors, actee_types=[entity_type], mask=its)
+    everywhere = view.global_features(row[None])
+    return Observation(
+        features={name: each.packed() for name, each in seen.items()},
+        ids={name: [(name, number) for number in its] for name, its in numbers.items()},
+        actions=actions,
+        global_features=() if everywhere is None else everywhere[0],
+    )
+
+
+def _both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return where both masks are open; None is open everywhere."""
+    return other if one is None else one if other is None else one & other
 
 
 # ---- many environments
@@ -566,12 +664,12 @@ class GymBatch(BatchEnvironment):
         super().__init__(len(worlds))
         self.worlds = list(worlds)
         first = self.worlds[0]
-        self._observations, self._actions = first.observations, first.actions
+        self._observations, self._actions, self._view = first.observations, first.actions, first.view
         for i, world in enumerate(self.worlds):
             _check_same(first, world, i)
         self._empty = self._observations.empty()
         fixed = [name for name, count in self._observations.counts.items() if count is not None]
-        # Entity type -> (N, F) if there is always one, (N, n, F) if there are always n.
+        # Entity type of which there is always one, or FLAT -> (N, F).
         self._fixed = {name: np.zeros((len(worlds), *self._empty[name].shape), np.float32) for name in fixed}
         # The arrays of each environment: views of `_fixed`, and arrays of its own for types with a varying number of entities.
         self._shown = [
@@ -583,7 +681,7 @@ class GymBatch(BatchEnvironment):
         return self._observations.obs_space
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return self._actions.action_space
+        return self.worlds[0].action_space
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         for i, info in zip(ids.tolist(), env_info, strict=True):
@@ -598,10 +696,14 @@ class GymBatch(BatchEnvironment):
                 raise
 
     def step(self, ids: EnvIds, actions: Mapping[str, VecAction], rng: BatchRandom) -> BatchStep:
-        chosen = {
+        chosen: dict[str, NDArray[Any]] = {
             name: actions[name].values if isinstance(space, ContinuousActionSpace) else actions[name].values[:, 0]
             for name, space in self._actions.action_space.items()
         }
+        if self._view is not None and self._view.view.select:
+            seen = self._view.read(self._fixed[FLAT][ids])
+            for name, entity_type in self._view.view.select.items():
+                chosen[name] = self._view.rows_of(entity_type, seen, chosen[name])
         rewards, infos = [], []
         terminated, truncated = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         numbers = ids.tolist()
@@ -621,6 +723,8 @@ class GymBatch(BatchEnvironment):
         return BatchStep(np.array(rewards), terminated, truncated, infos)
 
     def observe(self, ids: EnvIds) -> BatchObservation:
+        if self._view is not None:
+            return self._observe_entities(self._view, ids)
         features: dict[str, Any] = {}
         for name, count in self._observations.counts.items():
             if count is None:
@@ -629,7 +733,7 @@ class GymBatch(BatchEnvironment):
                 features[name] = Rows(values, np.array([len(part) for part in parts], np.int64))
             else:
                 rows = self._fixed[name][ids]
-                features[name] = rows if rows.ndim == 3 or name == GLOBAL_ENTITY else rows[:, None]
+                features[name] = rows if name == GLOBAL_ENTITY else rows[:, None]
         everywhere = features.pop(GLOBAL_ENTITY, None)
         masks = dict(self._masks)
         actions = {
@@ -637,6 +741,28 @@ class GymBatch(BatchEnvironment):
             for name in self._actions.action_space
         }
         return BatchObservation(features=features, actions=actions, global_features=everywhere)
+
+    def _observe_entities(self, view: ViewReader, ids: EnvIds) -> BatchObservation:
+        rows = self._fixed[FLAT][ids]
+        seen = view.read(rows)
+        masks, opened = dict(self._masks), view.open_choices(rows)
+        actions = {}
+        for name in self._actions.action_space:
+            mask = _both(masks[name][ids] if name in masks else None, opened)
+            entity_type = view.view.select.get(name)
+            if entity_type is None:
+                actions[name] = BatchActors(actors=view.actor, mask=None if mask is None else mask[:, None])
+            else:
+                pairs = None if mask is None else _of_entities(mask, seen[entity_type])
+                actions[name] = BatchActors(actors=view.actor, actees=entity_type, mask=pairs)
+        return BatchObservation(
+            features={
+                name: each.values if each.present is None else Rows(each.packed(), each.counts())
+                for name, each in seen.items()
+            },
+            actions=actions,
+            global_features=view.global_features(rows),
+        )
 
     def render(self, i: int) -> NDArray[np.uint8]:
         return self.worlds[i].render()
@@ -658,6 +784,11 @@ class GymBatch(BatchEnvironment):
             self._masks.setdefault(name, every)  # atomic: other threads step other environments
         for name, every in list(self._masks.items()):
             every[i] = masks.get(name, True)
+
+
+def _of_entities(mask: NDArray[np.bool_], seen: Seen) -> Rows:
+    """Return the mask (n, I) of rows as one of entities."""
+    return Rows(mask.reshape(-1) if seen.present is None else mask[seen.present], seen.counts())
 
 
 class GymSlots(BatchSlots):
@@ -710,7 +841,7 @@ def _check_same(first: GymWorld, world: GymWorld, i: int) -> None:
     for side, one, other in (
         ("observation", first.observations.obs_space, world.observations.obs_space),
         ("observation", first.observations.counts, world.observations.counts),
-        ("action", first.actions.action_space, world.actions.action_space),
+        ("action", first.action_space, world.action_space),
         ("action", first.actions.firsts, world.actions.firsts),
     ):
         if one != other:
@@ -741,16 +872,17 @@ def _made_already(envs: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     return list(envs)
 
 
-def _close(worlds: Sequence[GymWorld]) -> None:
-    for world in worlds:
+def _close(envs: Sequence[Any]) -> None:
+    for env in envs:
         with suppress(Exception):  # another error is being raised
-            world.close()
+            env.close()
 
 
 def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """Return the constructor of an id, or of the class or function at "module:Name"."""
     _, colon, rest = name.rpartition(":")
     if colon:
+        check_installed(name)
         with naming_extras():
             module = import_module(name, _OPTION)  # which may register ids
         known = getattr(sys.modules.get("gymnasium"), "registry", {})

@@ -10,6 +10,7 @@ Shapes: F features, n entities.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, MOST_CATEGORIES, Category, Entity, Feature, Flag, ObsSpace
 
 #: A `Box` of more numbers than this is an image, which the network cannot read.
@@ -137,15 +137,24 @@ def _space_at(path: str) -> str:
 # ---- features of one entity
 
 
-class _Leaf:
-    """Writes a value of a fixed space to the columns `start` to `stop` of the features of `entity`."""
+class Leaf:
+    """Writes a value of a fixed space to the columns of the features of `entity` that begin with `start`.
 
-    def __init__(self, space: Any, path: str, name: str, entity: str, start: int, hint: str = "") -> None:
+    Attributes:
+        path: of the space.
+        shape: of a value.
+        columns: of the features.
+        features: name and kind of each.
+    """
+
+    def __init__(
+        self, space: Any, path: str, name: str, entity: str, start: int, hint: str = "", most: int = MOST_NUMBERS
+    ) -> None:
         self.path, self.entity, self.shape = path, entity, shape_of(space)
         size = int(np.prod(self.shape, dtype=np.int64))
-        if size > MOST_NUMBERS:
+        if size > most:
             raise ValueError(
-                f"{_space_at(path)} is {size:,} numbers {self.shape}; at most {MOST_NUMBERS:,} can be features: make fewer of "
+                f"{_space_at(path)} is {size:,} numbers {self.shape}; at most {most:,} can be features: make fewer of "
                 f"them in a wrapper{hint}"
             )
         self.columns = slice(start, start + size)
@@ -164,6 +173,12 @@ class _Leaf:
             self.features = [Category(each, int(num)) for each, num in zip(names, self._num, strict=True)]
             first = np.broadcast_to(np.asarray(getattr(space, "start", 0)), self.shape).reshape(-1)
             self._first = first if first.any() else None
+
+    @property
+    def firsts(self) -> NDArray[Any]:
+        """(size,) the smallest value of each number of a category, which is 0 as a feature; 0 for other numbers."""
+        size = self.columns.stop - self.columns.start
+        return np.zeros(size, np.int64) if self._first is None else self._first
 
     def write(self, value: Any, to: Mapping[str, Features]) -> None:
         """Write one value to features (F,), or n stacked values to (n, F)."""
@@ -242,15 +257,22 @@ class _Group:
 class FixedFeatures:
     """Features of one entity from a space of fixed leaves in Dicts and Tuples: "position.0", "arm.angle", or "0" of a Box.
 
+    Args:
+        space: of the values.
+        path: of the space, for messages.
+        most: largest number of numbers of a leaf.
+
     Attributes:
         features: F of them.
+        leaves: path -> the leaf, in the order of their columns.
 
     Raises:
         ValueError: for a space that is not fixed, naming it.
     """
 
-    def __init__(self, space: Any, path: str = "") -> None:
-        self.path = path
+    def __init__(self, space: Any, path: str = "", most: int = MOST_NUMBERS) -> None:
+        self.path, self._most = path, most
+        self.leaves: dict[str, Leaf] = {}
         self._features: list[Feature] = []
         self._node = self._node_of(space, path, "")
         self.features = tuple(self._features)
@@ -272,7 +294,7 @@ class FixedFeatures:
         if not isinstance(values, Sequence | Mapping | np.ndarray) or isinstance(values, str):
             raise ValueError(f"{_named(self.path)} is {values!r:.200}; expected a sequence of values")
         node = self._node
-        if isinstance(node, _Leaf) and not isinstance(values, np.ndarray | Mapping) and len(values):
+        if isinstance(node, Leaf) and not isinstance(values, np.ndarray | Mapping) and len(values):
             try:  # arrays of one shape are faster as one array
                 values = np.asarray(values)
             except (TypeError, ValueError):
@@ -288,10 +310,10 @@ class FixedFeatures:
             node.write(value, {"": row})
         return rows
 
-    def _node_of(self, space: Any, path: str, name: str) -> _Leaf | _Group:
+    def _node_of(self, space: Any, path: str, name: str) -> Leaf | _Group:
         kind = kind_of(space)
         if kind in FIXED:
-            leaf = _Leaf(space, path, name, "", len(self._features))
+            leaf = self.leaves[path] = Leaf(space, path, name, "", len(self._features), most=self._most)
             self._features += leaf.features
             return leaf
         if kind in GROUPS:
@@ -319,34 +341,25 @@ class GymObservations:
     Args:
         space: of the observations.
         global_features: show the outermost leaves as global features. `Agent` remains, without features, to act.
-        rows: paths of Boxes of two or more dimensions whose rows are entities, of a type called by the path, or "Item".
 
     Attributes:
-        counts: entity type -> how many there always are, or None if that varies; 1 for global features, as `__global__`.
+        counts: entity type -> 1 if there is always one, None if that varies; 1 for global features, as `__global__`.
 
     Raises:
         ValueError: for a space that has no such form, naming it and what to do.
     """
 
-    def __init__(self, space: Any, *, global_features: bool = False, rows: Sequence[str] = ()) -> None:
+    def __init__(self, space: Any, *, global_features: bool = False) -> None:
         if not isinstance(global_features, bool | np.bool_):
             raise ValueError(f"global_features is {global_features!r}; it must be true or false")
-        if isinstance(rows, str):
-            raise ValueError(f"rows is {rows!r}; it must be a list of paths, such as rows=({rows!r},)")
         self.counts: dict[str, int | None] = {AGENT: 1}
         self._types: dict[str, list[Feature]] = {AGENT: []}
         outer = AGENT
         if global_features:
             outer = GLOBAL_ENTITY
             self.counts[outer], self._types[outer] = 1, []
-        self._rows = tuple(rows)
-        self._boxes: list[str] = []  # paths that `rows` may name
+        self._keys = [key for key, _ in members_of(space)] if kind_of(space) == "Dict" else []
         self._node = self._node_of(space, "", "", outer)
-        for path in self._rows:
-            if path not in self._boxes:
-                raise ValueError(
-                    f"rows names {path!r}, which is no Box of two or more dimensions; {nearest(path, self._boxes)}"
-                )
         given = {name: _entity(name, features) for name, features in self._types.items()}
         everywhere = given.pop(GLOBAL_ENTITY, Entity())
         self.obs_space = ObsSpace(given, everywhere.features, everywhere.kinds)
@@ -354,8 +367,8 @@ class GymObservations:
             del self.counts[GLOBAL_ENTITY]
 
     def empty(self) -> dict[str, Features]:
-        """Return type -> zeros: (F,) if there is always one, (n, F) if there are always n, (0, F) if that varies."""
-        shapes = {name: () if count == 1 else (count or 0,) for name, count in self.counts.items()}
+        """Return type -> zeros: (F,) if there is always one, (0, F) if that varies."""
+        shapes = {name: () if count == 1 else (0,) for name, count in self.counts.items()}
         return {name: np.zeros((*shape, len(self._types[name])), np.float32) for name, shape in shapes.items()}
 
     def write(self, observation: Any, to: MutableMapping[str, Features]) -> None:
@@ -369,17 +382,10 @@ class GymObservations:
     def _node_of(self, space: Any, path: str, name: str, owner: str) -> Any:
         """Return what writes `space`, whose fixed leaves are features of `owner`, with names that begin with `name`."""
         kind = kind_of(space)
-        hint = ""
-        if kind == "Box" and len(shape_of(space)) > 1:
-            self._boxes.append(path or "Item")
-            hint = ", or name it in rows=(...) if each of its rows is a thing of its own"
-            if (path or "Item") in self._rows:
-                count, *shape = shape_of(space)
-                row = PlainSpace("Box", shape=tuple(shape))
-                return self._elements(row, path, path or "Item", count)
         if kind in FIXED:
             features = self._types[owner]
-            leaf = _Leaf(space, path, name, owner, len(features), hint)
+            hint = ", or say in a view what of it is an entity" if len(shape_of(space)) > 1 else ""
+            leaf = Leaf(space, path, name, owner, len(features), hint)
             features += leaf.features
             return leaf
         if kind in GROUPS:
@@ -390,22 +396,28 @@ class GymObservations:
                 del self._types[owner], self.counts[owner]
             return _Group(inner, path, kind == "Tuple")
         if kind == "Sequence":
-            return self._elements(space.feature_space, path, path or "Item", None)
+            return self._elements(space.feature_space, path, path or "Item")
         if kind == "Graph":
-            nodes = self._elements(space.node_space, path, path or "Node", None)
+            nodes = self._elements(space.node_space, path, path or "Node")
             if space.edge_space is None:
                 return _Graph(nodes, None)
             edges = FixedFeatures(space.edge_space, join(path, "edge"))
             ends = tuple(_renamed(feature, end) for end in ("from", "to") for feature in nodes.items.features)
             return _Graph(nodes, _Elements(self._new_type(f"{nodes.entity}.edge", None, edges.features + ends), edges))
+        hint = "a wrapper such as gymnasium.wrappers.TransformObservation"
+        if path in self._keys:
+            others = json.dumps([key for key in self._keys if key != path]).replace('"', r"\"")
+            hint = (
+                "a wrapper; this one leaves it out: "
+                f"""env.wrappers='["gymnasium.wrappers:FilterObservation(filter_keys={others})"]'"""
+            )
         raise ValueError(
-            f"{_space_at(path)} is a {kind}, which has no form as entities: leave it out, or turn it into numbers, in a wrapper "
-            "such as gymnasium.wrappers.TransformObservation"
+            f"{_space_at(path)} is a {kind}, which has no form as entities: leave it out, or turn it into numbers, in {hint}"
         )
 
-    def _elements(self, space: Any, path: str, entity: str, count: int | None) -> _Elements:
+    def _elements(self, space: Any, path: str, entity: str) -> _Elements:
         items = FixedFeatures(space, path)
-        return _Elements(self._new_type(entity, count, items.features), items, count)
+        return _Elements(self._new_type(entity, None, items.features), items)
 
     def _new_type(self, name: str, count: int | None, features: Sequence[Feature] = ()) -> str:
         if name in self._types or name == GLOBAL_ENTITY:
@@ -419,20 +431,13 @@ class GymObservations:
 
 @dataclass(frozen=True)
 class _Elements:
-    """Writes a Sequence, or with `count` the rows of a Box, as entities."""
+    """Writes a Sequence as entities."""
 
     entity: str
     items: FixedFeatures
-    count: int | None = None
 
     def write(self, value: Any, to: MutableMapping[str, Features]) -> None:
-        if self.count is None:
-            to[self.entity] = self.items.rows(value)
-            return
-        rows = self.items.rows(as_numbers(value, self.items.path))
-        if len(rows) != self.count:
-            raise ValueError(f"{_named(self.items.path)} has {len(rows)} rows; expected {self.count}")
-        to[self.entity][...] = rows.reshape(to[self.entity].shape)
+        to[self.entity] = self.items.rows(value)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,17 @@ from entity_gym.actions import (
     ContinuousActionSpace,
 )
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
-from entity_gym.bridges.gymnasium.observations import FixedFeatures, PlainSpace, kind_of, members_of
+from entity_gym.bridges.gymnasium.observations import AGENT, FixedFeatures, PlainSpace, kind_of, members_of
 from entity_gym.bridges.incoming import Constructor, Executor, check_arguments, make_pool
+from entity_gym.bridges.views.reading import ViewReader
+from entity_gym.bridges.views.view import View, load_view
+from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, nearest
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
+from entity_gym.spaces import Entity, ObsSpace
 
 #: PettingZoo's name of an agent; most are texts such as "adversary_0".
 AgentID = Hashable
@@ -78,6 +82,8 @@ def from_pettingzoo(
     num_workers: int | None = None,
     final_observations: FinalObservations = "truncated",
     groups: Groups | None = None,
+    view: str | Path | Mapping[str, Any] | View | None = None,
+    wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
 ) -> VecEnv | EpisodeVecEnv:
     """Make a pool of parallel environments.
@@ -93,6 +99,10 @@ def from_pettingzoo(
         final_observations: as in `from_gymnasium`.
         groups: group -> its agents, names or patterns such as "prey_*"; an agent is in the first group that fits. None: groups
             are names without the number at the end.
+        view: what of an agent's observation is an entity, as in `from_gymnasium`. All agents then are of one type, the actor of
+            the view, each with the features of its own observation; entities of other types are read from the observation of the
+            first agent, so it suits worlds in which all agents see them alike.
+        wrappers: as in `from_gymnasium`.
         kwargs: arguments of `env`.
 
     Returns:
@@ -102,7 +112,7 @@ def from_pettingzoo(
         ValueError: for arguments that are not allowed, or an environment whose spaces have no form as entities.
         ImportError: naming what to install.
     """
-    factory = PettingZooFactory(env, groups=groups, **kwargs)
+    factory = PettingZooFactory(env, groups, view, wrappers, **kwargs)
     return make_pool(factory, num_envs, seed, executor, autoreset, num_workers, final_observations)
 
 
@@ -112,43 +122,66 @@ def pettingzoo_worlds(env: str | Callable[..., Any], **kwargs: Any) -> PettingZo
 
 
 class PettingZooFactory:
-    """Makes entity environments of parallel ones, for pools and the trainer. The groups are the players of that world."""
+    """Makes entity environments of parallel ones, for pools and the trainer.
+
+    The players of that world are its groups, or with a view in which agents take turns, the agents.
+    """
 
     player_parameters: tuple[str, ...] = ()  # no parameter decides which agent is in which group
 
-    def __init__(self, env: Any, groups: Groups | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        env: Any,
+        groups: Groups | None = None,
+        view: str | Path | Mapping[str, Any] | View | None = None,
+        wrappers: Sequence[str | Wrapper] = (),
+        **kwargs: Any,
+    ) -> None:
         self._make = _constructor(env, kwargs)
         self.__name__ = self._make.name
         self._groups = check_groups(groups)
-        self._names: list[str] | None = None  # of the groups, once they are known
+        self._view = None if view is None else load_view(view)
+        self._wrappers = load_wrappers(wrappers)
+        self._first: PettingZooEnvironment | None = None  # the last that was made, for what is known of all
 
     def __call__(self) -> PettingZooEnvironment:
-        made = PettingZooEnvironment(self._make(), self._groups)
-        self._names = list(made.groups)
-        return made
+        self._first = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
+        return self._first
 
     def num_players(self, values: Mapping[str, Any]) -> int:
-        """Return the number of groups."""
-        return len(self._group_names())
+        """Return the number of players."""
+        return self._known().num_players
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return (E,) the number of the group that entities of this type belong to."""
-        return np.full(len(rows), self._group_names().index(entity_type), np.int64)
+        """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
+        world = self._known()
+        if not world.turns:
+            return np.full(len(rows), list(world.groups).index(entity_type) if world.view is None else 0, np.int64)
+        is_agent = entity_type in world.groups
+        return rows[:, -1].astype(np.int64) if is_agent else np.zeros(len(rows), np.int64)
 
     def seen_by(
         self, values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return (E, F) the features of the player's own agents, and zeros for others, whose observations are not its own."""
-        if entity_type == GLOBAL_ENTITY:
+        """Return (E, F) the features of the player's own agents, and zeros for others, whose observations are not its own.
+
+        Where agents take turns, it sees whose turn it is, its own seat is 0, and entities that are no agents are as they are.
+        """
+        world = self._known()
+        if entity_type not in world.groups:
             return rows
         own = self.players(values, entity_type, rows) == player
-        return np.where(own[:, None], rows, np.float32(0))
+        seen = np.where(own[:, None], rows, np.float32(0))
+        if world.turns:
+            seen[:, -2] = rows[:, -2]
+            seen[:, -1] = (rows[:, -1] - player) % world.num_players
+        return seen
 
-    def _group_names(self) -> list[str]:
-        if self._names is None:
+    def _known(self) -> PettingZooEnvironment:
+        if self._first is None:
             self().close()
-        assert self._names is not None
-        return self._names
+        assert self._first is not None
+        return self._first
 
 
 # ---- groups of agents
@@ -195,15 +228,26 @@ class Group:
         agent: one of its agents, for messages.
         observation_space: of each agent; fixed leaves, however nested, are the features.
         action_space: of each agent.
+        view: what of the observation is an entity; None: all of it is the agent.
+        num_agents: number of agents that there can be.
 
     Attributes:
+        reader: reads the view, if there is one.
         action_space: "<group>.action" or, where an agent takes several, "<group>.<path>".
 
     Raises:
         ValueError: for a space that has no such form, naming it and what to do.
     """
 
-    def __init__(self, name: str, agent: AgentID, observation_space: Any, action_space: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        agent: AgentID,
+        observation_space: Any,
+        action_space: Any,
+        view: View | None = None,
+        num_agents: int = 1,
+    ) -> None:
         self.name, self.agent = name, agent
         self._spaces = (observation_space, action_space)
         members = dict(members_of(observation_space)) if kind_of(observation_space) == "Dict" else {}
@@ -213,9 +257,15 @@ class Group:
             del members[ACTION_MASK]
             observation_space = members[OBSERVATION] if self._wrapped else PlainSpace("Dict", spaces=members)
         try:
-            self._features = FixedFeatures(observation_space)
             self._actions = GymActions(action_space)
-            self.entity = Entity(self._features.features)
+            self.reader = None if view is None else ViewReader(view, observation_space, num_agents)
+            if self.reader is None:
+                fixed = FixedFeatures(observation_space)
+                self._write: Callable[[Any, NDArray[np.float32]], None] = fixed.write
+                self._width, self.entity = len(fixed.features), Entity(fixed.features)
+            else:
+                self._write, self._width = self.reader.write_row, self.reader.size
+                self.entity = self.reader.obs_space.entities[self.reader.actor]
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
         self._named = {f"{name}.{key}": key for key in self._actions.action_space}
@@ -235,19 +285,24 @@ class Group:
                 )
             raise ValueError(
                 f"the agents {self.agent!r} and {agent!r} are both in the group {self.name!r}, and have different {side} "
-                f"spaces, {ours!r:.200} and {its!r:.200}: give each a group of its own with groups="
+                f"spaces, {ours!r:.200} and {its!r:.200}: "
+                + (
+                    "give each a group of its own with groups="
+                    if self.reader is None
+                    else "a view reads agents with the same"
+                )
             )
 
     def rows(self, observations: Mapping[AgentID, Any]) -> NDArray[np.float32]:
-        """Return (n, F) features of these agents.
+        """Return (n, F) features of these agents; with a view their flat observations (n, R), for `reader`.
 
         Raises:
             ValueError: for an observation outside the space, naming the agent and where.
         """
-        rows = np.zeros((len(observations), len(self._features.features)), np.float32)
+        rows = np.zeros((len(observations), self._width), np.float32)
         for row, (agent, observation) in zip(rows, observations.items(), strict=True):
             try:
-                self._features.write(self._without_mask(observation), row)
+                self._write(self._without_mask(observation), row)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         return rows
@@ -317,24 +372,41 @@ class PettingZooEnvironment(Environment):
     Args:
         env: closed with this object.
         groups: as in `from_pettingzoo`.
+        view: as in `from_pettingzoo`.
+
+    Attributes:
+        groups: name -> group; with a view, one of all agents.
+        turns: each agent is a player of its own (see `View`).
+        num_players: number of groups, or of agents that take turns.
 
     Raises:
         ValueError: if it is no such environment, or its spaces have no form as entities.
     """
 
-    def __init__(self, env: Any, groups: Groups | None = None) -> None:
+    def __init__(self, env: Any, groups: Groups | None = None, view: View | None = None) -> None:
         _check_parallel(env)
+        if groups is not None and view is not None:
+            raise ValueError(
+                "groups and view are both given: a view has all agents in one group, its actor; give one of them"
+            )
         self.env = env
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         self._asked = check_groups(groups)
+        self.view = view
+        self.turns = view is not None and view.turns
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
-        for agent in self._first_agents():
+        first = list(self._first_agents())
+        self._seats: dict[AgentID, int] = {agent: seat for seat, agent in enumerate(first)}
+        for agent in first:
             self._learn(agent)
         for name in self._asked or ():
             if name not in self.groups:
                 raise ValueError(f"groups has {name!r}, which fits none of the agents {list(self._group)}")
-        self._obs_space = ObsSpace({name: group.entity for name, group in self.groups.items()})
+        self.num_players = len(first) if self.turns else len(self.groups)
+        reader = next(iter(self.groups.values())).reader
+        entities = {name: group.entity for name, group in self.groups.items()}
+        self._obs_space = ObsSpace(entities) if reader is None else reader.obs_space
         self._action_space: dict[str, ActionSpace] = {}
         for group in self.groups.values():
             self._action_space |= group.action_space
@@ -342,6 +414,12 @@ class PettingZooEnvironment(Environment):
         self._options: dict[str, Any] = {}
         self._agents: list[AgentID] = []  # those that act next
         self._scores: dict[AgentID, float] = {}
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the numbers of an agent's observation that a view shows nowhere."""
+        reader = next(iter(self.groups.values())).reader
+        return [] if reader is None else reader.left_out
 
     def obs_space(self) -> ObsSpace:
         return self._obs_space
@@ -371,7 +449,7 @@ class PettingZooEnvironment(Environment):
         for group in self.groups.values():
             group.check_same(group.agent, *self._spaces(group.agent))
         self._scores = {}
-        return self._observe(self._agents, observations, infos, self._sums({}))
+        return self._observe(self._agents, observations, infos, {})
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         acting = self._agents
@@ -387,11 +465,11 @@ class PettingZooEnvironment(Environment):
                 raise ValueError(f"step() returned no {column} of {lacking[0]!r}, which has acted")
         ended = {agent for agent in acting if terminated.get(agent) or truncated.get(agent)}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
-        sums = self._sums(self._earned(acting, rewards))
+        earned = self._earned(acting, rewards)
         if self._agents:
-            return self._observe(self._agents, observations, infos, sums)
+            return self._observe(self._agents, observations, infos, earned)
         cut = [agent for agent in acting if truncated.get(agent) and not terminated.get(agent)]
-        last = self._observe(cut, observations, {}, sums)
+        last = self._observe(cut, observations, {}, earned)
         last.actions, last.done, last.truncated = {}, True, bool(cut)
         scores = {f"score.{name}": score for name, score in self._sums(self._scores).items()}
         last.end_of_episode_info = {**scores, "scores": {str(agent): score for agent, score in self._scores.items()}}
@@ -422,12 +500,19 @@ class PettingZooEnvironment(Environment):
 
     def _learn(self, agent: AgentID) -> None:
         """Put an agent that was not seen before into its group."""
-        name = group_of(agent, self._asked)
+        name = self._group_name(agent)
+        if self.turns and agent not in self._seats:
+            raise ValueError(
+                f"the agent {agent!r} appeared, and has no seat: list all agents that take turns in possible_agents"
+            )
         if name in self.groups:
             self.groups[name].check_same(agent, *self._spaces(agent))
         else:
-            self.groups[name] = Group(name, agent, *self._spaces(agent))
+            self.groups[name] = Group(name, agent, *self._spaces(agent), self.view, len(self._seats))
         self._group[agent] = self.groups[name]
+
+    def _group_name(self, agent: AgentID) -> str:
+        return group_of(agent, self._asked) if self.view is None else self.view.actor or AGENT
 
     def _spaces(self, agent: AgentID) -> tuple[Any, Any]:
         try:
@@ -438,7 +523,7 @@ class PettingZooEnvironment(Environment):
     def _known(self, agent: AgentID) -> Group:
         """Return the group of an agent; raises ValueError if it is of a group that did not exist at the beginning."""
         if agent not in self._group:
-            name = group_of(agent, self._asked)
+            name = self._group_name(agent)
             if name not in self.groups:
                 raise ValueError(
                     f"the agent {agent!r} appeared, of the group {name!r}, of which there was nobody before; "
@@ -452,9 +537,10 @@ class PettingZooEnvironment(Environment):
         agents: Iterable[AgentID],
         observations: Mapping[AgentID, Any],
         infos: Mapping[AgentID, Any],
-        earned: Mapping[str, float],
+        of_agents: Mapping[AgentID, float],
     ) -> Observation:
-        """Return the observation of these agents; `earned` is the reward of every group."""
+        """Return the observation of these agents; `of_agents` are the rewards of all that have any."""
+        earned = self._sums(of_agents)
         seen: dict[str, dict[AgentID, Any]] = {name: {} for name in self.groups}
         for agent in agents:
             if agent not in observations:
@@ -464,16 +550,42 @@ class PettingZooEnvironment(Environment):
         offered: dict[str, ActionMask] = {}
         for name, group in self.groups.items():
             offered |= group.offer(seen[name], infos)
+        everywhere: NDArray[np.float32] | tuple[()] = ()
+        if self.view is not None:
+            ((name, group),) = self.groups.items()
+            features, everywhere = self._entities(group, list(seen[name]), features[name], offered)
         several = len(self.groups) > 1
         return Observation(
             features=features,
+            global_features=everywhere,
             ids={name: list(of_group) for name, of_group in seen.items()},
             actions=offered,
             reward=sum(earned.values()),
             metrics={"agents": float(sum(map(len, seen.values())))}
             | ({f"reward.{name}": value for name, value in earned.items()} if several else {}),
-            player_rewards=list(earned.values()) if several else (),
+            player_rewards=(
+                [of_agents.get(agent, 0.0) for agent in self._seats]
+                if self.turns
+                else list(earned.values())
+                if several
+                else ()
+            ),
         )
+
+    def _entities(
+        self, group: Group, agents: list[AgentID], rows: NDArray[np.float32], offered: Mapping[str, ActionMask]
+    ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.float32] | tuple[()]]:
+        """Return the entities and global features in the flat observations (n, R) of the agents."""
+        assert group.reader is not None
+        first = 0
+        if self.turns:  # the observation of the agent that acts
+            acting = {actor for mask in offered.values() for actor in getattr(mask, "actor_ids", None) or ()}
+            first = next((k for k, agent in enumerate(agents) if agent in acting), 0)
+        features, everywhere = group.reader.read_agents(rows, first)
+        if self.turns:
+            features[group.name][:, -2] = [agent in acting for agent in agents]
+            features[group.name][:, -1] = [self._seats[agent] for agent in agents]
+        return features, () if everywhere is None else everywhere
 
     def _decode(self, actions: Mapping[str, Action]) -> dict[AgentID, Any]:
         """Return the action of every agent, in the order in which the environment lists them."""

@@ -207,15 +207,6 @@ def test_a_graph_may_have_no_edges_now_or_ever() -> None:
     }
 
 
-def test_rows_of_a_box_are_entities_where_it_is_named() -> None:
-    space = Dict({"ships": box(2, 3), "wind": box(1, 2)})
-    assert rows(space, {"ships": [[1, 2, 3], [4, 5, 6]], "wind": [[7, 8]]}, rows=["ships"]) == {
-        "Agent": [[7, 8]],
-        "ships": [[1, 2, 3], [4, 5, 6]],
-    }
-    assert rows(box(2, 1), [[1], [2]], rows=["Item"]) == {"Agent": [[]], "Item": [[1], [2]]}
-
-
 # ---- spaces of no library, and of an old one
 
 
@@ -278,15 +269,6 @@ def test_a_space_without_a_form_is_refused_with_its_path_and_what_to_do(space: A
         GymObservations(space)
 
 
-def test_rows_of_what_is_no_box_are_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        ValueError, match=r"rows names 'ship', which is no Box.*allowed: 'ships'; did you mean 'ships'\?"
-    ):
-        GymObservations(Dict({"ships": box(2, 2)}), rows=("ship",))
-    with pytest.raises(ValueError, match=r"rows is 'ships'; it must be a list of paths"):
-        GymObservations(Dict({"ships": box(2, 2)}), rows="ships")
-
-
 @pytest.mark.parametrize(
     ("space", "value", "message"),
     [
@@ -316,12 +298,6 @@ def test_an_observation_outside_the_declared_shape_is_refused_with_its_path(
     space: Any, value: Any, message: str
 ) -> None:
     assert message in refusal(space, value)
-
-
-def test_a_box_of_rows_with_another_number_of_them_is_refused() -> None:
-    assert "ships has 3 rows; expected 2" in refusal(
-        Dict({"ships": box(2, 1)}), {"ships": np.zeros((3, 1))}, rows=["ships"]
-    )
 
 
 # ---- actions

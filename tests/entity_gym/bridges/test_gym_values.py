@@ -89,9 +89,9 @@ def test_global_features_are_wanted_or_not(value: Any) -> None:
         GymObservations(box(2), global_features=value)
 
 
-def test_an_image_is_advised_to_show_rows_only_where_there_can_be_any() -> None:
+def test_an_image_is_advised_to_have_a_view_only_where_it_has_rows() -> None:
     image = box(64, 65)
-    with pytest.raises(ValueError, match=r"4,160 numbers .*in a wrapper, or name it in rows=\(\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"4,160 numbers .*in a wrapper, or say in a view what of it is an entity$"):
         GymObservations(image)
     for without in (lambda: FixedFeatures(image), lambda: GymObservations(box(5000))):
         with pytest.raises(ValueError, match=r"at most 4,096 can be features: make fewer of them in a wrapper$"):

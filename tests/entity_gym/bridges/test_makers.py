@@ -120,3 +120,14 @@ def test_another_module_that_is_missing_is_not_ours_to_install(tmp_path: Path) -
     (tmp_path / "needs_gold.py").write_text("import gold_of_the_incas")
     with pytest.raises(ModuleNotFoundError, match="^No module named 'gold_of_the_incas'$"):
         from_gymnasium("needs_gold:Rich")
+
+
+@pytest.mark.parametrize("bridge", [from_gymnasium, from_pettingzoo])
+def test_a_world_of_a_view_that_is_not_installed_names_the_extra(
+    bridge: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mpe2", None)
+    with pytest.raises(
+        ImportError, match=r'^mpe2\.simple_tag_v3:parallel_env needs mpe2, .*pip install "enn-ppo\[worlds\]"$'
+    ):
+        bridge("mpe2.simple_tag_v3:parallel_env")

@@ -576,3 +576,102 @@ def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
         ValueError, match=r"cannot make 'classic/rps-v2' with \{'size': 3\}: .*unexpected keyword argument"
     ):
         from_pettingzoo("classic/rps-v2", size=3)
+
+
+# ---- views
+
+
+def test_a_view_needs_agents_with_the_same_spaces_and_no_groups() -> None:
+    view = {"entities": {"Me": {"count": 1, "features": ["number", "time"]}}, "actor": "Me"}
+    with pytest.raises(
+        ValueError, match=r"'sheep_0' and 'wolf_0' .* different observation spaces.* a view reads agents with"
+    ):
+        from_pettingzoo(Herd, view=view)
+    with pytest.raises(ValueError, match="groups and view are both given"):
+        from_pettingzoo(Herd, view=view, groups={"all": "*"})
+
+
+def test_agents_of_a_view_come_and_go() -> None:
+    class Flock(Herd):
+        possible_agents = ["sheep_0", "sheep_1", "sheep_2"]
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed, options)
+            self.agents = ["sheep_0", "sheep_1"]
+            return self.see(self.agents), {}
+
+    view = {
+        "entities": {"Me": {"count": 1, "features": ["number"]}, "Clock": {"count": 1, "features": ["time"]}},
+        "actor": "Me",
+    }
+    pool = from_pettingzoo(Flock, view=view)
+    obs, seen = pool.reset(), []
+    for _ in range(4):
+        seen.append({name: buffer.values[:, 0].tolist() for name, buffer in obs.features.items()})
+        obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+    assert seen == [
+        {"Me": [0, 1], "Clock": [0]},
+        {"Me": [1], "Clock": [1]},
+        {"Me": [1, 2], "Clock": [2]},
+        {"Me": [1, 2], "Clock": [3]},
+    ]
+    assert obs.done.tolist() == [True]
+
+
+class Duel:
+    """Two agents take turns for two steps each; a third may join them, whom nobody has told of."""
+
+    metadata = {"name": "duel_v0"}
+    possible_agents = ["a", "b"]
+
+    def __init__(self, joins: bool = False) -> None:
+        self.joins = joins
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Dict({"observation": spaces.Box(-9, 9, (1,), np.float32), "action_mask": spaces.MultiBinary(2)})
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.time, self.agents = 0, list(self.possible_agents)
+        return self.see(), {}
+
+    def step(self, actions: Any) -> Any:
+        rewards = {"a": 1.0, "b": -1.0} if self.time == 3 else {"a": 0.0, "b": 0.0}
+        self.time += 1
+        over = dict.fromkeys(self.agents, self.time == 4)
+        if self.joins:
+            self.agents = [*self.agents, "c"]
+        elif self.time == 4:
+            self.agents = []
+        return self.see(), rewards, over, dict.fromkeys(over, False), {}
+
+    def see(self) -> Any:
+        mover = self.time % 2
+        return {
+            agent: {"observation": [-self.time if k == mover else 5], "action_mask": [int(k == mover)] * 2}
+            for k, agent in enumerate(["a", "b", "c"])
+        }
+
+
+TURNS = {"entities": {"Board": {"count": 1, "features": ["x"]}, "Me": {"features": []}}, "actor": "Me", "turns": True}
+
+
+def test_where_agents_take_turns_the_frame_is_what_the_mover_sees() -> None:
+    pool = from_pettingzoo(Duel, view=TURNS)
+    obs = pool.reset()
+    for step in range(4):
+        assert obs.features["Board"].values.tolist() == [[-step]]
+        assert obs.features["Me"].values.tolist() == [[step % 2 == 0, 0], [step % 2 == 1, 1]]
+        assert obs.action_masks["Me.action"].actors.values.tolist() == [[1 + step % 2]]
+        obs = pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))
+    rewards = obs.arrays["player_reward"]
+    assert rewards.values.reshape(-1).tolist() == [1, -1]  # type: ignore[union-attr]
+
+
+def test_an_agent_without_a_seat_is_refused() -> None:
+    pool = from_pettingzoo(lambda: Duel(joins=True), view=TURNS)
+    obs = pool.reset()
+    with pytest.raises(ValueError, match="the agent 'c' appeared, and has no seat: list all agents that take turns"):
+        pool.act(random_actions(obs, np.random.default_rng(0), pool.action_space()))

@@ -422,3 +422,39 @@ def test_a_report_prints_every_check_and_fails_with_one_of_them() -> None:
         "Walk: 4 checks in 2.5 s: 1 ok, 1 warning, 1 skipped, 1 FAILED: speed",
     ]
     assert Report("Walk", results[:2]).ok
+
+
+# --- Environments of other libraries
+
+
+def test_what_a_view_makes_of_an_observation_is_printed(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    view = tmp_path / "cart.yaml"
+    view.write_text(
+        "entities: {Cart: {count: 1, features: [x, null]}, Pole: {count: 1, features: [{angle: angle}, speed]}}\nactor: Cart\n"
+    )
+    done = run("gymnasium:CartPole-v1", "--view", str(view))
+    assert done.returncode == 0, done.stderr
+    first, names, row, *rest = done.stdout.splitlines()
+    assert first == "Cart (1): x"
+    assert names.split() == ["x"]
+    assert row.split()[:2] == ["row", "0"] and float(row.split()[2]) != 0
+    assert rest[0] == "Pole (1): angle (angle), speed"
+    assert rest[3] == "left out (1): 1"
+    assert rest[4].startswith("action action: CategoricalActionSpace") and rest[4].endswith("; actors Cart 0")
+
+
+def test_a_view_that_does_not_fit_is_a_mistake_of_the_user() -> None:
+    pytest.importorskip("gymnasium")
+    done = run("gymnasium:CartPole-v1", "--view", "highway")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: CartPole-v1: view highway: entities.Ego: 1 rows of 5 features")
+    done = run("MineSweeper", "--view", "highway")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "MineSweeper has entities already" in done.stderr
+
+
+def test_environments_of_other_libraries_are_checked() -> None:
+    pytest.importorskip("gymnasium")
+    done = run("gymnasium:CartPole-v1", "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,107 @@
+"""Gymnasium environments of several agents, whose spaces, observations, actions and rewards are tuples with a member for each.
+
+Level-Based Foraging and RWARE are such. `TupleAgents` gives them PettingZoo's parallel interface, so that
+`entity_gym.bridges.pettingzoo` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from entity_gym.bridges.gymnasium.observations import kind_of, members_of
+
+
+def has_agents(env: Any) -> bool:
+    """Return True for an environment that says that it has several agents (`n_agents`), and has tuples of spaces for them."""
+    number = getattr(getattr(env, "unwrapped", env), "n_agents", None)
+    spaces = [getattr(env, side, None) for side in ("observation_space", "action_space")]
+    return number is not None and all(
+        space is not None and kind_of(space) == "Tuple" and len(list(members_of(space))) == number for space in spaces
+    )
+
+
+class TupleAgents:
+    """Gives an environment whose spaces are tuples of agents PettingZoo's parallel interface.
+
+    Args:
+        env: the environment.
+        name: of the environment in messages.
+
+    Raises:
+        ValueError: the spaces are not tuples of equally many members.
+    """
+
+    def __init__(self, env: Any, name: str) -> None:
+        self.env, self.metadata = env, {"name": name}
+        sides = []
+        for side in ("observation_space", "action_space"):
+            space = getattr(env, side, None)
+            if space is None or kind_of(space) != "Tuple":
+                raise ValueError(
+                    f"{name}: agents=True needs Tuple spaces, a member for each agent; {side} is {space!r:.200}"
+                )
+            sides.append([each for _, each in members_of(space)])
+        self._observations, self._actions = sides
+        if len(self._observations) != len(self._actions):
+            raise ValueError(
+                f"{name}: agents=True needs spaces with a member for each agent; the observation space has "
+                f"{len(self._observations)}, and the action space {len(self._actions)}"
+            )
+        self.possible_agents = [f"agent_{k}" for k in range(len(self._actions))]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        """Return the space of an agent's observations."""
+        return self._observations[self.possible_agents.index(agent)]
+
+    def action_space(self, agent: str) -> Any:
+        """Return the space of an agent's actions."""
+        return self._actions[self.possible_agents.index(agent)]
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+        """Start an episode; returns agent -> observation, and agent -> info."""
+        observations, _ = self.env.reset(seed=seed, options=options)
+        self.agents = list(self.possible_agents)
+        return self._of_each(observations, "observations"), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """Take a step; returns agent -> observation, reward, terminated, truncated and info."""
+        observations, rewards, terminated, truncated, _ = self.env.step(tuple(actions.values()))
+        ended = {
+            name: self._flags(given, name) for name, given in (("terminated", terminated), ("truncated", truncated))
+        }
+        if all(one or other for one, other in zip(*(each.values() for each in ended.values()), strict=True)):
+            self.agents = []
+        return (
+            self._of_each(observations, "observations"),
+            self._of_each(rewards, "rewards"),
+            ended["terminated"],
+            ended["truncated"],
+            {agent: {} for agent in self.possible_agents},
+        )
+
+    def render(self) -> Any:
+        """Draw the environment."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Release the environment."""
+        self.env.close()
+
+    def _of_each(self, values: Any, what: str) -> dict[str, Any]:
+        if not isinstance(values, tuple | list | np.ndarray) or len(values) != len(self.possible_agents):
+            raise ValueError(
+                f"{self.metadata['name']}: step() returned the {what} {values!r:.200}; expected one for each of "
+                f"{len(self.possible_agents)} agents"
+            )
+        return dict(zip(self.possible_agents, values, strict=True))
+
+    def _flags(self, given: Any, what: str) -> dict[str, bool]:
+        """Return a flag for each agent; one flag is that of all. The episode goes on until all agents have ended."""
+        if np.ndim(given) == 0:
+            return dict.fromkeys(self.possible_agents, bool(given))
+        flags = self._of_each(given, what)
+        return dict.fromkeys(self.possible_agents, all(flags.values()))

@@ -1,0 +1,131 @@
+"""Gymnasium environments whose tuple spaces have a member for each agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from gymnasium import spaces  # noqa: E402
+
+from entity_gym.batch.ragged import RaggedBufferI64  # noqa: E402
+from entity_gym.bridges import from_gymnasium  # noqa: E402
+from entity_gym.pools.vec_env import VecEnv  # noqa: E402
+from entity_gym.spaces import Entity  # noqa: E402
+
+BOX = spaces.Box(-9, 9, (2,), np.float32)
+
+
+class Pair(gymnasium.Env[Any, Any]):
+    """Two agents; each sees its number and the step, and earns the number of its action, times 10 for the second."""
+
+    observation_space = spaces.Tuple([BOX, BOX])
+    action_space = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(3)])
+    n_agents = 2
+
+    def __init__(self, flags: bool = False) -> None:
+        self.flags = flags  # tell each agent's end
+        self.seeds: list[int | None] = []
+        self.taken: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.seeds.append(seed)
+        self.time = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.taken.append(action)
+        self.time += 1
+        over = self.time == 2
+        return self._seen(), [action[0], 10 * action[1]], [over, over] if self.flags else over, False, {}
+
+    def _seen(self) -> tuple[Any, ...]:
+        return tuple(np.array([k, self.time], np.float32) for k in range(2))
+
+
+class Anonymous(Pair):
+    n_agents = None  # type: ignore[assignment]
+
+
+def choices(*values: int) -> dict[str, Any]:
+    return {"agent.action": RaggedBufferI64.from_array(np.array([[[value] for value in values]]))}
+
+
+@pytest.mark.parametrize(
+    "make", [Pair, lambda: Pair(flags=True), lambda: Pair().unwrapped], ids=["one flag", "flags", "made"]
+)
+def test_each_member_of_the_tuples_is_an_agent_with_a_reward(make: Any) -> None:
+    made: list[Pair] = []
+
+    def kept() -> Pair:
+        made.append(make())
+        return made[-1]
+
+    pool = from_gymnasium(kept, seed=5)
+    assert isinstance(pool, VecEnv)
+    assert pool.obs_space().entities == {"agent": Entity(["0", "1"])}
+    obs = pool.reset()
+    assert made[0].seeds == [5]
+    assert obs.features["agent"].values.tolist() == [[0, 0], [1, 0]]
+    obs = pool.act(choices(1, 2))
+    assert made[0].taken == [(1, 2)]
+    assert obs.reward.tolist() == [21]
+    assert obs.features["agent"].values.tolist() == [[0, 1], [1, 1]]
+    obs = pool.act(choices(0, 1))
+    assert obs.done.tolist() == [True]
+    assert obs.truncated.tolist() == [False]
+    assert obs.end_of_episode_info == {0: {"score.agent": 31, "scores": {"agent_0": 1, "agent_1": 30}}}
+    assert obs.features["agent"].values.tolist() == [[0, 0], [1, 0]]
+
+
+def test_tuples_of_an_environment_that_does_not_say_so_are_agents_where_that_is_asked_for() -> None:
+    pool = from_gymnasium(Anonymous)
+    assert list(pool.action_space()) == ["action.0", "action.1"], "one agent takes both"
+    pool.reset()
+    both = {name: RaggedBufferI64.from_array(np.array([[[0]]])) for name in pool.action_space()}
+    with pytest.raises(
+        ValueError, match=r"returned the reward \[.*0.*\]; expected a number; if each member .* agents=True"
+    ):
+        pool.act(both)
+    assert list(from_gymnasium(Anonymous, agents=True).action_space()) == ["agent.action"]
+    assert list(from_gymnasium(Pair, agents=False).action_space()) == ["action.0", "action.1"]
+
+
+def test_spaces_that_are_no_tuples_of_agents_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"CartPole-v1: agents=True needs Tuple spaces, .* observation_space is Box"):
+        from_gymnasium("CartPole-v1", agents=True)
+
+    class Uneven(Pair):
+        action_space = spaces.Tuple([spaces.Discrete(3)])
+
+    with pytest.raises(ValueError, match=r"Uneven: .* observation space has 2, and the action space 1"):
+        from_gymnasium(Uneven, agents=True)
+
+    class Mute(Pair):
+        def step(self, action: Any) -> Any:
+            return self._seen(), [1.0], False, False, {}
+
+    pool = from_gymnasium(Mute)
+    pool.reset()
+    with pytest.raises(
+        ValueError, match=r"Mute: step\(\) returned the rewards \[1.0\]; expected one for each of 2 agents"
+    ):
+        pool.act(choices(0, 0))
+
+
+def test_a_view_reads_the_first_row_of_each_agent_and_the_rest_from_the_first_agent() -> None:
+    view = {
+        "entities": {"Me": {"count": 1, "features": ["number"]}, "Clock": {"count": 1, "features": ["time"]}},
+        "actor": "Me",
+    }
+    pool = from_gymnasium(Pair, view=view)
+    obs = pool.reset()
+    assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[0]]}
+    obs = pool.act({"Me.action": choices(1, 1)["agent.action"]})
+    assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[1]]}
+    with pytest.raises(ValueError, match="select and action_mask are for worlds of one agent"):
+        from_gymnasium(Pair, view=view | {"select": "Clock"})

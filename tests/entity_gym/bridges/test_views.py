@@ -1,0 +1,394 @@
+"""Entity views: what they say, how they are checked, and what they make of observations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+
+from gymnasium import spaces  # noqa: E402
+
+from entity_gym.actions import CategoricalActionSpace, SelectEntityActionSpace  # noqa: E402
+from entity_gym.batch.ragged import RaggedBufferI64  # noqa: E402
+from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
+from entity_gym.bridges.views import included_views, load_view  # noqa: E402
+from entity_gym.bridges.views.reading import FLAT, ViewReader  # noqa: E402
+from entity_gym.pools.pool import ListEnv  # noqa: E402
+from entity_gym.spaces import Angle, Category, Entity, Flag  # noqa: E402
+from tests.entity_gym.bridges.gym_worlds import Shows  # noqa: E402
+
+
+def box(*shape: int) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)
+
+
+def reader(view: dict[str, Any], space: Any, **options: Any) -> ViewReader:
+    return ViewReader(load_view(view), space, **options)
+
+
+def seen(view: dict[str, Any], space: Any, *observations: Any) -> dict[str, list[Any]]:
+    """Type -> the entities of each observation."""
+    its = reader(view, space)
+    rows = np.zeros((len(observations), its.size), np.float32)
+    for row, observation in zip(rows, observations, strict=True):
+        its.write(observation, {FLAT: row})
+    found: dict[str, list[Any]] = {}
+    for name, each in its.read(rows).items():
+        frames = np.split(each.packed(), np.cumsum(each.counts())[:-1])
+        found[name] = [frame.tolist() for frame in frames]
+    everywhere = its.global_features(rows)
+    return found if everywhere is None else found | {"global": everywhere.tolist()}
+
+
+FOOD = {
+    "entities": {
+        "Food": {"start": 0, "count": 2, "features": ["x", "y", "level"], "absent": {"x": -1, "y": -1}},
+        "Player": {"count": 1, "features": ["x", "y", "level"]},
+    },
+    "actor": "Player",
+}
+
+
+# ---- where entities are
+
+
+def test_columns_of_a_flat_box_are_entities_one_type_after_another() -> None:
+    assert seen(FOOD, box(9), np.arange(9), [-1, -1, 0, -1, 5, 2, 6, 7, 8]) == {
+        "Food": [[[0, 1, 2], [3, 4, 5]], [[-1, 5, 2]]],
+        "Player": [[[6, 7, 8]], [[6, 7, 8]]],
+    }
+
+
+def test_rows_of_a_box_are_entities_where_they_are_present() -> None:
+    view = {
+        "entities": {
+            "Ego": {"count": 1, "features": [None, "x"]},
+            "Vehicle": {"features": ["presence", "x"], "presence": "presence"},
+        },
+        "actor": "Ego",
+    }
+    its = reader(view, box(4, 2))
+    assert its.obs_space.entities == {"Ego": Entity(["x"]), "Vehicle": Entity(["x"])}
+    assert its.left_out == ["0.0"]
+    assert seen(view, box(4, 2), [[1, 10], [1, 11], [0, 12], [1, 13]], np.zeros((4, 2))) == {
+        "Ego": [[[10]], [[0]]],
+        "Vehicle": [[[11], [13]], []],
+    }
+
+
+def test_a_count_that_is_not_given_is_as_many_as_fit_before_the_types_that_follow() -> None:
+    view = {
+        "entities": {"A": {"features": ["x", "y"]}, "B": {"count": 2, "features": ["z"]}},
+        "global_features": ["time"],
+    }
+    assert seen(view, box(9), np.arange(9)) == {
+        "Agent": [[[]]],
+        "A": [[[0, 1], [2, 3], [4, 5]]],
+        "B": [[[6], [7]]],
+        "global": [[8]],
+    }
+    bounded = {
+        "entities": {"A": {"features": ["x"]}, "B": {"start": 2, "count": 1, "features": ["y"]}},
+        "ignore": "rest",
+    }
+    assert seen(bounded, box(5), np.arange(5)) == {"Agent": [[[]]], "A": [[[0], [1]]], "B": [[[2]]]}
+
+
+def test_cells_of_a_grid_are_numbered_by_row_and_column() -> None:
+    view = {"entities": {"Piece": {"index": ["row", "column"], "features": ["mine"], "absent": {"mine": 0}}}}
+    board = [[0, 1, 0], [1, 0, 2]]
+    expected = {"Agent": [[[]]], "Piece": [[[0, 1, 1], [1, 0, 1], [1, 2, 2]]]}
+    assert seen(view, box(2, 3), board) == expected
+    assert seen(view, box(2, 3, 1), np.array(board)[:, :, None]) == expected
+
+
+def test_leaves_of_a_dict_stand_side_by_side_and_pointers_name_rows() -> None:
+    space = spaces.Dict(
+        {
+            "place": box(3, 2),
+            "open": spaces.MultiBinary(3),
+            "here": spaces.Discrete(4, start=-1),
+            "tour": spaces.Box(-1, 2, (3,), np.int32),
+            "time": box(),
+        }
+    )
+    view = {
+        "entities": {
+            "City": {
+                "features": {
+                    "place": ["x", "y"],
+                    "open": ["free"],
+                    "here": [{"current": "pointer"}],
+                    "tour": [{"visit": "pointer"}],
+                }
+            }
+        }
+    }
+    its = reader(view, space)
+    assert its.obs_space.entities["City"] == Entity(["x", "y", Flag("free"), Flag("current"), "visit"])
+    assert its.obs_space.entities["Agent"] == Entity(["time"])
+    place = [[1, 2], [3, 4], [5, 6]]
+    first = {"place": place, "open": [1, 1, 1], "here": -1, "tour": [-1, -1, -1], "time": 0.5}
+    second = {"place": place, "open": [0, 1, 0], "here": 0, "tour": [2, 0, -1], "time": 1.5}
+    assert seen(view, space, first, second) == {
+        "Agent": [[[0.5]], [[1.5]]],
+        "City": [
+            [[1, 2, 1, 0, -1], [3, 4, 1, 0, -1], [5, 6, 1, 0, -1]],
+            [[1, 2, 0, 1, 1], [3, 4, 1, 0, -1], [5, 6, 0, 0, 0]],
+        ],
+    }
+
+
+def test_features_are_categories_angles_and_flags_where_the_view_or_the_space_says_so() -> None:
+    columns = [{"lane": [1, 4]}, {"kind": 3}, {"heading": "angle"}, {"hurt": "flag"}, Category("card", 2)]
+    view = {"entities": {"Car": {"count": 1, "features": columns}}}
+    its = reader(view, box(5))
+    kinds = [Category("lane", 4), Category("kind", 3), Angle("heading"), Flag("hurt"), Category("card", 2)]
+    assert its.obs_space.entities["Car"] == Entity(kinds)
+    assert seen(view, box(5), [4, 2, 0.5, 1, 0])["Car"] == [[[3, 2, 0.5, 1, 0]]]
+    cards = {"entities": {"Hand": {"features": ["card"]}}}
+    assert reader(cards, spaces.MultiDiscrete([5, 7])).obs_space.entities["Hand"] == Entity([Category("card", 7)])
+
+
+def test_the_rest_is_the_agents_or_with_an_actor_everybodys() -> None:
+    space = spaces.Dict({"ships": box(2, 3), "wind": box(2)})
+    value = {"ships": [[1, 2, 3], [4, 5, 6]], "wind": [7, 8]}
+    view: dict[str, Any] = {"entities": {"Ship": {"features": {"ships": None}}}}
+    assert seen(view, space, value) == {"Agent": [[[7, 8]]], "Ship": [[[1, 2, 3], [4, 5, 6]]]}
+    assert reader(view, space).obs_space.entities["Ship"] == Entity(["0", "1", "2"])
+    view = {
+        "entities": {"Me": {"count": 1, "features": {"ships": None}}, "Ship": {"features": {"ships": None}}},
+        "actor": "Me",
+    }
+    assert seen(view, space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]], "global": [[7, 8]]}
+    assert reader(view, space).obs_space.global_features == ("wind.0", "wind.1")
+    assert seen(view | {"ignore": ["wind"]}, space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]]}
+    assert seen(view | {"ignore": ["wind.1"]}, space, value)["global"] == [[7]]
+
+
+def test_what_is_ignored_need_not_be_numbers() -> None:
+    space = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
+    for ignore in (["mission"], "rest"):
+        view = {"entities": {"Me": {"features": {"x": ["x"]}}}, "actor": "Me", "ignore": ignore}
+        assert seen(view, space, {"x": [3], "mission": "go"}) == {"Me": [[[3]]]}
+
+
+def test_what_is_relative_to_the_actor_becomes_absolute() -> None:
+    view = {
+        "entities": {
+            "Me": {"count": 1, "features": ["x", "y"]},
+            "Rock": {"features": ["y", "x", "size"], "relative": ["x", "y"]},
+        },
+        "actor": "Me",
+    }
+    assert seen(view, box(8), [10, 20, 1, 2, 9, 3, 4, 9])["Rock"] == [[[21, 12, 9], [23, 14, 9]]]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("entities", "message"),
+    [
+        (
+            {"A": {"count": 3, "features": ["x", "y"]}},
+            "entities.A: 3 rows of 2 features from column 0 on end at column 5; the ",
+        ),
+        (
+            {"A": {"features": ["x", "y"]}},
+            "entities.A: the 5 columns of the observation from 0 on are no whole number of rows",
+        ),
+        (
+            {"A": {"count": 1, "features": ["x", "y"]}, "B": {"start": 1, "count": 1, "features": ["z"]}},
+            "entities.B: column 1 of the observation is in A already; each number can be in one entity",
+        ),
+        ({"A": {"features": ["x"]}, "B": {"features": ["y"]}}, "entities.B: neither A nor B has a count"),
+        ({"A": {"features": {"ship": ["x"]}}}, "entities.A.features names 'ship', which the observation has not"),
+        ({"A": {"count": "agents", "features": ["x"]}}, "entities.A.count is agents; this world has one"),
+        ({"A": {"count": 5, "features": ["x"], "index": ["i", "j"]}}, "entities.A.index has 2 names; the rows of"),
+        ({"A": {"count": 1, "features": ["x", "x"]}}, "view: Entity.features names ['x'] more than once"),
+        (
+            {"A": {"count": 1, "features": ["x"], "relative": ["x"]}},
+            "relative names 'x', which is no feature of the actor Agent to be added",
+        ),
+    ],
+)
+def test_a_view_that_does_not_fit_the_space_is_refused_by_column(entities: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        reader({"entities": entities, "ignore": "rest"}, box(5))
+    assert str(error.value).startswith("the view: ")
+    assert message in str(error.value)
+
+
+def test_a_row_with_another_number_of_columns_is_refused_with_the_names() -> None:
+    view = {"entities": {"A": {"features": ["x", "y"]}}}
+    with pytest.raises(
+        ValueError, match=r"A\.features has 2 names \['x', 'y'\], and a row of the observation .* has 3 columns"
+    ):
+        reader(view, box(4, 3))
+    with pytest.raises(
+        ValueError, match=r"features is a list of columns, and the observation has several parts: a, b; write"
+    ):
+        reader(view, spaces.Dict({"a": box(2), "b": box(2)}))
+    with pytest.raises(ValueError, match=r"the actor A has 4 rows; the one that acts needs a type of its own"):
+        reader({"entities": {"A": {"features": ["x"]}}, "actor": "A"}, box(4))
+    with pytest.raises(ValueError, match=r"ignore names 'speed'; allowed: '0', '1'"):
+        reader({"entities": {"A": {"count": 1, "features": ["x"]}}, "ignore": ["speed"]}, box(2))
+    mission = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
+    with pytest.raises(
+        ValueError, match=r"the view: the observation space at 'mission' is a Text.* or name it in ignore$"
+    ):
+        reader({"entities": {"A": {"features": {"x": ["x"]}}}}, mission)
+    with pytest.raises(ValueError, match=r"turns is for worlds of several agents"):
+        reader(FOOD | {"turns": True}, box(9))
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ({}, "the view: entities is None; expected a mapping of types"),
+        ({"entities": {"A": {}}, "actr": "A"}, "the view has no 'actr'; allowed: 'entities', 'actor'"),
+        ({"entities": {"A": {}}, "actor": "B"}, "actor is 'B'; allowed: 'A'"),
+        (
+            {"entities": {"A": {"features": ["x"], "presence": "x"}}, "actor": "A"},
+            "entities.A is the actor, which is always there: it cannot have presence or absent",
+        ),
+        ({"entities": {"A": {"colums": 3}}}, "entities.A has no 'colums'; allowed: 'features'"),
+        ({"entities": {"A": 3}}, "entities.A is 3; expected a mapping"),
+        ({"entities": {"A": {"features": "x"}}}, "entities.A.features is 'x'; expected a list of names"),
+        (
+            {"entities": {"A": {"features": [{"x": "angel"}]}}},
+            "entities.A.features has {'x': 'angel'}; expected a name",
+        ),
+        ({"entities": {"A": {"features": [{"x": 0}]}}}, "expected a name, null (left out), or {name: kind}"),
+        (
+            {"entities": {"A": {"features": ["x"], "start": -1}}},
+            "entities.A.start is -1; expected the number of a column",
+        ),
+        (
+            {"entities": {"A": {"features": ["x"], "count": 0}}},
+            "entities.A.count is 0; expected a whole number from 1, or",
+        ),
+        (
+            {"entities": {"A": {"features": ["x"], "presence": "here"}}},
+            "presence names 'here', which is no column; allowed: 'x'",
+        ),
+        (
+            {"entities": {"A": {"features": ["x"], "absent": {"y": 0}}}},
+            "absent names 'y', which is no column; allowed: 'x'",
+        ),
+        ({"entities": {"A": {"features": ["x"], "absent": [0]}}}, "absent is [0]; expected columns with numbers"),
+        ({"entities": {"A": {}}, "select": "B"}, "select has action: 'B'; allowed: 'A'"),
+        ({"entities": {"A": {}}, "ignore": "all"}, "ignore is 'all'; expected a list of paths"),
+        ({"entities": {"A": {}}, "turns": 1}, "turns is 1; it must be true or false"),
+        (
+            {"entities": {"A": {}}, "global_features": {"count": 2}},
+            "global_features can have `features` and `start` alone",
+        ),
+    ],
+)
+def test_a_view_that_says_what_no_view_can_is_refused_by_place(view: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        load_view(view)
+    assert message in str(error.value)
+
+
+def test_views_are_found_by_name_and_in_files(tmp_path: Path) -> None:
+    assert [load_view(name).name for name in included_views()] == [f"view {name}" for name in included_views()]
+    file = tmp_path / "mine.yaml"
+    file.write_text("entities: {A: {features: [x]}}")
+    assert (
+        load_view(file).entities
+        == load_view(str(file)).entities
+        == load_view({"entities": {"A": {"features": ["x"]}}}).entities
+    )
+    file.write_text("entities: {A: [")
+    with pytest.raises(ValueError, match=r"mine\.yaml: not YAML"):
+        load_view(file)
+    file.write_text("- A")
+    with pytest.raises(ValueError, match=r"mine\.yaml holds \['A'\]; expected a mapping"):
+        load_view(file)
+    with pytest.raises(ValueError, match=r"view is 'highwy', which is neither a file nor .* did you mean 'highway'\?"):
+        load_view("highwy")
+
+
+# ---- in pools
+
+
+TARGETS = {
+    "entities": {
+        "Me": {"count": 1, "features": [None, "x"]},
+        "Target": {"features": ["there", "x"], "presence": "there"},
+    },
+    "actor": "Me",
+    "select": "Target",
+}
+SHOWN = [np.array([[1, 0], [1, 1], [0, 2], [1, 3]]) + [[0, 10 * k]] for k in range(3)]
+
+
+def worlds(**options: Any) -> Any:
+    made: list[Shows] = []
+
+    def make() -> Shows:
+        infos = [{}, {"action_mask": np.array([1, 1, 0], np.int8)}, {}]
+        made.append(Shows(box(4, 2), SHOWN, spaces.Discrete(3), infos))
+        return made[-1]
+
+    return make, made
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "one by one"])
+def test_an_integer_action_selects_a_row_that_is_present(alone: bool) -> None:
+    make, made = worlds()
+    source = gymnasium_worlds(make, view=TARGETS)
+    pool = ListEnv((lambda: source()) if alone else source, 2)
+    assert pool.action_space() == {"action": SelectEntityActionSpace()}
+    obs = pool.reset()
+    mask = obs.action_masks["action"]
+    assert mask.actors.values.tolist() == [[0], [0]]
+    assert mask.actees is not None and mask.actees[0].values.tolist() == [[1], [2]]  # rows 0 and 2 of three targets
+    assert obs.features["Target"][0].values.tolist() == [[1], [3]]
+    chosen = RaggedBufferI64.from_array(np.array([[[1]], [[2]]]))
+    obs = pool.act({"action": chosen})
+    assert [world.taken for world in made] == [[0], [2]]
+    mask = obs.action_masks["action"]
+    assert mask.mask is not None and mask.mask[1].values.tolist() == [[True], [False]]  # row 2 is closed
+    with pytest.raises(ValueError, match="expected the index of an entity that the actor may select"):
+        pool.act({"action": chosen})
+
+
+def test_a_mask_in_the_observation_closes_choices() -> None:
+    space = spaces.Dict({"x": box(2), "mask": spaces.MultiBinary(2)})
+    shown = [{"x": [1, 2], "mask": [0, 1]}, {"x": [1, 2], "mask": [1, 1]}]
+    view = {"entities": {"Thing": {"features": {"x": ["x"]}}}, "action_mask": "mask"}
+    for select in (None, "Thing"):
+        pool = from_gymnasium(lambda: Shows(space, shown), view=view | {"select": select})
+        mask = pool.reset().action_masks["action"].mask
+        assert mask is not None and mask.values.reshape(-1).tolist() == [False, True]
+        assert pool.obs_space().entities["Agent"] == Entity(())
+
+
+def test_a_selection_of_another_number_of_rows_than_choices_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Shows: the view: the action 'action' has 2 choices, and Target has 3 rows"):
+        from_gymnasium(lambda: Shows(box(4, 2), SHOWN), view=TARGETS)
+    with pytest.raises(ValueError, match=r"the action 'action' is not Discrete, so it cannot select"):
+        from_gymnasium(lambda: Shows(box(4, 2), SHOWN, box(1)), view=TARGETS)
+    with pytest.raises(ValueError, match=r"select names the action 'move'; allowed: 'action'"):
+        from_gymnasium(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {"move": "Target"}})
+
+
+def test_a_pool_and_an_environment_alone_show_the_same() -> None:
+    source = gymnasium_worlds(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {}})
+    together, alone = ListEnv(source, 2), ListEnv(lambda: source(), 2)
+    assert together.action_space() == {"action": CategoricalActionSpace(["0", "1"])}
+    left, right = together.reset(), alone.reset()
+    for step in range(4):
+        assert left.features.keys() == right.features.keys()
+        for name in left.features:
+            assert left.features[name] == right.features[name], (step, name)
+        actions = {"action": RaggedBufferI64.from_array(np.array([[[0]], [[1]]]))}
+        left, right = together.act(actions), alone.act(actions)
