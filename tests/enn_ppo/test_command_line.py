@@ -23,6 +23,7 @@ import torch
 
 from enn_ppo import evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
+from enn_ppo.eval.video import CAPTION_HEIGHT
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 
 REPOSITORY = Path(__file__).parents[2]
@@ -141,7 +142,8 @@ def test_evaluating_prints_and_writes_estimates_and_a_picture(
     )
     assert printed in evaluated.stdout
     frames = imageio.imread(place / "out/a/episode.gif", index=None)
-    assert frames.shape[1:] == (4 * 32 + 17, 4 * 32 + 1, 3)
+    height, width = 3 * (4 * 32 + 17), 3 * (4 * 32 + 1)  # enlarged, over a caption, with even numbers of pixels
+    assert frames.shape[1:] == (height + CAPTION_HEIGHT + 1, width + 1, 3)
 
 
 # --- Processes: mistakes ---
