@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("gymnasium")
 
 from enn_ppo import evaluate, train  # noqa: E402
+from enn_ppo.checkpoints import load_checkpoint  # noqa: E402
 from enn_ppo.settings.command_line.cli import run_eval, run_train  # noqa: E402
 
 HERD = (
@@ -58,6 +59,37 @@ def test_groups_that_play_against_each_other_learn_by_self_play_and_are_paid_for
         assert (7.5 - 1.5) < row["episodic_reward"] < (10.5 - 1.5)  # the mean of 15 to 21 and of -3
     assert run_eval(evaluate, ["checkpoint=herd", "episodes=8", "opponent=random", "output=result.json"]) == 0
     assert json.loads(Path("result.json").read_text())["win_rate"]["mean"] == 0.5
+
+
+def test_a_policy_of_players_that_oppose_each_other_draws_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(train, [*HERD, "total_timesteps=2048"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines.count(
+            "one policy plays for all, and learns from the sum of their rewards, but sheep wins while wolf loses: if they play "
+            "against each other, train with self_play.enabled=true"
+        )
+        == 1
+    )
+    assert run_train(train, [*HERD, "total_timesteps=2048", "self_play.enabled=true", "overwrite=true"]) == 0
+    assert "one policy plays for all" not in capsys.readouterr().out
+
+
+NIM = [argument for argument in HERD if "herd" not in argument.lower()]
+NIM += ["env.id=tests.entity_gym.bridges.test_pettingzoo_turns:Nim", "run_dir=nim", "total_timesteps=2048"]
+
+
+def test_a_turn_based_game_is_learned_by_self_play_of_sides_that_share_everything() -> None:
+    assert run_train(train, ["env=pettingzoo", *NIM, "self_play.enabled=true", "env.kwargs.heap=5", "seed=3"]) == 0
+    assert run_eval(evaluate, ["checkpoint=nim", "episodes=64", "opponent=random", "output=result.json"]) == 0
+    assert json.loads(Path("result.json").read_text())["win_rate"]["mean"] > 0.6
+    policy = load_checkpoint(Path("nim")).policy
+    assert not [name for name in policy if "player_0" in name], "each side has weights of its own"
+
+
+def test_self_play_of_one_side_says_how_there_are_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(train, ["env=pettingzoo", *NIM, "self_play.enabled=true", "env.kwargs.groups={player: '*'}"]) == 2
+    assert "has one player: say who plays against whom, as in env.kwargs.groups={" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

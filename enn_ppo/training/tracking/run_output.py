@@ -70,6 +70,10 @@ class RunOutput:
         if row.get("eval/episodic_reward") is not None:
             self.say(_evaluated(row))
 
+    def playing(self, step: int, seconds: float, played: float) -> None:
+        """Show the progress of a rollout; arguments as in `Progress.playing`."""
+        self._progress.playing(step, seconds, played)
+
     def saved(self, step: int) -> None:
         """Show that the checkpoint of a step was written."""
         self._progress.saved(step)

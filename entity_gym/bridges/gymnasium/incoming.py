@@ -47,6 +47,7 @@ from entity_gym.bridges.gymnasium.observations import (
     members_of,
 )
 from entity_gym.bridges.incoming import Constructor, Executor, make_pool, making, naming_extras, parameters_of
+from entity_gym.bridges.installed import packages_using, registered_ids
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import NoPictureError, warn_caller
 from entity_gym.pools.batch_env import (
@@ -749,10 +750,10 @@ def _close(worlds: Sequence[GymWorld]) -> None:
 
 def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """Return the constructor of an id, or of the class or function at "module:Name"."""
-    _, colon, rest = name.rpartition(":")
+    package, colon, rest = name.rpartition(":")
     if colon:
         with naming_extras():
-            module = import_module(name, _OPTION)  # which may register ids
+            module = import_module(f"{package.replace('-', '_')}:{rest}", _OPTION)  # which may register ids
         known = getattr(sys.modules.get("gymnasium"), "registry", {})
         if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
             return Constructor(name, kwargs, _OPTION)
@@ -763,17 +764,39 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     try:
         spec = gymnasium.spec(rest)
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(rest, gymnasium.registry, n=3)
-        hint = f"; near are {', '.join(map(repr, near))}" if near else ""
+        hint, near = _hint(rest, [] if colon else packages_using("gymnasium"), list(gymnasium.registry))
         if isinstance(error, gymnasium.error.NamespaceNotFound) and not near:
             namespace = rest.partition("/")[0]
-            package = _PACKAGES.get(namespace)
+            distribution = _PACKAGES.get(namespace)
             hint = (
-                f"; ids of {namespace}/ come with {package or 'a package of their own'}: install that, and name its module as "
-                f"well, as in {(package or 'its_module').replace('-', '_')}:{rest}"
+                f"; ids of {namespace}/ come with {distribution or 'a package of their own'}: install that, and name its module "
+                f"as well, as in {(distribution or 'its_module').replace('-', '_')}:{rest}"
             )
         raise ValueError(f"{name!r} is no environment that Gymnasium knows: {error}{hint}") from None
     return _FromSpec(name, spec, dict(kwargs))
+
+
+def _hint(env_id: str, packages: Sequence[str], registered: Sequence[str]) -> tuple[str, bool]:
+    """Return the end of a message about an unknown id, and whether it names an environment.
+
+    Args:
+        env_id: the id that Gymnasium does not know.
+        packages: packages whose import may register more ids.
+        registered: ids that Gymnasium knows.
+    """
+    ids = {package: ids for package in packages if (ids := registered_ids(package)) is not None}
+    if there := [package for package in ids if env_id in ids[package]]:
+        return f"; it is an environment of {there[0]}: {there[0]}:{env_id}", True
+    names = {each: each for each in registered} | {
+        f"{package}:{each}": each for package in ids for each in ids[package]
+    }
+    by_id = {each: written for written, each in names.items()} | {each: each for each in registered}
+    if near := [by_id[each] for each in difflib.get_close_matches(env_id, by_id, n=3)]:
+        return f"; near are {', '.join(map(repr, near))}", True
+    if ids:
+        listed = ", ".join(ids)
+        return f"; ids of a package are written package:id, which imports it first; installed are {listed}", False
+    return "", False
 
 
 class _FromSpec:

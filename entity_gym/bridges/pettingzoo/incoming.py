@@ -1,7 +1,8 @@
-"""PettingZoo parallel environments as entity environments: agents are entities that appear, act and disappear.
+"""PettingZoo environments as entity environments: agents are entities that appear, act and disappear.
 
     pool = from_pettingzoo("butterfly/knights_archers_zombies-v11", num_envs=8, max_cycles=300)
     pool = from_pettingzoo(make_my_env, groups={"hunter": ["adversary_*"], "prey": ["agent_*"]})
+    pool = from_pettingzoo(make_my_game, groups={"player": [["red_*"], ["blue_*"]]})  # two sides of one group
 
 The agents of a group are entities of one type, with the same features and actions, so they share what the network learns.
 By default the group is the agent's name without the number at the end: "adversary_0" and "adversary_1" are both `adversary`.
@@ -16,6 +17,12 @@ All agents are in one frame, so each acts on the observations of all: that suits
 are players (`entity_gym.pools.players`): with `self_play`, or with `opponent` in evaluation, each sees the features of its own
 agents, of the others only that they exist, and gets the rewards of its own agents. `SeatedVecEnv` does the same in Python.
 
+A group may have several sides, each of which is a player: lists of agents inside the list of the group. Sides share the entity
+type, the actions and so the weights; the category `side` tells them apart, and a player sees its own as 0.
+
+In AEC environments agents take turns: only the agent whose turn it is acts. There, without `groups`, every agent is a side of
+its own. AEC environments whose agents could act at the same time (`is_parallelizable`) are converted to parallel ones.
+
 `info["action_mask"]` and `observation["action_mask"]` close choices; an agent without an open choice does not act, and the
 environment gets its first choice.
 
@@ -28,6 +35,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any
 
 import numpy as np
@@ -46,23 +54,29 @@ from entity_gym.actions import (
 )
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import FixedFeatures, PlainSpace, kind_of, members_of
-from entity_gym.bridges.incoming import Constructor, Executor, check_arguments, make_pool
+from entity_gym.bridges.incoming import Executor, check_arguments, make_pool
+from entity_gym.bridges.pettingzoo.finding import constructor_of
+from entity_gym.bridges.pettingzoo.turns import TakingTurns
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import NoPictureError, nearest
+from entity_gym.errors import NoPictureError, nearest, warn_caller
 from entity_gym.pools.episodes import EpisodeVecEnv
 from entity_gym.pools.slots import FinalObservations
 from entity_gym.pools.vec_env import VecEnv
-from entity_gym.spaces import GLOBAL_ENTITY, Entity, ObsSpace
+from entity_gym.spaces import GLOBAL_ENTITY, Category, Entity, ObsSpace
 
 #: PettingZoo's name of an agent; most are texts such as "adversary_0".
 AgentID = Hashable
-#: Group -> its agents: names, or patterns of names such as "adversary_*".
-Groups = Mapping[str, str | Sequence[str]]
+#: Group -> its agents: names, or patterns of names such as "adversary_*"; or a list of them for each side.
+Groups = Mapping[str, str | Sequence[str | Sequence[str]]]
 
 #: Key of the open choices, in an observation that is a Dict, or in an info.
 ACTION_MASK = "action_mask"
 #: Key beside the mask in such an observation.
 OBSERVATION = "observation"
+#: Feature of the agents of a group that has several sides.
+SIDE = "side"
+#: A warning comes after so many steps in which the rewards of a player's agents were not 0 and cancelled, from the first on.
+CANCELLED = 5
 
 
 # ---- for users
@@ -80,19 +94,19 @@ def from_pettingzoo(
     groups: Groups | None = None,
     **kwargs: Any,
 ) -> VecEnv | EpisodeVecEnv:
-    """Make a pool of parallel environments.
+    """Make a pool of parallel or AEC environments.
 
     Args:
-        env: a function or class that makes an environment, "package.module:function", or an id of PettingZoo such as
-            "butterfly/knights_archers_zombies-v11".
+        env: a function or class that makes an environment, "package.module:function", or an id such as
+            "butterfly/knights_archers_zombies-v11", or "package:id" such as "mpe2:simple_spread_v3".
         num_envs: as in `from_gymnasium`.
         seed: environment i is reset with `seed=seed + i`.
         executor: as in `from_gymnasium`.
         autoreset: as in `from_gymnasium`.
         num_workers: as in `from_gymnasium`.
         final_observations: as in `from_gymnasium`.
-        groups: group -> its agents, names or patterns such as "prey_*"; an agent is in the first group that fits. None: groups
-            are names without the number at the end.
+        groups: group -> its agents, names or patterns such as "prey_*", or a list of these for each side of the group; an agent
+            is in the first group that fits. None: groups are names without the number at the end.
         kwargs: arguments of `env`.
 
     Returns:
@@ -112,61 +126,78 @@ def pettingzoo_worlds(env: str | Callable[..., Any], **kwargs: Any) -> PettingZo
 
 
 class PettingZooFactory:
-    """Makes entity environments of parallel ones, for pools and the trainer. The groups are the players of that world."""
+    """Makes entity environments, for pools and the trainer. The sides of all groups are the players of that world."""
 
     player_parameters: tuple[str, ...] = ()  # no parameter decides which agent is in which group
+    #: How there can be several players, for messages.
+    several_players = ": say who plays against whom, as in env.kwargs.groups={player: [[player_0], [player_1]]}"
 
     def __init__(self, env: Any, groups: Groups | None = None, **kwargs: Any) -> None:
-        self._make = _constructor(env, kwargs)
+        self._make = constructor_of(env, kwargs)
         self.__name__ = self._make.name
         self._groups = check_groups(groups)
-        self._names: list[str] | None = None  # of the groups, once they are known
+        self._known_players: dict[str, range] | None = None
 
     def __call__(self) -> PettingZooEnvironment:
         made = PettingZooEnvironment(self._make(), self._groups)
-        self._names = list(made.groups)
+        self._known_players, first = {}, 0
+        for name, group in made.groups.items():
+            self._known_players[name] = range(first, first + len(group.sides))
+            first += len(group.sides)
         return made
 
     def num_players(self, values: Mapping[str, Any]) -> int:
-        """Return the number of groups."""
-        return len(self._group_names())
+        """Return the number of sides of all groups."""
+        return sum(map(len, self._players().values()))
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return (E,) the number of the group that entities of this type belong to."""
-        return np.full(len(rows), self._group_names().index(entity_type), np.int64)
+        """Return (E,) the number of the player that each entity of this type belongs to."""
+        of_group = self._players()[entity_type]
+        if len(of_group) == 1:
+            return np.full(len(rows), of_group.start, np.int64)
+        return of_group.start + rows[:, -1].astype(np.int64)
 
     def seen_by(
         self, values: Mapping[str, Any], player: NDArray[np.int64], entity_type: str, rows: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return (E, F) the features of the player's own agents, and zeros for others, whose observations are not its own."""
+        """Return (E, F) the features of the player's own agents, and of others, whose observations are not its own, the side.
+
+        Sides are counted from the player's own, which is 0 then.
+        """
         if entity_type == GLOBAL_ENTITY:
             return rows
+        of_group = self._players()[entity_type]
         own = self.players(values, entity_type, rows) == player
-        return np.where(own[:, None], rows, np.float32(0))
+        seen = np.where(own[:, None], rows, np.float32(0))
+        if len(of_group) > 1:
+            is_of_group = (player >= of_group.start) & (player < of_group.stop)
+            own_side = np.where(is_of_group, player - of_group.start, 0)
+            seen[:, -1] = (rows[:, -1].astype(np.int64) - own_side) % len(of_group)
+        return seen
 
-    def _group_names(self) -> list[str]:
-        if self._names is None:
+    def _players(self) -> dict[str, range]:
+        """Return group -> the numbers of its players."""
+        if self._known_players is None:
             self().close()
-        assert self._names is not None
-        return self._names
+        assert self._known_players is not None
+        return self._known_players
 
 
 # ---- groups of agents
 
 
 def check_groups(groups: Any) -> Groups | None:
-    """Return `groups`; raises ValueError unless it is None or a mapping from names to names or patterns."""
+    """Return `groups`; raises ValueError unless it is None or a mapping from names to names or patterns, or lists of these."""
     if groups is None:
         return None
     lists = groups.values() if isinstance(groups, Mapping) else [None]
-    each_fits = [
-        isinstance(each, str) or (isinstance(each, Sequence) and all(isinstance(name, str) for name in each))
-        for each in lists
-    ]
-    if not groups or not all(each_fits):
+    sides = [side for each in lists for side in (each if isinstance(each, Sequence) else [None])]
+    names = [name for side in sides for name in (side if isinstance(side, Sequence) else [None])]
+    if not groups or not all(isinstance(name, str) for name in names):
         raise ValueError(
             f"groups is {groups!r:.200}; expected a mapping from the name of each group to its agents, names or patterns, such "
-            'as {"prey": ["prey_*"], "hunter": ["adversary_0", "adversary_1"]}'
+            'as {"prey": ["prey_*"], "hunter": ["adversary_0", "adversary_1"]}, or for a group with several sides to a list of '
+            'these for each side, such as {"player": [["player_0"], ["player_1"]]}'
         )
     checked: Groups = groups
     return checked
@@ -178,13 +209,32 @@ def group_of(agent: AgentID, groups: Groups | None) -> str:
     Raises:
         ValueError: if no group names it.
     """
-    name = "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
+    name = _name_of(agent)
     if groups is None:
         return re.sub(r"[\s_-]*\d+$", "", name) or "agent"
-    for group, patterns in groups.items():
-        if any(fnmatchcase(name, pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)):
+    for group in groups:
+        if _side_of(name, _sides_of(groups[group])) is not None:
             return group
     raise ValueError(f"the agent {name!r} is in none of the groups {dict(groups)}: name it, or a pattern that fits it")
+
+
+def _name_of(agent: AgentID) -> str:
+    return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
+
+
+def _sides_of(agents: str | Sequence[str | Sequence[str]]) -> list[list[str]]:
+    """Return the patterns of each side of a group."""
+    if isinstance(agents, str):
+        return [[agents]]
+    if all(isinstance(each, str) for each in agents):
+        return [[str(each) for each in agents]]
+    return [[side] if isinstance(side, str) else list(side) for side in agents]
+
+
+def _side_of(name: str, sides: Sequence[Sequence[str]]) -> int | None:
+    """Return the first side that an agent fits, or None."""
+    fits = (i for i, patterns in enumerate(sides) if any(fnmatchcase(name, pattern) for pattern in patterns))
+    return next(fits, None)
 
 
 class Group:
@@ -193,18 +243,25 @@ class Group:
     Args:
         name: of the group, and of its entity type.
         agent: one of its agents, for messages.
-        observation_space: of each agent; fixed leaves, however nested, are the features.
+        observation_space: of each agent; fixed leaves, however nested, are the features. With several sides, the side is one too.
         action_space: of each agent.
+        sides: patterns of the agents of each side.
 
     Attributes:
+        sides: name of each side, which is a player.
         action_space: "<group>.action" or, where an agent takes several, "<group>.<path>".
 
     Raises:
         ValueError: for a space that has no such form, naming it and what to do.
     """
 
-    def __init__(self, name: str, agent: AgentID, observation_space: Any, action_space: Any) -> None:
-        self.name, self.agent = name, agent
+    def __init__(
+        self, name: str, agent: AgentID, observation_space: Any, action_space: Any, sides: Sequence[Sequence[str]]
+    ) -> None:
+        self.name, self.agent, self._sides = name, agent, sides
+        self.sides = [name]
+        if len(sides) > 1:
+            self.sides = [each[0] if len(each) == 1 else f"{name}.{i}" for i, each in enumerate(sides)]
         self._spaces = (observation_space, action_space)
         members = dict(members_of(observation_space)) if kind_of(observation_space) == "Dict" else {}
         self._shows_mask = ACTION_MASK in members
@@ -215,13 +272,21 @@ class Group:
         try:
             self._features = FixedFeatures(observation_space)
             self._actions = GymActions(action_space)
-            self.entity = Entity(self._features.features)
+            side = [Category(SIDE, len(sides))] if len(sides) > 1 else []
+            self.entity = Entity([*self._features.features, *side])
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
         self._named = {f"{name}.{key}": key for key in self._actions.action_space}
         self.action_space: dict[str, ActionSpace] = {
             action: self._actions.action_space[key] for action, key in self._named.items()
         }
+
+    def side(self, agent: AgentID) -> int:
+        """Return the side of one of these agents."""
+        side = _side_of(_name_of(agent), self._sides) if len(self._sides) > 1 else 0
+        if side is None:
+            raise ValueError(f"the agent {agent!r} appeared, which is on none of the sides {self._sides}; set groups=")
+        return side
 
     def check_same(self, agent: AgentID, observation_space: Any, action_space: Any) -> None:
         """Raise ValueError unless `agent`, which joins this group, has the spaces of the others."""
@@ -244,10 +309,12 @@ class Group:
         Raises:
             ValueError: for an observation outside the space, naming the agent and where.
         """
-        rows = np.zeros((len(observations), len(self._features.features)), np.float32)
+        num_own = len(self._features.features)
+        rows = np.zeros((len(observations), len(self.entity.features)), np.float32)
         for row, (agent, observation) in zip(rows, observations.items(), strict=True):
+            row[num_own:] = self.side(agent)
             try:
-                self._features.write(self._without_mask(observation), row)
+                self._features.write(self._without_mask(observation), row[:num_own])
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         return rows
@@ -308,11 +375,11 @@ class Group:
 
 
 class PettingZooEnvironment(Environment):
-    """One parallel environment as an entity environment.
+    """One parallel or AEC environment as an entity environment.
 
-    Metrics of every step are `agents`, their number, and with several groups `reward.<group>`; an episode's info has
-    `score.<group>`, the sum of rewards of all agents of each group, and `scores`, the sum of each agent. `env_info` is given to
-    `reset` as its options.
+    A player is a group, or a side of a group that has several. Metrics of every step are `agents`, their number, and with several
+    players `reward.<player>`; an episode's info has `score.<player>`, the sum of rewards of all agents of each player, and
+    `scores`, the sum of each agent. `env_info` is given to `reset` as its options.
 
     Args:
         env: closed with this object.
@@ -323,13 +390,21 @@ class PettingZooEnvironment(Environment):
     """
 
     def __init__(self, env: Any, groups: Groups | None = None) -> None:
-        _check_parallel(env)
-        self.env = env
+        self.env = _as_parallel(env)
         self.display_name = str(getattr(env, "metadata", {}).get("name", type(env).__name__))  # by messages of pools
         self._asked = check_groups(groups)
         self.groups: dict[str, Group] = {}
         self._group: dict[AgentID, Group] = {}  # of every agent seen so far
-        for agent in self._first_agents():
+        first = list(self._first_agents())
+        self._sides: dict[str, list[list[str]]] = {}
+        for name, agents in (self._asked or {}).items():
+            self._sides[name] = _sides_of(agents)
+        if self._asked is None:
+            for agent in first:
+                self._sides.setdefault(group_of(agent, None), []).append([escape(_name_of(agent))])
+            if not isinstance(self.env, TakingTurns):  # a team
+                self._sides = {name: [["*"]] for name in self._sides}
+        for agent in first:
             self._learn(agent)
         for name in self._asked or ():
             if name not in self.groups:
@@ -342,6 +417,7 @@ class PettingZooEnvironment(Environment):
         self._options: dict[str, Any] = {}
         self._agents: list[AgentID] = []  # those that act next
         self._scores: dict[AgentID, float] = {}
+        self._cancelled: dict[str, int] | None = None  # player -> steps so far, until a warning is due or out of place
 
     def obs_space(self) -> ObsSpace:
         return self._obs_space
@@ -352,6 +428,7 @@ class PettingZooEnvironment(Environment):
     def reseed(self, seed: int, number: int) -> None:
         super().reseed(seed, number)
         self._seed = seed + number
+        self._cancelled = {} if number == 0 else None  # one environment warns for all
 
     def configure(self, info: Mapping[str, Any]) -> None:
         self._options |= info
@@ -387,7 +464,10 @@ class PettingZooEnvironment(Environment):
                 raise ValueError(f"step() returned no {column} of {lacking[0]!r}, which has acted")
         ended = {agent for agent in acting if terminated.get(agent) or truncated.get(agent)}
         self._agents = [agent for agent in self.env.agents if agent not in ended]
-        sums = self._sums(self._earned(acting, rewards))
+        earned = self._earned(acting, rewards)
+        sums = self._sums(earned)
+        if self._cancelled is not None:
+            self._warn_if_they_cancel(earned, sums)
         if self._agents:
             return self._observe(self._agents, observations, infos, sums)
         cut = [agent for agent in acting if truncated.get(agent) and not terminated.get(agent)]
@@ -426,7 +506,7 @@ class PettingZooEnvironment(Environment):
         if name in self.groups:
             self.groups[name].check_same(agent, *self._spaces(agent))
         else:
-            self.groups[name] = Group(name, agent, *self._spaces(agent))
+            self.groups[name] = Group(name, agent, *self._spaces(agent), self._sides[name])
         self._group[agent] = self.groups[name]
 
     def _spaces(self, agent: AgentID) -> tuple[Any, Any]:
@@ -454,7 +534,7 @@ class PettingZooEnvironment(Environment):
         infos: Mapping[AgentID, Any],
         earned: Mapping[str, float],
     ) -> Observation:
-        """Return the observation of these agents; `earned` is the reward of every group."""
+        """Return the observation of these agents; `earned` is the reward of every player."""
         seen: dict[str, dict[AgentID, Any]] = {name: {} for name in self.groups}
         for agent in agents:
             if agent not in observations:
@@ -463,8 +543,11 @@ class PettingZooEnvironment(Environment):
         features = {name: group.rows(seen[name]) for name, group in self.groups.items()}
         offered: dict[str, ActionMask] = {}
         for name, group in self.groups.items():
-            offered |= group.offer(seen[name], infos)
-        several = len(self.groups) > 1
+            able = seen[name]
+            if isinstance(self.env, TakingTurns):
+                able = {agent: shown for agent, shown in able.items() if agent == self.env.turn}
+            offered |= group.offer(able, infos)
+        several = len(earned) > 1
         return Observation(
             features=features,
             ids={name: list(of_group) for name, of_group in seen.items()},
@@ -502,66 +585,49 @@ class PettingZooEnvironment(Environment):
         return earned
 
     def _sums(self, rewards: Mapping[AgentID, float]) -> dict[str, float]:
-        """Return group -> the sum over its agents."""
-        sums = dict.fromkeys(self.groups, 0.0)
+        """Return player -> the sum over its agents."""
+        sums = {side: 0.0 for group in self.groups.values() for side in group.sides}
         for agent, reward in rewards.items():
-            sums[self._known(agent).name] += reward
+            group = self._known(agent)
+            sums[group.sides[group.side(agent)]] += reward
         return sums
 
+    def _warn_if_they_cancel(self, rewards: Mapping[AgentID, float], sums: Mapping[str, float]) -> None:
+        """Warn, once, of a player whose agents have always earned 0 together, but not each."""
+        assert self._cancelled is not None
+        paid: dict[str, list[AgentID]] = {}  # player -> its agents that have earned something
+        for agent, reward in rewards.items():
+            if reward:
+                group = self._known(agent)
+                paid.setdefault(group.sides[group.side(agent)], []).append(agent)
+        for player, agents in paid.items():
+            total = sum(abs(rewards[agent]) for agent in agents)
+            if abs(sums[player]) > 1e-6 * total:
+                self._cancelled[player] = -1  # never again
+            elif self._cancelled.get(player, 0) >= 0:
+                self._cancelled[player] = self._cancelled.get(player, 0) + 1
+            if self._cancelled[player] == CANCELLED:
+                sides = ", ".join(f"[{_name_of(agent)}]" for agent in agents)
+                warn_caller(
+                    f"{self.display_name}: the rewards of {' and '.join(map(_name_of, agents))}, who are one player, "
+                    f"{player!r}, have always cancelled, so their sum teaches nothing. If they play against each other, say "
+                    f"so with groups={{{self._known(agents[0]).name}: [{sides}]}}, and train with self_play.enabled=true"
+                )
 
-def _check_parallel(env: Any) -> None:
-    """Raise ValueError unless `env` is a parallel environment."""
-    name = type(env).__name__
-    if callable(getattr(env, "agent_iter", None)):
-        raise ValueError(
-            f"{name} is an AEC environment, in which agents take turns; convert it with "
-            "pettingzoo.utils.conversions.aec_to_parallel or turn_based_aec_to_parallel, or use its parallel_env"
-        )
-    lacking = [each for each in ("reset", "step", "observation_space", "action_space") if not hasattr(env, each)]
+
+def _as_parallel(env: Any) -> Any:
+    """Return a parallel environment, or an AEC environment as one; raises ValueError unless `env` is one of them."""
+    name, expected = type(env).__name__, ["reset", "step", "observation_space", "action_space"]
+    takes_turns = callable(getattr(env, "agent_iter", None))
+    if takes_turns:
+        expected += ["observe"]
+    lacking = [each for each in expected if not hasattr(env, each)]
     if lacking:
-        raise ValueError(f"{name} has no {', '.join(lacking)}; expected a PettingZoo parallel environment")
+        kind = "AEC" if takes_turns else "parallel"
+        raise ValueError(f"{name} has no {', '.join(lacking)}; expected a PettingZoo {kind} environment")
     check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
+    if takes_turns and getattr(env, "metadata", {}).get("is_parallelizable"):
+        from pettingzoo.utils.conversions import aec_to_parallel  # PettingZoo is optional
 
-
-# ---- how environments are found
-
-
-def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
-    if isinstance(env, str) and ":" not in env:
-        _spec(env)  # an unknown id is refused now
-        constructor = Constructor(_make_by_id, {"env_id": env, **kwargs}, env)
-        constructor.name = env
-        return constructor
-    if not isinstance(env, str) and not callable(env):
-        hint = f"the function {env.__name__}.parallel_env" if hasattr(env, "parallel_env") else "what makes it"
-        if isinstance(env, Sequence) and len(env):
-            hint = f"what makes one of them, such as the class {type(env[0]).__name__}, and num_envs={len(env)}"
-        raise ValueError(f"the PettingZoo environment is {env!r:.200}, which makes none; give {hint}")
-    return Constructor(env, kwargs, "the PettingZoo environment")
-
-
-def _spec(env_id: str) -> Any:
-    """Return PettingZoo's spec of an id."""
-    try:
-        import pettingzoo
-    except ImportError as error:
-        raise ImportError(f'{env_id} is PettingZoo\'s ({error}): pip install "enn-ppo[pettingzoo]"') from error
-    try:
-        return pettingzoo.spec("parallel", env_id)
-    except (pettingzoo.env_registry.exceptions.PettingZooRegistryError, ValueError) as error:
-        turns = "agents take turns in it, so convert it with turn_based_aec_to_parallel in a function of your own; "
-        raise ValueError(
-            f"PettingZoo has no parallel environment {env_id!r}; {turns if env_id in pettingzoo.aec_registry else ''}"
-            f"{nearest(env_id, pettingzoo.parallel_registry)}; your own is written as my_package.my_module:make_env"
-        ) from error
-
-
-def _make_by_id(env_id: str, **kwargs: Any) -> Any:
-    spec = _spec(env_id)
-    import pettingzoo
-
-    try:
-        return pettingzoo.make("parallel", spec, **kwargs)
-    except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
-        arguments = f" with {kwargs}" if kwargs else ""
-        raise ValueError(f"PettingZoo cannot make {env_id!r}{arguments}: {error}") from error
+        return aec_to_parallel(env)
+    return TakingTurns(env) if takes_turns else env
