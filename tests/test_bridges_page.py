@@ -17,9 +17,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), fl
         (BLOCKS[0], ["gymnasium"]),
         (BLOCKS[1], ["gymnasium"]),
         (BLOCKS[2], ["stable_baselines3"]),
-        (BLOCKS[3], ["pettingzoo", "pygame"]),
+        (BLOCKS[3], ["gymnasium"]),
+        (BLOCKS[4], ["pettingzoo", "pygame"]),
     ],
-    ids=["from Gymnasium", "episodes", "to Gymnasium", "PettingZoo"],
+    ids=["from Gymnasium", "episodes", "to Gymnasium", "measured room", "PettingZoo"],
 )
 def test_what_the_page_shows_runs(block: str, libraries: list[str]) -> None:
     for library in libraries:
@@ -28,4 +29,4 @@ def test_what_the_page_shows_runs(block: str, libraries: list[str]) -> None:
 
 
 def test_every_block_is_run() -> None:
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5

@@ -70,6 +70,8 @@ _OPTION = "the Gymnasium environment"
 _PACKAGES = {"ALE": "ale-py"}
 #: Key of the info of a step: which actions are open.
 ACTION_MASK = "action_mask"
+#: Key of the info of a step in Gymnasium's toy text: the probability of the last transition, which is no result of an episode.
+_PROBABILITY, _TOY_TEXT = "prob", "gymnasium.envs.toy_text."
 _CUT = "TimeLimit.truncated"
 
 #: Attribute of the environment -> advice for an environment whose space changes between episodes.
@@ -255,6 +257,8 @@ class GymWorld:
         self.env = env
         self.name = self.where = name_of(env)
         self.warns = True
+        is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
+        self._no_results = {ACTION_MASK, _PROBABILITY} if is_toy_text else {ACTION_MASK}
         self._seed: int | None = None
         self._options: dict[str, Any] = {}
         self._declared = {side: _declared(env, side) for side in ("observation_space", "action_space")}
@@ -336,6 +340,10 @@ class GymWorld:
         self._write(observation, to, "step")
         masks = self._masks(info, "step") if info and not (terminated or truncated) else {}
         return reward, terminated, truncated and not terminated, info, masks
+
+    def results(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the `end_of_episode_info` of an episode from the info of its last step."""
+        return {name: value for name, value in info.items() if name not in self._no_results}
 
     def render(self) -> NDArray[np.uint8]:
         """Draw the current state as a (height, width, 3) image; raises NoPictureError if the environment was not made for it."""
@@ -526,7 +534,7 @@ class GymnasiumEnvironment(Environment):
         shown.reward, shown.done, shown.truncated = reward, terminated or truncated, truncated
         if shown.done:
             shown.actions = {}
-            shown.end_of_episode_info = {key: value for key, value in info.items() if key != ACTION_MASK}
+            shown.end_of_episode_info = self.world.results(info)
         return shown
 
     def render(self) -> NDArray[np.uint8]:
@@ -618,7 +626,7 @@ class GymBatch(BatchEnvironment):
             infos.append(info)
             if ended or cut:
                 terminated[k], truncated[k] = ended, cut
-                infos[k] = {name: value for name, value in info.items() if name != ACTION_MASK}
+                infos[k] = self.worlds[i].results(info)
         return BatchStep(np.array(rewards), terminated, truncated, infos)
 
     def observe(self, ids: EnvIds) -> BatchObservation:
