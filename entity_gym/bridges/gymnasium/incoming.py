@@ -780,7 +780,8 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
                 f"; ids of {namespace}/ come with {distribution or 'a package of their own'}: install that, and name its module "
                 f"as well, as in {(distribution or 'its_module').replace('-', '_')}:{rest}"
             )
-        raise ValueError(f"{name!r} is no environment that Gymnasium knows: {error}{hint}") from None
+        reason = str(error).removesuffix(".")
+        raise ValueError(f"{name!r} is no environment that Gymnasium knows: {reason}{hint}") from None
     return _FromSpec(name, spec, dict(kwargs))
 
 
