@@ -6,10 +6,10 @@ Shapes: T steps, N environments, B = T * N frames ordered by step and then envir
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +30,14 @@ from rogue_net import ActResult, FrameKeys, ObsBatch, keyed
 from rogue_net.batch.crossing import moved, to_device
 from rogue_net.batch.ragged import Cat
 from rogue_net.finite import fetch_actions
+
+#: Called after every step of a rollout with the fraction that is played, in (0, 1]. Returns whether the rollout ends there.
+Watch: TypeAlias = Callable[[float], bool]
+
+
+def play_all(played: float) -> bool:
+    """The `Watch` that never ends a rollout."""
+    return False
 
 
 @dataclass
@@ -343,8 +351,8 @@ class Trajectory:
 
 
 @torch.no_grad()
-def play(blocks: Sequence[EnvBlock], steps: int) -> list[dict[str, Rollout]]:
-    """Play `steps` steps in every block.
+def play(blocks: Sequence[EnvBlock], steps: int, watch: Watch = play_all) -> list[dict[str, Rollout]]:
+    """Play `steps` steps in every block, or fewer if `watch` ends the rollout.
 
     Several blocks take turns: the policy acts in one block while the threads or processes of the other blocks' pools step their
     environments. Turns are in a fixed order, so rollouts do not depend on timing.
@@ -359,21 +367,26 @@ def play(blocks: Sequence[EnvBlock], steps: int) -> list[dict[str, Rollout]]:
         block.begin(steps)
     if len(blocks) == 1:
         (block,) = blocks
-        for _ in range(steps):
+        for step in range(steps):
             actions = block.act()
             started = time.perf_counter()
             with block.waiting():
                 obs = block.vec_env.act(actions)
             block.observe(obs, time.perf_counter() - started)
+            if watch((step + 1) / steps):
+                break
     else:
         for block in blocks:
             block.vec_env.send(block.act())
         for step in range(steps):
+            is_last = watch((step + 1) / steps) or step + 1 == steps  # the step that is under way
             for block in blocks:
                 started = time.perf_counter()
                 with block.waiting():
                     obs = block.vec_env.recv()
                 block.observe(obs, time.perf_counter() - started)
-                if step + 1 < steps:
+                if not is_last:
                     block.vec_env.send(block.act())
+            if is_last:
+                break
     return [block.finish() for block in blocks]

@@ -70,7 +70,7 @@ def train(config: TrainConfig, env: EnvFactory | None = None, callbacks: Sequenc
             while not run.stopped and (steps := state.next_steps()) > 0:
                 started = time.perf_counter()
                 settings = state.begin_update()
-                rollouts = state.collect(steps)
+                rollouts = state.collect(steps, run.watch(steps, interrupted))
                 learned = state.learn(rollouts, settings)
                 run.report(learned, settings, seconds=time.perf_counter() - started)
                 run.save_if_due(interrupted())

@@ -22,9 +22,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), fl
         (BLOCKS[1], ["gymnasium"]),
         (BLOCKS[2], ["gymnasium"]),
         (BLOCKS[3], ["stable_baselines3"]),
-        (BLOCKS[4], ["pettingzoo", "pygame"]),
+        (BLOCKS[4], ["gymnasium"]),
+        (BLOCKS[5], ["pettingzoo", "pygame"]),
     ],
-    ids=["from Gymnasium", "episodes", "views", "to Gymnasium", "PettingZoo"],
+    ids=["from Gymnasium", "episodes", "views", "to Gymnasium", "measured room", "PettingZoo"],
 )
 def test_what_the_page_shows_runs(block: str, libraries: list[str]) -> None:
     for library in libraries:
@@ -33,7 +34,7 @@ def test_what_the_page_shows_runs(block: str, libraries: list[str]) -> None:
 
 
 def test_every_block_is_run() -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
 
 
 def test_the_page_has_the_view_that_comes_with_the_package_and_names_them_all() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from statistics import fmean, stdev
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -25,6 +29,8 @@ from entity_gym.pools.players import Seating
 from entity_gym.pools.seats import PlayersTracker, SeatedEpisodeVecEnv
 from rogue_net import ActResult, ObsBatch
 
+#: Seconds between two lines of progress.
+SHOWN_EVERY = 5.0
 _COUNTED_FROM_OUTSIDE = ("episodic_reward", "episode_length")
 
 
@@ -62,7 +68,7 @@ def play_episodes(
         replay: records the first episodes for a page.
         record: without a `cast`, called after each step with the observations, the policy's input, its result, and the
             observations that followed.
-        progress: whether to show a progress bar.
+        progress: whether to show the progress on standard error: as a bar in a terminal, elsewhere as a line every few seconds.
 
     Returns:
         Policy name -> the episodes, with the rewards of that policy's players.
@@ -73,7 +79,7 @@ def play_episodes(
     (name, *_), num_done = policies, 0
     episodes: dict[str, list[Episode]] = {each: [] for each in policies}
     tracker = PlayersTracker(len(pool), cast.policies) if cast else EpisodeTracker(len(pool))
-    with tqdm(total=config.episodes, unit=" episodes", disable=None if progress else True) as bar:
+    with _Progress(config) if progress else nullcontext() as shown:
         while num_done < config.episodes:
             seed = None if num_done else config.seed
             obs, running = pool.reset(seed, env_id=range(min(len(pool), config.episodes - num_done)))
@@ -109,9 +115,44 @@ def play_episodes(
                     for each, episode in of_policies.items():
                         episodes[each].append(episode)
                 num_done += len(ended)
-                bar.update(len(ended))
+                if shown:
+                    shown.step(num_done, len(env_id), tracker.lengths)
                 obs, running = step.still_running
     return episodes
+
+
+class _Progress:
+    """Shows how many episodes are done, and which environment the others wait for. A context manager."""
+
+    def __init__(self, config: EpisodesConfig) -> None:
+        self._config, self._due, self._steps = config, time.monotonic() + SHOWN_EVERY, 0
+        self._bar = tqdm(total=config.episodes, unit=" episodes", disable=None)
+
+    def step(self, num_done: int, num_stepped: int, lengths: NDArray[np.int64]) -> None:
+        """Take in a step of `num_stepped` environments, whose episodes are `lengths` (N,) steps long so far."""
+        self._steps += num_stepped
+        if num_done > self._bar.n:
+            self._bar.update(num_done - self._bar.n)
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + SHOWN_EVERY
+        config, longest = self._config, int(lengths.argmax())
+        waiting = (
+            f"{self._steps:,} steps; the longest episode, of environment {longest}, has {lengths[longest]:,} of at most "
+            f"{config._section}max_episode_steps={config.max_episode_steps}"
+        )
+        if self._bar.disable:
+            print(f"{num_done} of {config.episodes} episodes, {waiting}", file=sys.stderr, flush=True)
+        else:
+            self._bar.set_postfix_str(waiting)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
 
 
 def _act_together(

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: the current update is finished and a checkpoint is written."""
+"""Handling of Ctrl-C and SIGTERM: the current update is finished and a checkpoint is written, once there is something to save."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+from enn_ppo.training.errors import Interrupted
 
 #: "interrupted" or "terminated", as `finish_on_interrupt` returns it -> exit code of the process.
 EXIT_CODES = {"interrupted": 128 + signal.SIGINT, "terminated": 128 + signal.SIGTERM}
@@ -45,6 +47,27 @@ def finish_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], str
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def end_on_sigterm() -> Iterator[None]:
+    """Within this context, the first SIGTERM raises `Interrupted`, and the second ends the process.
+
+    This is for the start of a run, which has nothing to save yet. Ctrl-C raises KeyboardInterrupt there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Interrupted("terminated before the first update: nothing was saved", EXIT_CODES["terminated"])
+
+    previous = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def ignore_sigterm() -> None:

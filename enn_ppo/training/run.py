@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,10 +18,12 @@ from enn_ppo.checkpoints import (
 )
 from enn_ppo.eval.episodes import summarize
 from enn_ppo.eval.evaluator import EvalRow, Evaluator, as_metrics, is_due
+from enn_ppo.rollout import Watch
 from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.errors import EnvironmentHangs, Interrupted, PartLost, RankDied, RankFailed, TooManyFailures
 from enn_ppo.training.interrupt import EXIT_CODES, ignore_sigterm
 from enn_ppo.training.learning.learner import Learned, Settings
+from enn_ppo.training.opposed import OpposedPlayers
 from enn_ppo.training.recording.recorder import RecordingError
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
@@ -29,6 +32,11 @@ from enn_ppo.training.tracking.run_dir import CHECKPOINTS
 from enn_ppo.training.tracking.run_lock import RunLock
 from enn_ppo.training.tracking.run_output import RunOutput
 from rogue_net.finite import NotFinite
+
+#: Seconds of a rollout after which its progress is shown.
+SHOWN_AFTER = 5.0
+#: Seconds that the rest of a rollout may take after an interrupt or the limit of time; a longer rollout ends where it is.
+PATIENCE = 2.0
 
 
 class Run:
@@ -61,11 +69,40 @@ class Run:
         self.metrics: dict[str, Row] = {}
         self.stopped = False
         self._evaluated_until = state.step
+        self._opposed = OpposedPlayers()
 
     def say(self, text: str) -> None:
         """Print a line, once for all policies."""
         for output in list(self._outputs.values())[:1]:
             output.say_of_all(text)
+
+    def watch(self, steps: int, interrupted: Callable[[], str | None]) -> Watch:
+        """Return what shows the progress of a long rollout, and ends it after an interrupt or at `max_train_seconds`.
+
+        A rollout that is nearly over is played to its end, so that a resumed run is that without the interruption.
+
+        Args:
+            steps: of the rollout in each environment.
+            interrupted: as in `save_if_due`.
+        """
+        state, limit = self.state, self.state.config.max_train_seconds
+        num_frames, started = steps * state.config.rollout.num_envs, time.monotonic()
+
+        def watch(played: float) -> bool:
+            seconds = time.monotonic() - started
+            if seconds >= SHOWN_AFTER:
+                for output in self._outputs.values():
+                    output.playing(state.step + round(played * num_frames), state.seconds + seconds, played)
+            if seconds / played - seconds <= PATIENCE:
+                return False
+            if how := interrupted():
+                self.say(
+                    f"{how} after {played:.0%} of a rollout, which ends here: a resumed run goes on from this step, but not "
+                    "exactly as without the interruption"
+                )
+            return bool(how) or (limit is not None and state.seconds + seconds >= limit)
+
+        return watch
 
     def report(self, learned: Mapping[str, Learned], settings: Settings, seconds: float) -> None:
         """Count an update of all policies, log it, and call the user's callback.
@@ -91,6 +128,10 @@ class Run:
                 update_seconds=elapsed,
                 extra=shared | dict(state.learners[name].metrics()) | evaluated.get(name, {}),
             )
+        if not (state.self_play or state.config.policies):
+            (only,) = learned.values()
+            if line := self._opposed.note(only.played.metrics):
+                self.say(line)
         self.stopped = state.ranks.lead(lambda: any([self._tell(name, each) for name, each in learned.items()]))
 
     def _tell(self, name: str, learned: Learned) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from enn_ppo.rollout import EnvBlock, Rollout, play
+from enn_ppo.rollout import EnvBlock, Rollout, Watch, play, play_all
 from enn_ppo.settings.config import RolloutConfig
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import Actor
@@ -53,8 +53,14 @@ class Sampler(Protocol):
     def reset(self, seed: int, parameters: Parameters | None) -> None:
         """Reset all environments."""
 
-    def collect(self, steps: int) -> Mapping[str, Any]:
-        """Play `steps` steps in every environment. Returns name of the policy -> `Rollout`, or with Ray references to it."""
+    def collect(self, steps: int, watch: Watch = play_all) -> Mapping[str, Any]:
+        """Play `steps` steps in every environment, or fewer if `watch` ends the rollout.
+
+        Several ranks, and blocks that are played one after the other, always play all steps. On Ray `watch` is not called.
+
+        Returns:
+            Name of the policy -> `Rollout`, or with Ray references to it.
+        """
 
     def state(self) -> dict[str, Any]:
         """State of the environments, for `load_state`."""
@@ -148,14 +154,20 @@ class LocalSampler:
 
         self._ranks.each(reset)
 
-    def collect(self, steps: int) -> dict[str, Rollout]:
-        """Play `steps` steps in every environment. Returns name of the policy -> its rollout."""
+    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Rollout]:
+        """Play `steps` steps in every environment, or fewer; see `Sampler.collect`. Returns name of the policy -> its rollout."""
+        num_turns = len(self.blocks) // self._pipeline
+        must_play_all = num_turns > 1 or self._ranks.size > 1  # the same number of steps in all environments
 
         def collect() -> dict[str, Rollout]:
             self._is_playing = True
             played: list[dict[str, Rollout]] = []
-            for first in range(0, len(self.blocks), self._pipeline):
-                played += play(self.blocks[first : first + self._pipeline], steps)
+            for turn in range(num_turns):
+
+                def watch_turn(fraction: float, turn: int = turn) -> bool:
+                    return watch((turn + fraction) / num_turns) and not must_play_all
+
+                played += play(self.blocks[turn * self._pipeline :][: self._pipeline], steps, watch_turn)
             self._is_playing = False
             return {name: Rollout.merged([each[name] for each in played]) for name in played[0]}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, TrainEvalConfig, default_run_dir
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, EnvFactory, bind_environment
+from enn_ppo.training.interrupt import end_on_sigterm
 from enn_ppo.training.memory import check_memory
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import Ranks
@@ -32,10 +33,13 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callback: Callback) -
 
     Raises:
         ValueError: a setting, the environment, the checkpoint or the run directory is not as it must be.
+        Interrupted: after SIGTERM.
     """
     ranks = join_ranks(config)
     try:
-        return _start(config, env, callback, ranks)
+        # torchrun sends SIGTERM to the other ranks when one has ended, which then end in silence
+        with end_on_sigterm() if ranks.size == 1 else nullcontext():
+            return _start(config, env, callback, ranks)
     except BaseException as error:
         ranks.leave(error)
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +16,7 @@ import torch
 
 from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, what_is_there
 from enn_ppo.checkpoints.policy import saved_config
+from enn_ppo.rollout import Rollout, Watch, play_all
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.settings.schema import to_dict
@@ -36,8 +39,9 @@ from enn_ppo.training.sampling import LocalSampler, Sampler, make_pools
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import env_info_row
-from enn_ppo.training.tracking.progress import announce
+from enn_ppo.training.tracking.progress import PLAIN_SECONDS, announce
 from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from enn_ppo.training.tracking.status import clock_text
 from enn_ppo.training.watchdog import Watchdog
 from entity_gym.batch.saving import spaces_to_dict
 from rogue_net import RogueNet
@@ -150,15 +154,63 @@ class TrainState:
         return self.model.policy
 
     def start(self) -> None:
-        """Begin a new run: a first rollout, which is not trained on, initialises the input statistics."""
+        """Begin a new run: a first rollout, which is not trained on, initialises the input statistics.
+
+        A rollout that would take longer than `rollout.max_seconds` becomes shorter, from now on.
+        """
         announce("playing a first rollout, which measures the observations")
         self.reset()
-        rollouts = self.sampler.collect(self.config.rollout.steps)
+        if self.config.rollout.max_seconds is not None and self.config.distributed.mode != "ray":
+            self._fit_steps(self.config.rollout.max_seconds)
+            self.reset()
+        rollouts = self.sampler.collect(self.config.rollout.steps, self._watch_first_rollout())
         for name, learner in self.learners.items():
             learner.measure_rollout(rollouts[name])
         if self.self_play:
             self.self_play.add(0)
         self.reset()
+
+    def _fit_steps(self, max_seconds: float) -> None:
+        """Lower `rollout.steps` if the environments need more than `max_seconds` for a rollout, but not below a minibatch."""
+        rollout, num_envs = self.config.rollout, self.config.rollout.num_envs
+        seconds = self._seconds_of_a_step()
+        for _ in range(2):  # the first step may take longer than all others
+            if seconds * rollout.steps <= max_seconds:
+                return
+            seconds = min(seconds, self._seconds_of_a_step())
+        minibatch = math.ceil(self.config.optim.batch_size / num_envs)
+        steps = max(1, int(max_seconds / seconds) // minibatch) * minibatch
+        if steps >= rollout.steps:
+            return
+        self.config = replace(self.config, rollout=replace(rollout, steps=steps, max_seconds=None))
+        announce(
+            f"the environments take {num_envs / seconds:,.3g} steps a second, so rollout.steps={rollout.steps} would take "
+            f"{seconds * rollout.steps:,.0f} seconds: this run has rollout.steps={steps}, {seconds * steps:,.0f} seconds. Give "
+            "rollout.steps=<number> to choose it yourself"
+        )
+
+    def _seconds_of_a_step(self) -> float:
+        (played, *_) = self.sampler.collect(1).values()
+        assert isinstance(played, Rollout), "on Ray there are references"
+        return self.ranks.lead(lambda: played.stats.env_seconds)
+
+    def _watch_first_rollout(self) -> Watch:
+        """Prints how far the first rollout is every `PLAIN_SECONDS`, and ends it after `max_train_seconds`."""
+        config, started = self.config, time.monotonic()
+        told = started
+
+        def watch(played: float) -> bool:
+            nonlocal told
+            now = time.monotonic()
+            seconds = now - started
+            if now - told >= PLAIN_SECONDS and config.progress != "off":
+                told = now
+                rate = played * config.rollout.steps * config.rollout.num_envs / seconds
+                left = clock_text(seconds / played - seconds)
+                announce(f"first rollout: {played:.0%}  {rate:,.0f} steps/s  {left} left")
+            return config.max_train_seconds is not None and seconds >= config.max_train_seconds
+
+        return watch
 
     def reset(self) -> None:
         """Reset all environments with the run's seed."""
@@ -192,13 +244,13 @@ class TrainState:
         rates = self._warmed_up(policy(progress)), self._warmed_up(value(progress))
         return Settings(self.step, PPOSettings.at(self.config.ppo, progress), rates)
 
-    def collect(self, steps: int) -> Mapping[str, Any]:
-        """Play `steps` steps in every environment, and record them if `config.record` is set; see `Sampler.collect`.
+    def collect(self, steps: int, watch: Watch = play_all) -> Mapping[str, Any]:
+        """Play `steps` steps in every environment, or fewer, and record them if `config.record` is set; see `Sampler.collect`.
 
         Raises:
             RecordingError: the recording cannot be written.
         """
-        rollouts = self.sampler.collect(steps)
+        rollouts = self.sampler.collect(steps, watch)
         if self.recorder:
             assert isinstance(self.learner, Learner), "only local runs record"
             frames, unit = rollouts[""].frames, self.learner.value_unit  # recorded values are in the unit of rewards

@@ -149,3 +149,13 @@ def test_an_empty_history_and_one_without_room_are_empty() -> None:
 def test_help_does_not_import_rich() -> None:
     code = "import sys, enn_ppo.train, enn_ppo.training.tracking.run_output; print('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_it_shows_a_long_rollout_also_before_the_first_update() -> None:
+    made = Dashboard(Terminal(), "MineSweeper", "outputs/run", Clock())  # type: ignore[arg-type]
+    made.playing(STATUS._replace(played=0.375))
+    shown = seen(made.lines(80, 22))
+    assert shown[1].endswith(" 25,000/100,000")
+    assert shown[2].startswith("2,500 steps/s  00:30 left  00:00 so far  38% of the rollout")
+    made.update(STATUS, ROW)
+    assert "rollout" not in "".join(seen(made.lines(80, 22)))

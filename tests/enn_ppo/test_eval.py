@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -270,6 +271,29 @@ def test_an_episode_that_nobody_waits_for_may_take_forever(clock: str) -> None:
     Endless.made = 0
     result = evaluate(EvalConfig(checkpoint=clock, episodes=20, num_envs=2, max_episode_steps=9), env=Endless)
     assert Counter(episode.length for episode in result.episodes) == {1: 10, 8: 10}
+
+
+def test_who_waits_for_an_episode_is_told_for_which_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_ppo.eval.episodes.SHOWN_EVERY", 0.0)
+    env = EnvConfig(kwargs={"short": 3, "long": 10**9})
+    train(tiny_config(tmp_path / "a", env=env, total_timesteps=32), env=Clock)
+    with pytest.raises(ValueError, match="max_episode_steps=9"):
+        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=8, num_envs=4, max_episode_steps=9))
+    lines = capsys.readouterr().err.splitlines()
+    said = [line for line in lines if "of 8 episodes" in line]
+    assert len(said) == 9
+    pattern = r"(\d) of 8 episodes, (\d+) steps; the longest episode, of environment \d, has (\d) of at most max_episode_steps=9"
+    told = [re.fullmatch(pattern, line) for line in said]
+    assert all(told)
+    assert [int(each[3]) for each in told if each] == list(range(1, 10))
+    assert [int(each[2]) for each in told[:3] if each] == [4, 8, 12]
+
+
+def test_a_short_evaluation_shows_no_line(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(EvalConfig(checkpoint=clock, episodes=4))
+    assert "of 4 episodes" not in capsys.readouterr().err
 
 
 def test_an_environment_of_other_spaces_than_the_checkpoint_is_refused(clock: str) -> None:

@@ -60,6 +60,20 @@ def test_groups_that_play_against_each_other_learn_by_self_play_and_are_paid_for
     assert json.loads(Path("result.json").read_text())["win_rate"]["mean"] == 0.5
 
 
+def test_a_policy_of_players_that_oppose_each_other_draws_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_train(train, [*HERD, "total_timesteps=2048"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines.count(
+            "one policy plays for all, and learns from the sum of their rewards, but sheep wins while wolf loses: if they play "
+            "against each other, train with self_play.enabled=true"
+        )
+        == 1
+    )
+    assert run_train(train, [*HERD, "total_timesteps=2048", "self_play.enabled=true", "overwrite=true"]) == 0
+    assert "one policy plays for all" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

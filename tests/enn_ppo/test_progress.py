@@ -209,3 +209,54 @@ def test_the_time_left_is_that_of_the_wall_clock_where_it_is_nearer() -> None:
 )
 def test_durations_are_read_like_clocks(seconds: float | None, text: str) -> None:
     assert clock_text(seconds) == text
+
+
+def test_a_long_rollout_is_a_plain_line_of_its_own_between_those_of_updates() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(1_000, stream=stream, plain_interval=5.0, clock=clock)
+    for seconds in range(1, 13):
+        clock.now += 1.0
+        progress.playing(10 * seconds, float(seconds), seconds / 20)
+    assert stream.getvalue().splitlines() == [
+        "10/1,000 steps (1%)  10 steps/s  01:39 left  rollout 5%",
+        "60/1,000 steps (6%)  10 steps/s  01:34 left  rollout 30%",
+        "110/1,000 steps (11%)  10 steps/s  01:29 left  rollout 55%",
+    ]
+
+
+def test_a_row_that_was_held_back_comes_before_the_next_rollout() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(1_000, stream=stream, plain_interval=5.0, clock=clock)
+    progress.playing(10, 1.0, 0.5)
+    clock.now += 1.0
+    progress.update(row(20))
+    clock.now += 5.0
+    progress.playing(30, 7.0, 0.5)
+    assert [line.split("/")[0] for line in stream.getvalue().splitlines()] == ["10", "20", "30"]
+
+
+def test_the_limit_of_time_counts_the_rollout_that_is_being_played() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(1_000_000, stream=stream, clock=clock, max_seconds=10.0)
+    clock.now += 4.0
+    progress.playing(100, 4.0, 0.5)
+    assert "00:06 left" in stream.getvalue()
+
+
+def test_the_live_line_shows_a_long_rollout_with_the_last_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, clock = Terminal(120), Clock()
+    progress = Progress(100, style="line", live=live_lines(terminal, monkeypatch), clock=clock)
+    clock.now += 1.0
+    progress.playing(10, 1.0, 0.25)
+    assert terminal.rows[0].startswith(" 10%|█           | 10/100  10 steps/s  00:09 left  rollout 25%  reward -")
+    progress.update(row(50))
+    progress.playing(60, 1.0, 0.25)
+    assert "60/100  60 steps/s  00:00 left  rollout 25%  reward 0.500" in terminal.rows[0]
+    progress.update(row(80))
+    assert "rollout" not in terminal.rows[0]
+
+
+def test_a_rollout_is_not_shown_where_progress_is_off() -> None:
+    stream = io.StringIO()
+    Progress(100, style="off", stream=stream, clock=Clock()).playing(10, 1.0, 0.5)
+    assert stream.getvalue() == ""

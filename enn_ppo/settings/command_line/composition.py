@@ -147,6 +147,9 @@ def compose_one(name: str, typed: Sequence[str], config_dir: Path | None, job: i
     choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
     with open_dict(config):
         del config.hydra
+    named = {override.partition("=")[0].lstrip("+") for override in typed}
+    if "rollout.steps" in named and "rollout.max_seconds" not in named:
+        config.rollout.max_seconds = None  # who names the steps gets them
     return Composed(config, tuple(typed), job, choices, config_dir)
 
 

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import GetTimeoutError
 
 from enn_ppo.checkpoints import Checkpoint
+from enn_ppo.rollout import Watch, play_all
 from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.errors import PartLost, TooManyFailures
 from enn_ppo.training.on_ray.board import Board, Gathered, Part
@@ -138,7 +139,7 @@ class RunnerGroup:
             except RunnerDied as error:
                 self._lose(runner, str(error))
 
-    def collect(self, steps: int) -> dict[str, Gathered]:
+    def collect(self, steps: int, watch: Watch = play_all) -> dict[str, Gathered]:
         """Collect rollouts: with `sync` one of each runner, otherwise at least `min_samples` frames.
 
         Returns:

@@ -105,6 +105,10 @@ class Dashboard:
                 self._known[key] = value
                 self._history.setdefault(key, History()).add(float(value))
 
+    def playing(self, status: Status) -> None:
+        """Take over the status within a rollout."""
+        self._status = status
+
     def saved(self, step: int) -> None:
         """Note that the checkpoint of a step was written."""
         self._saved = step, self._clock()
@@ -152,6 +156,8 @@ class Dashboard:
             (clock_text(status.left), "left"),
             (clock_text(self._clock() - self._started), "so far"),
         ]
+        if status.played is not None:
+            fields.append((f"{status.played:.0%}", "of the rollout"))
         if (memory := _memory()) is not None:
             fields.append((f"{memory / 2**20:,.0f} MB", "memory"))
         return _fields_line(fields, width)

@@ -15,8 +15,10 @@ from enn_ppo.training.tracking.status import Status, clock_text, number_text
 if TYPE_CHECKING:
     from enn_ppo.settings.config import ProgressStyle
 
-__all__ = ["Progress", "announce", "make_live_lines"]
+__all__ = ["PLAIN_SECONDS", "Progress", "announce", "make_live_lines"]
 
+#: Seconds between two plain lines.
+PLAIN_SECONDS = 5.0
 _BAR = 12  # columns of the bar of the live line
 
 # key of the row -> its name and format on the line
@@ -61,7 +63,7 @@ class Progress:
         live: LiveLines | None = None,
         stream: TextIO | None = None,
         max_seconds: float | None = None,
-        plain_interval: float = 5.0,
+        plain_interval: float = PLAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         prefix: str = "",
         title: str = "",
@@ -111,12 +113,32 @@ class Progress:
                 self._dashboard.update(status, row)
             self._live.refresh()
             return
-        percent = 100 * status.step / status.total if status.total else 100
-        head = f"{self._prefix}{status.step:,}/{status.total:,} steps ({percent:.0f}%)"
-        self._held_back = "  ".join([head, *_fields(status, row)])
+        self._held_back = "  ".join([self._head(status), *_fields(status, row)])
         if self._clock() >= self._due:
             self._due = self._clock() + self._interval
             self._print_held_back()
+
+    def playing(self, step: int, seconds: float, played: float) -> None:
+        """Show the progress of a long rollout.
+
+        Args:
+            step: environment steps so far, those of this rollout included.
+            seconds: of training so far.
+            played: part of the rollout that is played, in [0, 1].
+        """
+        if self._is_off:
+            return
+        if self._live is not None:
+            status = self._status({"step": step, "seconds": seconds})._replace(played=played)
+            self._latest = status, {} if self._latest is None else self._latest[1]
+            if self._dashboard is not None:
+                self._dashboard.playing(status)
+            self._live.refresh()
+        elif self._clock() >= self._due:
+            self._due = self._clock() + self._interval
+            status = self._status({"step": step, "seconds": seconds})._replace(played=played)
+            self._print_held_back()
+            self.write("  ".join([self._head(status), *_speed(status)]))
 
     def saved(self, step: int) -> None:
         """Note that the checkpoint of a step was written."""
@@ -149,6 +171,10 @@ class Progress:
             fraction = max(fraction, min(1.0, float(trained) / self._max_seconds))
         return Status(step, total, rate, min(left, default=None), fraction)
 
+    def _head(self, status: Status) -> str:
+        percent = 100 * status.step / status.total if status.total else 100
+        return f"{self._prefix}{status.step:,}/{status.total:,} steps ({percent:.0f}%)"
+
     def _line(self, columns: int, rows: int) -> list[str]:
         """The live line: as many whole fields as there is room for."""
         if self._latest is None:
@@ -170,8 +196,13 @@ class Progress:
 
 def _fields(status: Status, row: Row) -> list[str]:
     """The fields of a line, the most important first."""
-    fields = [f"{number_text(status.rate, ',.0f')} steps/s", f"{clock_text(status.left)} left"]
+    fields = _speed(status)
     for key, (name, form) in _SHOWN.items():
         if key in _ALWAYS_SHOWN or row.get(key) is not None:
             fields.append(f"{name} {number_text(row.get(key), form)}")
     return fields
+
+
+def _speed(status: Status) -> list[str]:
+    rollout = [] if status.played is None else [f"rollout {status.played:.0%}"]
+    return [f"{number_text(status.rate, ',.0f')} steps/s", f"{clock_text(status.left)} left", *rollout]

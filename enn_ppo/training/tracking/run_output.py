@@ -75,6 +75,10 @@ class RunOutput:
         """Hand files to the trackers; see `MetricsLogger.show`."""
         self._logger.show(files, step, now)
 
+    def playing(self, step: int, seconds: float, played: float) -> None:
+        """Show the progress of a rollout; arguments as in `Progress.playing`."""
+        self._progress.playing(step, seconds, played)
+
     def saved(self, step: int) -> None:
         """Show that the checkpoint of a step was written."""
         self._progress.saved(step)

@@ -16,6 +16,7 @@ class Status(NamedTuple):
         rate: steps per second since the run was started or resumed; None: not known yet.
         left: seconds until the training is done; None: not known yet.
         fraction: part of the training that is done, in [0, 1], by steps or by the limit of time, whichever is nearer to its end.
+        played: part of a long rollout that is played, in [0, 1]; None between rollouts, and in short ones.
     """
 
     step: int
@@ -23,6 +24,7 @@ class Status(NamedTuple):
     rate: float | None
     left: float | None
     fraction: float
+    played: float | None = None
 
 
 def number_text(value: float | None, form: str) -> str:

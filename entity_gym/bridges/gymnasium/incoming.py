@@ -59,6 +59,7 @@ from entity_gym.bridges.incoming import (
     naming_extras,
     parameters_of,
 )
+from entity_gym.bridges.installed import packages_using, registered_ids
 from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
 from entity_gym.bridges.views.reading import FLAT, Numbers, Seen, ViewReader
 from entity_gym.bridges.views.view import View, load_view
@@ -86,6 +87,8 @@ _OPTION = "the Gymnasium environment"
 _PACKAGES = {"ALE": "ale-py"}
 #: Key of the info of a step: which actions are open.
 ACTION_MASK = "action_mask"
+#: Key of the info of a step in Gymnasium's toy text: the probability of the last transition, which is no result of an episode.
+_PROBABILITY, _TOY_TEXT = "prob", "gymnasium.envs.toy_text."
 _CUT = "TimeLimit.truncated"
 
 #: Attribute of the environment -> advice for an environment whose space changes between episodes.
@@ -302,6 +305,8 @@ class GymWorld:
         self.env = env
         self.name = self.where = name_of(env)
         self.warns = True
+        is_toy_text = type(getattr(env, "unwrapped", env)).__module__.startswith(_TOY_TEXT)
+        self._no_results = {ACTION_MASK, _PROBABILITY} if is_toy_text else {ACTION_MASK}
         self._seed: int | None = None
         self._options: dict[str, Any] = {}
         self._declared = {side: _declared(env, side) for side in ("observation_space", "action_space")}
@@ -390,6 +395,10 @@ class GymWorld:
         self._write(observation, to, "step")
         masks = self._masks(info, "step") if info and not (terminated or truncated) else {}
         return reward, terminated, truncated and not terminated, info, masks
+
+    def results(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the `end_of_episode_info` of an episode from the info of its last step."""
+        return {name: value for name, value in info.items() if name not in self._no_results}
 
     def render(self) -> NDArray[np.uint8]:
         """Draw the current state as a (height, width, 3) image; raises NoPictureError if the environment was not made for it."""
@@ -590,7 +599,7 @@ class GymnasiumEnvironment(Environment):
         shown.reward, shown.done, shown.truncated = reward, terminated or truncated, truncated
         if shown.done:
             shown.actions = {}
-            shown.end_of_episode_info = {key: value for key, value in info.items() if key != ACTION_MASK}
+            shown.end_of_episode_info = self.world.results(info)
         return shown
 
     def render(self) -> NDArray[np.uint8]:
@@ -719,7 +728,7 @@ class GymBatch(BatchEnvironment):
             infos.append(info)
             if ended or cut:
                 terminated[k], truncated[k] = ended, cut
-                infos[k] = {name: value for name, value in info.items() if name != ACTION_MASK}
+                infos[k] = self.worlds[i].results(info)
         return BatchStep(np.array(rewards), terminated, truncated, infos)
 
     def observe(self, ids: EnvIds) -> BatchObservation:
@@ -880,11 +889,11 @@ def _close(envs: Sequence[Any]) -> None:
 
 def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """Return the constructor of an id, or of the class or function at "module:Name"."""
-    _, colon, rest = name.rpartition(":")
+    package, colon, rest = name.rpartition(":")
     if colon:
         check_installed(name)
         with naming_extras():
-            module = import_module(name, _OPTION)  # which may register ids
+            module = import_module(f"{package.replace('-', '_')}:{rest}", _OPTION)  # which may register ids
         known = getattr(sys.modules.get("gymnasium"), "registry", {})
         if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
             return Constructor(name, kwargs, _OPTION)
@@ -895,17 +904,40 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     try:
         spec = gymnasium.spec(rest)
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(rest, gymnasium.registry, n=3)
-        hint = f"; near are {', '.join(map(repr, near))}" if near else ""
+        hint, near = _hint(rest, [] if colon else packages_using("gymnasium"), list(gymnasium.registry))
         if isinstance(error, gymnasium.error.NamespaceNotFound) and not near:
             namespace = rest.partition("/")[0]
-            package = _PACKAGES.get(namespace)
+            distribution = _PACKAGES.get(namespace)
             hint = (
-                f"; ids of {namespace}/ come with {package or 'a package of their own'}: install that, and name its module as "
-                f"well, as in {(package or 'its_module').replace('-', '_')}:{rest}"
+                f"; ids of {namespace}/ come with {distribution or 'a package of their own'}: install that, and name its module "
+                f"as well, as in {(distribution or 'its_module').replace('-', '_')}:{rest}"
             )
-        raise ValueError(f"{name!r} is no environment that Gymnasium knows: {error}{hint}") from None
+        reason = str(error).removesuffix(".")
+        raise ValueError(f"{name!r} is no environment that Gymnasium knows: {reason}{hint}") from None
     return _FromSpec(name, spec, dict(kwargs))
+
+
+def _hint(env_id: str, packages: Sequence[str], registered: Sequence[str]) -> tuple[str, bool]:
+    """Return the end of a message about an unknown id, and whether it names an environment.
+
+    Args:
+        env_id: the id that Gymnasium does not know.
+        packages: packages whose import may register more ids.
+        registered: ids that Gymnasium knows.
+    """
+    ids = {package: ids for package in packages if (ids := registered_ids(package)) is not None}
+    if there := [package for package in ids if env_id in ids[package]]:
+        return f"; it is an environment of {there[0]}: {there[0]}:{env_id}", True
+    names = {each: each for each in registered} | {
+        f"{package}:{each}": each for package in ids for each in ids[package]
+    }
+    by_id = {each: written for written, each in names.items()} | {each: each for each in registered}
+    if near := [by_id[each] for each in difflib.get_close_matches(env_id, by_id, n=3)]:
+        return f"; near are {', '.join(map(repr, near))}", True
+    if ids:
+        listed = ", ".join(ids)
+        return f"; ids of a package are written package:id, which imports it first; installed are {listed}", False
+    return "", False
 
 
 class _FromSpec:

@@ -47,7 +47,8 @@ from entity_gym.actions import (
 )
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import AGENT, FixedFeatures, PlainSpace, kind_of, members_of
-from entity_gym.bridges.incoming import Constructor, Executor, check_arguments, make_pool
+from entity_gym.bridges.incoming import Executor, check_arguments, make_pool
+from entity_gym.bridges.pettingzoo.finding import constructor_of
 from entity_gym.bridges.views.reading import ViewReader
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.bridges.wrappers import Wrapper, load_wrappers, wrapped
@@ -90,7 +91,7 @@ def from_pettingzoo(
 
     Args:
         env: a function or class that makes an environment, "package.module:function", or an id of PettingZoo such as
-            "butterfly/knights_archers_zombies-v11".
+            "butterfly/knights_archers_zombies-v11", or "package:id" such as "mpe2:simple_spread_v3".
         num_envs: as in `from_gymnasium`.
         seed: environment i is reset with `seed=seed + i`.
         executor: as in `from_gymnasium`.
@@ -137,7 +138,7 @@ class PettingZooFactory:
         wrappers: Sequence[str | Wrapper] = (),
         **kwargs: Any,
     ) -> None:
-        self._make = _constructor(env, kwargs)
+        self._make = constructor_of(env, kwargs)
         self.__name__ = self._make.name
         self._groups = check_groups(groups)
         self._view = None if view is None else load_view(view)
@@ -633,47 +634,3 @@ def _check_parallel(env: Any) -> None:
     if lacking:
         raise ValueError(f"{name} has no {', '.join(lacking)}; expected a PettingZoo parallel environment")
     check_arguments(env.reset, f"{name}.reset", {"seed": None, "options": None})
-
-
-# ---- how environments are found
-
-
-def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
-    if isinstance(env, str) and ":" not in env:
-        _spec(env)  # an unknown id is refused now
-        constructor = Constructor(_make_by_id, {"env_id": env, **kwargs}, env)
-        constructor.name = env
-        return constructor
-    if not isinstance(env, str) and not callable(env):
-        hint = f"the function {env.__name__}.parallel_env" if hasattr(env, "parallel_env") else "what makes it"
-        if isinstance(env, Sequence) and len(env):
-            hint = f"what makes one of them, such as the class {type(env[0]).__name__}, and num_envs={len(env)}"
-        raise ValueError(f"the PettingZoo environment is {env!r:.200}, which makes none; give {hint}")
-    return Constructor(env, kwargs, "the PettingZoo environment")
-
-
-def _spec(env_id: str) -> Any:
-    """Return PettingZoo's spec of an id."""
-    try:
-        import pettingzoo
-    except ImportError as error:
-        raise ImportError(f'{env_id} is PettingZoo\'s ({error}): pip install "enn-ppo[pettingzoo]"') from error
-    try:
-        return pettingzoo.spec("parallel", env_id)
-    except (pettingzoo.env_registry.exceptions.PettingZooRegistryError, ValueError) as error:
-        turns = "agents take turns in it, so convert it with turn_based_aec_to_parallel in a function of your own; "
-        raise ValueError(
-            f"PettingZoo has no parallel environment {env_id!r}; {turns if env_id in pettingzoo.aec_registry else ''}"
-            f"{nearest(env_id, pettingzoo.parallel_registry)}; your own is written as my_package.my_module:make_env"
-        ) from error
-
-
-def _make_by_id(env_id: str, **kwargs: Any) -> Any:
-    spec = _spec(env_id)
-    import pettingzoo
-
-    try:
-        return pettingzoo.make("parallel", spec, **kwargs)
-    except (ImportError, TypeError, pettingzoo.env_registry.exceptions.FailedToImport) as error:
-        arguments = f" with {kwargs}" if kwargs else ""
-        raise ValueError(f"PettingZoo cannot make {env_id!r}{arguments}: {error}") from error

@@ -614,3 +614,33 @@ def begin(compiled: Any, numbers: Any, states: list[Any]) -> None:
 def set_cart(state: Any, i: int, values: Any) -> None:
     for name, value in zip(("position", "velocity", "angle", "angular_velocity"), values, strict=True):
         state["fields"][name][i] = value
+
+
+# ---- infos that are no results
+
+
+class Told(gymnasium.Env[Any, Any]):
+    """One step, whose info has `prob` and `score`."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {"prob": 1, "score": 0}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.0, True, False, {"prob": 0.5, "score": 3}
+
+
+@pytest.mark.parametrize("executor", ["list", "one"])
+def test_the_probability_of_a_transition_in_toy_text_is_no_result_of_an_episode(executor: str) -> None:
+    def infos(env: Any, **kwargs: Any) -> dict[str, Any]:
+        factory = gymnasium_worlds(env, **kwargs)
+        pool = ListEnv(factory if executor == "list" else lambda: factory(), 1)
+        obs, rng = pool.reset(1), np.random.default_rng(0)
+        while not obs.done.any():
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
+        return dict(obs.end_of_episode_info.get(0, {}))
+
+    assert infos("FrozenLake-v1") == infos("Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3") == {}
+    assert infos(Told) == {"prob": 0.5, "score": 3}  # of a world that is no toy text

@@ -1,6 +1,7 @@
 """Entity environments as `gymnasium.Env`s; what `out_worlds` show and pay is worked out by hand."""
 
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -380,3 +381,42 @@ def test_stable_baselines3_takes_the_spaces(world: Any, options: dict[str, Any],
     model = sb3.PPO(policy, env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
     model.learn(16)
     assert model.num_timesteps == 16
+
+
+# ---- measured room
+
+
+def test_the_room_is_what_random_episodes_need_and_is_printed(out: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    env = out("MineSweeper", num_mines=3, num_robots=2, measure=True)
+    shapes = {name: space.shape for name, space in env.observation_space.items()}
+    assert shapes["entities/Mine"] == (3, 2) and shapes["entities/Robot"] == (2, 2)
+    assert shapes["actors/Move"] == (2,) and shapes["actors/Fire Orbital Cannon"] == (1,)
+    roomy = out("MineSweeper", num_mines=3, num_robots=2)
+    assert roomy.observation_space["entities/Mine"].shape[0] > 10
+    assert re.fullmatch(
+        r"MineSweeper: 50 random episodes, [\d,]+ steps, need room for max_entities=\{'Mine': 3, 'Robot': 2, "
+        r"'Orbital Cannon': 1\}, max_actors=\{'Move': 2, 'Fire Orbital Cannon': 1\}\n",
+        capsys.readouterr().err,
+    )
+    env.reset(seed=1)
+    for _ in range(50):
+        if any(env.step(env.action_space.sample())[2:4]):
+            env.reset()
+
+
+def test_a_python_world_is_measured_and_what_is_given_stays(out: Made) -> None:
+    env = out(Yard, run=False, measure=True, max_entities={"Cat": 9})
+    assert env.observation_space["entities/Dog"].shape[0] == 3 and env.observation_space["entities/Cat"].shape[0] == 9
+    assert env.spec.kwargs["max_entities"]["Dog"] == 3 and "measure" not in env.spec.kwargs
+
+
+def test_one_environment_that_is_there_already_is_measured_and_goes_on(out: Made) -> None:
+    yard = Yard(run=False)
+    env = out(yard, measure=True)
+    assert plain(env.reset()[0])["mask/Dog"][0] == 1
+    assert yard.closed == 0
+
+
+def test_ragged_rows_need_no_measure(out: Made) -> None:
+    with pytest.raises(ValueError, match="measure is for form='padded'"):
+        out(Yard, "ragged", measure=True)

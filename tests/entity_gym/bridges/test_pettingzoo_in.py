@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -563,10 +564,73 @@ def test_arguments_that_cannot_be_are_named(env: Any, options: dict[str, Any], m
 
 def test_an_id_that_pettingzoo_does_not_know_has_neighbours() -> None:
     pytest.importorskip("pettingzoo")
-    with pytest.raises(ValueError, match=r"no parallel environment 'butterfly/pistonbal-v6'.*did you mean"):
+    with pytest.raises(
+        ValueError, match=r"no environment 'butterfly/pistonbal-v6'; near are 'butterfly/pistonball-v6'"
+    ):
         from_pettingzoo("butterfly/pistonbal-v6")
-    with pytest.raises(ValueError, match="'classic/chess-v6'; agents take turns in it, so convert it"):
-        from_pettingzoo("classic/chess-v6")
+    with pytest.raises(ValueError, match="near are 'classic/connect_four-v3'"):
+        from_pettingzoo("connect_4_v3")
+    with pytest.raises(
+        ValueError, match="'nothing-like-it'; PettingZoo's own are of atari/, butterfly/, classic/, sisl/"
+    ):
+        from_pettingzoo("nothing-like-it")
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["knights_archers_zombies_v11", "butterfly/knights_archers_zombies_v11", "pettingzoo:knights_archers_zombies_v11"],
+)
+def test_an_id_is_found_however_it_is_written(env_id: str) -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    pool = from_pettingzoo(env_id)
+    assert "archer" in pool.obs_space().entities
+    pool.close()
+
+
+MODULE = """
+from tests.entity_gym.bridges.herds import Herd
+
+def parallel_env(**kwargs):
+    return Herd(**kwargs)
+"""
+
+
+@pytest.fixture
+def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package `fields` whose module grazing_v4 has an environment."""
+    for name, text in {
+        "fields/__init__.py": "",
+        "fields/grazing_v4.py": MODULE,
+        "fields-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: fields\nVersion: 1.0\nRequires-Dist: pettingzoo>=1.24\n",
+        "fields-1.0.dist-info/top_level.txt": "fields\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("fields")
+@pytest.mark.parametrize(
+    "env_id",
+    ["fields:grazing_v4", "fields:grazing-v4", "fields/grazing_v4", "grazing_v4", "fields.grazing_v4:parallel_env"],
+)
+def test_a_module_of_another_package_is_found_by_package_and_name(env_id: str) -> None:
+    pytest.importorskip("pettingzoo")
+    pool = from_pettingzoo(env_id, length=3)
+    assert "sheep" in pool.obs_space().entities
+    pool.close()
+
+
+@pytest.mark.usefixtures("fields")
+def test_modules_of_installed_packages_are_neighbours() -> None:
+    pytest.importorskip("pettingzoo")
+    for given in ("grazin_v3", "fields/grazing_v3", "pettingzoo:grazing_v3"):
+        with pytest.raises(ValueError, match=f"no environment '{given}'; near are 'fields:grazing_v4'"):
+            from_pettingzoo(given)
+    with pytest.raises(ValueError, match="'fields:grazing_v3', but fields has no class or function") as raised:
+        from_pettingzoo("fields:grazing_v3")
+    assert raised.value.__notes__ == ["near are 'fields:grazing_v4'"]
 
 
 def test_what_pettingzoo_cannot_make_is_said_with_its_reason() -> None:
