@@ -181,13 +181,13 @@ def _evaluation(run: Run) -> str:
 
 def _replay(run: Run, folder: Path) -> str:
     """A link to the newest replay of a run."""
-    steps = [name for each in run.path.glob("replays/step_*.html") if re.fullmatch(r"step_\d{12}", name := each.stem)]
-    if not steps:
+    names = (re.fullmatch(r"(?:step|watched)_(\d{12,})\.html", each.name) for each in run.path.glob("replays/*.html"))
+    newest = max(filter(None, names), key=lambda name: int(name[1]), default=None)
+    if newest is None:
         return "-"
-    newest = max(steps)
-    file = os.path.relpath(run.path / "replays" / f"{newest}.html", folder)
+    file = os.path.relpath(run.path / "replays" / newest[0], folder)
     address = quote(file.replace(os.sep, "/"))
-    return f'<a href="./{html.escape(address)}">step {int(newest.removeprefix("step_")):,}</a>'
+    return f'<a href="./{html.escape(address)}">step {int(newest[1]):,}</a>'
 
 
 # ---- Curves

@@ -129,9 +129,10 @@ class WatchConfig(EpisodesConfig):
     episodes: PositiveInt = 10
     """Number of episodes to play, or to read."""
     output: str | None = None
-    """File (`.html`) for the replay; null: `replays/step_<12 digits>.html` in the run directory, or beside the recording."""
+    """File (`.html`) for the replay; null: `replays/watched_<12 digits>.html` in the run directory, or beside the
+    recording."""
     open: bool = True
-    """Whether to open the page in the browser, where there is a display."""
+    """Whether to open the page in the browser, where there is a display or the variable BROWSER names one."""
     live: bool = False
     """Whether to serve the page on 127.0.0.1 and follow a running training: the newest evaluation appears by itself. `--live`
     sets it, too."""

@@ -5,10 +5,6 @@ python -m enn_ppo.watch outputs/my_run
 
 from __future__ import annotations
 
-import os
-import sys
-import webbrowser
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +19,7 @@ from enn_ppo.training.environment import EnvFactory
 from enn_ppo.training.tracking.run_dir import REPLAYS
 from enn_ppo.watch.live import follow
 from enn_ppo.watch.recorded import replay_of_recording
+from entity_gym.replay.opening import open_in_browser
 from entity_gym.replay.page import page_html
 
 #: Settings that are about a policy, and mean nothing for a recording.
@@ -52,7 +49,7 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     else:
         written = _write_checkpoint(path, config, env)
     if config.open:
-        open_in_browser(written.resolve().as_uri())
+        open_in_browser(written.resolve().as_uri()).join()
     return written
 
 
@@ -72,7 +69,9 @@ def _write_checkpoint(path: Path, config: WatchConfig, env: EnvFactory | None) -
     if env is None and not config.trust:
         check_trust(checkpoint, code_of_environment(to_dict(saved_config(checkpoint).env)))
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
-    output = Path(config.output) if config.output else home / REPLAYS / f"step_{checkpoint.step:012d}.html"
+    output = (
+        Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
+    )  # evaluations write step_...
     made = Replay(output, config.episodes, f"output={output}")
     result = evaluate_checkpoint(
         checkpoint, few_environments(config), env, select_device(config.device), replay=made, progress=True
@@ -91,10 +90,3 @@ def _tell(output: Path, num_episodes: int) -> None:
     size = output.stat().st_size
     told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
     print(f"wrote {output} ({told}, {num_episodes} episode{'s' * (num_episodes != 1)})")
-
-
-def open_in_browser(address: str) -> None:
-    """Open an address where there is a display; elsewhere do nothing, as a text browser would take the terminal."""
-    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        with suppress(webbrowser.Error, OSError):
-            webbrowser.open(address)

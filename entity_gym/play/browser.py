@@ -6,8 +6,6 @@ environments may only be used in the thread that made them.
 
 from __future__ import annotations
 
-import threading
-import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -22,6 +20,7 @@ from entity_gym.play.loop import INTERRUPTED, Policy
 from entity_gym.play.session import NOBODY, CannotGoBackError, Decision, Session, Values
 from entity_gym.replay.build import build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
+from entity_gym.replay.opening import open_in_browser
 from entity_gym.replay.page import page_html
 from entity_gym.replay.server import PageServer
 from entity_gym.spaces import ObsSpace
@@ -34,7 +33,7 @@ def browse(
     session: Session,
     settings: Mapping[str, Any],
     policy: Policy | None = None,
-    opened: Callable[[str], object] = webbrowser.open,
+    opened: Callable[[str], object] = open_in_browser,
 ) -> int:
     """Serve the game until Ctrl-C. Returns the exit code.
 
@@ -42,7 +41,7 @@ def browse(
         session: the environment.
         settings: its arguments, to be shown.
         policy: its probabilities are shown as advice. None: there are none.
-        opened: called with the address of the page.
+        opened: called with the address of the page, before it is served: it must return at once.
 
     Raises:
         Exception: of the environment or the policy; the page shows it, too.
@@ -61,8 +60,7 @@ def browse(
     try:
         with PageServer(pages, posts) as server:
             print(f"{server.url} ; Ctrl-C ends it", flush=True)
-            # In a thread, since a browser in a terminal returns only when it is closed, and asks for the page before that.
-            threading.Thread(target=opened, args=(server.url,), daemon=True).start()
+            opened(server.url)
             while True:
                 try:
                     request = requests.get(timeout=PAUSE)

@@ -131,6 +131,9 @@ def test_a_link_leads_from_the_page_to_the_newest_replay(tmp_path: Path) -> None
     page = Reader(page_of(tmp_path / "pages", run))
     assert page.links == ["./../runs/a%20%22b%22%20%26%20%231/replays/step_000000012000.html"]
     assert page.tables[1][1][-1] == "step 12,000"
+    (tmp_path / "runs" / 'a "b" & #1' / "replays" / "watched_000000020000.html").touch()
+    page = Reader(page_of(tmp_path / "pages", run))
+    assert page.links == ["./../runs/a%20%22b%22%20%26%20%231/replays/watched_000000020000.html"]
 
 
 def test_the_last_evaluation_is_shown_with_its_interval(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -314,22 +315,32 @@ def test_settings_of_policies_mean_nothing_for_a_recording(tmp_path: Path) -> No
 
 def test_the_page_is_written_into_the_run_directory_and_told(mines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_watch(watch, [str(mines), "episodes=1", "open=false", "device=cpu", "greedy=true"]) == 0
-    page = mines / "replays/step_000000000032.html"
+    page = mines / "replays/watched_000000000032.html"
     assert re.search(rf"wrote {re.escape(str(page))} \(\d+ kB, 1 episode\)", capsys.readouterr().out)
     read(page)
 
 
-@pytest.mark.parametrize(("display", "expected"), [("", []), (":0", ["file://"])])
-def test_the_page_is_opened_only_where_there_is_a_display(
-    display: str, expected: list[str], mines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_waits_until_the_browser_has_the_page(
+    mines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setenv("DISPLAY", display)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+
+    def open_slowly(address: str) -> None:
+        time.sleep(0.2)
+        opened.append(address)
+
+    monkeypatch.setattr("webbrowser.open", open_slowly)
+    monkeypatch.setenv("DISPLAY", ":0")
     watched(mines, tmp_path / "page.html", open=True, episodes=1)
-    assert [address[:7] for address in opened] == expected
+    assert opened == [(tmp_path / "page.html").as_uri()]
+
+
+def test_watching_leaves_the_page_of_the_evaluation_of_the_same_step(mines: Path) -> None:
+    evaluation = mines / "replays/step_000000000032.html"
+    evaluation.parent.mkdir(exist_ok=True)
+    evaluation.write_text("of the evaluation")
+    watch(WatchConfig(run=str(mines), episodes=1, open=False, device="cpu"))
+    assert evaluation.read_text() == "of the evaluation"
 
 
 @pytest.mark.parametrize(

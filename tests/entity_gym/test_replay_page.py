@@ -710,7 +710,7 @@ def test_a_live_page_shows_each_new_replay_by_itself(browser: Browser) -> None:
             pages[f"/step-{step}.json"] = lambda replay=replay: to_json(replay)  # type: ignore[misc]
             newest.update(newest=f"step-{step}", step=step)
             before = time.monotonic()
-            page.wait_for(f"document.getElementById('live-text').textContent == 'Evaluation at step {step}.'", 20)
+            page.wait_for(f"document.getElementById('live-text').textContent == 'Evaluation at step {step:,}.'", 20)
             assert time.monotonic() - before < 5
             page.evaluate(SETTLED)
             assert page.evaluate(MESSAGE) == ""
@@ -719,9 +719,12 @@ def test_a_live_page_shows_each_new_replay_by_itself(browser: Browser) -> None:
         page.click_on("#follow")
         newest.update(newest="step-3000", step=3000)
         time.sleep(2.5)
-        assert texts(page, "#live-text") == ["Evaluation at step 2000."]
+        assert texts(page, "#live-text") == ["Evaluation at step 2,000."]
         page.click_on("#follow")
-        page.wait_for("document.getElementById('live-text').textContent.startsWith('The training does not answer')", 20)
+        page.wait_for(
+            "document.getElementById('live-text').textContent.startsWith('The command that serves this page does not answer')",
+            20,
+        )
     assert page.evaluate("replay.state.replay.episodes.length") == 1  # what was shown is still there
     page.close()
 

@@ -45,7 +45,7 @@ _LEAVES = {
     CHECKPOINTS: r"step_\d{12,}|latest|best|\.saving_\w+",
     POOL: r"step_\d{12,}\.safetensors|\.saving_\w+",
     VIDEOS: r"step_\d{12,}\.(gif|mp4)|\.step_\d{12,}\.part\.(gif|mp4)",
-    REPLAYS: r"step_\d{12,}\.html|\.step_\d{12,}\.html\.aside",
+    REPLAYS: r"(step|watched)_\d{12,}\.html|\.(step|watched)_\d{12,}\.html\.aside",
 }
 _MARKS = (CONFIG, METRICS, CHECKPOINTS)  # a directory with any of these holds a run
 

@@ -127,6 +127,10 @@ function connect() {
   connectLists();
   connectWorld();
   document.addEventListener('keydown', (event) => guarded(() => onKey(event)));
+  // After a click with the pointer, space and Enter have their own effect, and do not press that button again.
+  document.addEventListener('click', (event) => {
+    if (event.detail > 0) event.target.closest('button')?.blur();
+  });
   window.addEventListener('hashchange', () => guarded(followLink));
   new ResizeObserver(redraw).observe(byId('stage'));
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {

@@ -21,9 +21,9 @@ async function loadNewest() {
     const replay = checkReplay(await getJson(`${encodeURIComponent(found.newest)}.json`));
     newest = found.newest;
     show(replay);
-    setText(byId('live-text'), `Evaluation at step ${number(found.step)}.`);
+    setText(byId('live-text'), `Evaluation at step ${found.step.toLocaleString('en')}.`);
   } catch (error) {
-    const what = error instanceof Damaged ? error.message : 'The training does not answer; it may have ended.';
+    const what = error instanceof Damaged ? error.message : 'The command that serves this page does not answer: it may have ended.';
     setText(byId('live-text'), what);
   }
 }
